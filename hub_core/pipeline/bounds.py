@@ -129,10 +129,15 @@ def best_bounds(
 def replace_bounds(
     result: SynthesisResult, request: SynthesisRequest, network: Topology
 ) -> SynthesisResult:
-    """Return the result with the best proven bound on `network` in place of its own bounds.
+    """Return a copy of the result with the best proven bound on `network` as its only bound.
 
-    It is used for times of a machine whose switches can do more than those of the network in
-    `request`. If no bound is proven, the result has none. Raises `HubError` for a broken plugin.
+    It is used for times of a machine whose switches can do more than those of the
+    network in `request`. The bound is for the collective, the total bytes, the NPUs and
+    the registry of `request`. A bound within 2 % of the time of the result is not
+    improved further. If no bound is proven, the result has none.
+
+    Raises `InputError` (`topology-too-small`) if `network` has fewer NPUs than ranks, and
+    `HubError` for a broken plugin.
     """
     (bound,) = best_bounds(
         request.collective,

@@ -143,11 +143,11 @@ def check_plugin(name: str, registry: Registry | None = None) -> tuple[RuleResul
 def discover_for_check(name: str) -> Registry:
     """Discover all installed plugins, for a check of the plugin or distribution `name`.
 
-    In any spelling, `name` selects the plugin with this name and all plugins of the distribution
-    with this name. Each selected plugin is first imported in a separate process of its own. If
-    that process crashes, exits or takes more than 10 s, the plugin is not imported in this
-    process: its state is BROKEN with the reason. An exception in the import does not prevent the
-    import in this process.
+    In any spelling, `name` selects the plugin with this name and all plugins of the
+    distribution with this name. Each selected plugin is first imported in a separate
+    process of its own. If that process crashes, exits or takes more than 10 s, the
+    plugin is not imported in this process: its state is BROKEN with the reason. An
+    exception in the import does not prevent the import in this process.
 
     All other plugins are imported here only. An unknown `name` selects no plugin.
     """

@@ -143,10 +143,11 @@ def references_resolve(subject: CheckedPlugin) -> Iterator[str]:
 def requirements_are_met(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """The distribution requires `collhub`, and all its requirements are installed.
 
-    For the core itself, only a `Skip` is yielded. Otherwise there is one text if the requirement
-    on `collhub` is missing. One text follows per requirement that cannot be parsed, that is not
-    installed or that has a wrong version. Requirements of extras, and those whose marker is false
-    here, do not count. Raises `ModuleNotFoundError` if the distribution is not installed.
+    For the core itself, only a `Skip` is yielded. Otherwise there is one text if the
+    requirement on `collhub` is missing. One text follows per requirement that cannot be
+    parsed, that is not installed or that has a wrong version. Requirements of extras,
+    and those whose marker is false here, do not count. Raises `ModuleNotFoundError` if
+    the distribution is not installed.
     """
     if subject.plugin.is_core:
         yield Skip("the core does not require itself")

@@ -370,14 +370,10 @@ def _build_collective(
 ) -> Collective:
     """Build the in-place collective of the request, with its reduction operator.
 
-    An uneven kind (parts of different sizes) has the total units of the table
-    `request.counts`. Otherwise a divided kind has one unit per rank, others have one unit.
-
-    Rank i is NPU `npus[i]`. `request.root` is an NPU, by default `npus[0]`. The root of a rooted
-    kind is the rank of this NPU; other kinds have the root None.
-
-    First raises `UsageError` (`root-outside`) if the NPU is not in `npus`, also for kinds without
-    a root. Then `UsageError` or `InputError` for counts that are missing, superfluous or invalid.
+    It has the total units of `request.counts` if the kind is uneven, else one unit per
+    part. Rank i is NPU `npus[i]`. `request.root` is an NPU, by default `npus[0]`; kinds
+    without a root ignore it, except that `UsageError` (`root-outside`) is raised if it
+    is not in `npus`. Then raises the errors of `resolve_counts`.
     """
     from hub_core.model import Collective
     from hub_core.model.kinds import ReduceOp

@@ -90,9 +90,12 @@ class DlrmSizes:
 def generate(options: DlrmOptions) -> Workload:
     """Generate one training step as a workload in which all ranks have the same nodes.
 
-    All ranks are one group; the MLPs are replicated, and the tables are divided among the ranks.
-    Raises `UsageError` if tables or batch are no multiple of the ranks (`degrees`), and for invalid
-    widths (`widths`).
+    All ranks are one group; the MLPs are replicated, and the tables are divided among
+    the ranks.
+
+    Raises `UsageError` (`degrees`) if tables, or else the batch, is no multiple of the
+    ranks. Then raises `UsageError` (`widths`) if the option `bottom` or `top` is not a
+    list of layer widths: numbers from 1 to 2^31 - 1, joined by `-`.
     """
     sizes = DlrmSizes(options)
     program = RankProgram(("all",))

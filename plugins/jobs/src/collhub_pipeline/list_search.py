@@ -264,10 +264,13 @@ class ListSearch:
     ) -> None:
         """Build list schedules whose keys are the start times of the best one with random changes.
 
-        There are `count` trials, of which each third one changes about 2, 10 or 50 % of the
-        passes, by at most 4 mean durations of a pass. A result that is not worse replaces the
-        best one in `state`, and the next trials change its start times. Stops at the value
-        `goal` (in ticks), at a limit of the budget, and if `state` has no schedule.
+        There are at most `count` trials. They change each pass with a probability of 2 %,
+        10 % and 50 % in turn. A change is at most 4 mean durations of a pass, earlier or
+        later. A schedule that is not worse replaces the best one in `state`, and the next
+        trials change its start times.
+
+        The trials end early in three cases: `state` has a value of at most `goal` (in ticks), a
+        limit of the budget is reached, or `state` has no schedule.
         """
         unlimited = np.full(len(self.device_of), _UNLIMITED, np.int64)
         step = max(1, int(self.durations.mean()))

@@ -247,13 +247,13 @@ def _rank_list(text: str, file: str) -> tuple[int, ...]:
 def _elements_in(args: Mapping[str, Any], collective: int, kind: NodeKind) -> int:
     """Return the number of elements by which the hub counts the size of a call; -1 if unknown.
 
-    `args`: the recorded arguments. `collective`: the number of the kind of collective. A missing
-    `In msg nelems` (input) or `Out msg nelems` (output) counts as -1.
+    `args`: the recorded arguments. `collective`: the number of the kind of collective.
+    A missing `In msg nelems` (input) or `Out msg nelems` (output) counts as -1.
 
     - Barrier: 0.
     - Receive or broadcast: the larger one of input and output.
-    - Scatter, whose only input is that of the root: the larger one of the input and the output
-      times `Group size` (default 1).
+    - Scatter, whose only input is that of the root: the larger one of the input and the
+      output times `Group size` (default 1).
     - All other calls: the input.
     """
     input_elements, output_elements = (

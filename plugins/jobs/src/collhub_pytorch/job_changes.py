@@ -200,13 +200,13 @@ def _find_stated_orders(nodes: NodeColumns, meetings: Meetings) -> tuple[BoolArr
 def _find_late_launches(workload: Workload, meetings: Meetings) -> tuple[BoolArray, BoolArray]:
     """Mark edges by which launches on the host delay communication: bool[data], bool[control].
 
-    `meetings` defines the nodes that are communication. A gap is an idle node on the host; the
-    gap before a communication counts as part of it. An edge is marked if all these are true:
+    `meetings` defines the nodes that are communication. A gap is an idle node on the host;
+    the gap before a communication counts as part of it. An edge is marked if all are true:
 
-    - It starts at a node of the host that is neither a communication nor the gap before one.
-    - It ends at a communication or at the gap before one.
-    - Its end also has a direct edge from a node of the device that is no communication, so that
-      without the marked edge it does not start before its data are ready.
+    - Its first node is on the host, and neither a communication nor the gap before one.
+    - Its second node is a communication or the gap before one.
+    - The second node also has a direct edge from a node of the device that is no
+      communication. So without the marked edge it does not start before its data are ready.
     """
     nodes, communicates = workload.nodes, meetings.of_node >= 0
     edges = nodes.edges()

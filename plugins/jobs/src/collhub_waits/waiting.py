@@ -242,12 +242,13 @@ class WaitGraph:
     def _front(self, rank: int) -> Front:
         """Return the front of a rank: the incomplete operations that it may execute now.
 
-        Collectives of a group form a sequence; so do messages of a group with the same partners.
-        Incomplete operations are visited in the order of their rows:
+        Collectives of a group form a sequence; so do messages of a group with the same
+        partners. Incomplete operations are visited in the order of their rows:
         - First, if its sequence already has a counted operation, the operation is ignored.
-        - Then, if other ranks completed it, it is not counted. It is `stuck` if this was longer ago
-          than the time between the dumps, otherwise `skewed`. A collective needs one rank that
-          completed it and none that has still to issue it; a message needs all its partners.
+        - Then, if other ranks completed it, it is not counted. It is `stuck` if this was
+          longer ago than the time between the dumps, otherwise `skewed`. A collective needs
+          one rank that completed it and none that has still to issue it; a message needs
+          all its partners.
         - Otherwise it is counted. `rows` has the first counted operation in any state, and each
           later counted one only if it is STARTED.
         """

@@ -131,10 +131,12 @@ class FabricPlan:
         return replace(topology, node_names=tuple(self._list_names()), groups=numbered)
 
     def _build_gpu_cables(self) -> list[Cable]:
-        """Return a cable from every GPU to its host, host by host; [] with one GPU per host.
+        """Return a cable from every GPU to its host; [] with one GPU per host.
 
-        The bandwidth is the option `node_bandwidth`, the latency the option `latency`. Raises
-        `InputError` if the bandwidth is not given.
+        The cables are in the order of the hosts, and for each host by GPU number. A cable
+        is for both directions. It has the bandwidth of the option `node_bandwidth` in
+        bytes/s and the latency of the option `latency` in s. Raises `InputError` if hosts
+        have several GPUs and the option `node_bandwidth` is not given.
         """
         if self._gpus == 1:
             return []

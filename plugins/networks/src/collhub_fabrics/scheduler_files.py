@@ -186,10 +186,16 @@ class _TopologyFile:
         return pairs
 
     def _parse_hosts(self, number: int, text: str) -> list[str]:
-        """Expand a list of hosts in Slurm's notation, such as `node[01-04,07]`, in its order.
+        """Expand a list of hosts in Slurm's notation to names, in its order.
 
-        The result is [] for an empty text; hosts may repeat. Raises `InputError`
-        (`invalid-fabric`) with line `number` for an invalid list.
+        In `node[01-04,07],login` commas separate names, and brackets contain numbers and
+        ascending ranges. The numbers of a range have the width of its first one: `[08-10]`
+        gives 08, 09, 10. Of several brackets in a name, the last one varies fastest. Names
+        may repeat.
+
+        The result is [] for an empty text. Raises `InputError` (`invalid-fabric`) with line
+        `number` for an empty name, blanks outside of brackets, brackets that do not match, a
+        decreasing range, numbers of more than 9 digits, and more than 2^20 hosts.
         """
         if not text:
             return []

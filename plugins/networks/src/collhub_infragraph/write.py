@@ -416,8 +416,8 @@ def _build_link(
 ) -> _JsonObject:
     """Build a link of the document, with bandwidth in GB/s (10^9 bytes/s) and latency in ns.
 
-    Integral values below 2^53 are integers, all others floats. The description is `plane N` for
-    a plane other than 0. A link of plane 0 has no description.
+    Integral values below 2^53 are integers, all other values floats. The description is
+    `plane N` for a plane other than 0. A link of plane 0 has no description.
     """
     rate = float(_scale(bandwidth_bytes_per_s, -9))
     delay = float(_scale(latency_s, 9))

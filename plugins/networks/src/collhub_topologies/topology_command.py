@@ -199,9 +199,12 @@ def convert(
 def _report_written(
     context: CommandContext, network: Topology, written: WrittenFiles, as_json: bool
 ) -> None:
-    """Report the written files as text, or with `as_json` as a JSON report.
+    """Report the written files, either as text or with `as_json` as a JSON report.
 
-    The JSON report has the name of the network and the paths of the files.
+    - Text: one line on stderr with the first path and the number of all other paths. For
+      output to stdout, which has no paths, no line is printed.
+    - JSON on stdout: `topology`, the name of the network, and `artifacts`, the paths of
+      the files.
     """
     if not as_json:
         context.say_written(written)

@@ -254,17 +254,16 @@ def lower_schedule(
 ) -> Lowered:
     """Convert a schedule of the hosts' network cards to an algorithm.
 
-    Pieces (parts of unit tasks) are written in the order of the schedule, then messages within
-    hosts, copies and sums. A piece uses the strategy and number of chunks of its unit task in
-    `choices`; a missing one raises `KeyError`. Trees follow the topology in `choices`, if any.
+    Pieces (parts of unit tasks) are sent in the order of the schedule. Messages within
+    hosts, copies and sums follow. A piece has the strategy and number of chunks of its
+    unit task in `choices` (`KeyError` without). With one card per host, a piece waits
+    for the last piece into its first receiving host if that has another sender and a
+    later end than the last piece of its own sender.
 
-    With one card per host, a piece may wait for the previous piece into its first receiving host.
-    It waits, by a message without data, if that piece has another sender and ends later than the
-    last earlier piece of its own sender (0 if none). With several cards no piece waits.
-
-    Buffers hold rows of tiles if `choices.layout` is "rows", otherwise packed boxes.
-    `extension` is stored under the key `reshard`. Raises `InputError`: `too-many-runs` above
-    2^18 runs in the row layout, `unreachable` if a tree cannot reach a receiver.
+    `choices.layout` "rows" gives buffers of tile rows, otherwise of packed boxes.
+    `extension` is stored under `reshard`. Raises `InputError`: `too-many-runs` above
+    2^18 runs of rows, `unreachable` if a tree of the topology in `choices` cannot reach
+    a receiver.
     """
     max_chunks = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":

@@ -123,9 +123,9 @@ def read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> 
 def _read_rates(document: Mapping[str, JsonValue], name: str) -> dict[int, Fraction]:
     """Return the rates in the member `name` of a proof, in bytes per second by host.
 
-    The member must be an object (not checked). Its names are hosts, its values are texts such as
-    `3` or `51/64`, without sign, point, exponent or blank. Raise `KeyError` if the member is
-    missing. Raise `FlawError` ("form") for:
+    The member must be an object (not checked). Its names are hosts, its values are
+    texts such as `3` or `51/64`, without sign, point, exponent or blank. Raise
+    `KeyError` if the member is missing. Raise `FlawError` ("form") for:
 
     - a host that is not 0 to 9999999 in decimal digits without leading zeros
     - a rate that is no such text, has the denominator 0, or is 0

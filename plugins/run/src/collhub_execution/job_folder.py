@@ -365,8 +365,10 @@ class RankPart:
     def leave(self, output: Array) -> None:
         """Store the rank's OUTPUT in the job's shared memory, and set `ended[0]` to 1.
 
-        `output` is copied to the region of OUTPUT, unless it shares memory with this region
-        already, as with most executors. Raise `ValueError` if its size does not fit the region.
+        If `output` shares memory with the region of OUTPUT, as with most executors, it is
+        not copied and its size is not checked. Otherwise it is copied to this region. Raise
+        `ValueError`, and leave `ended[0]` unchanged, if its size differs from that of the
+        region; a single element is not refused but fills the entire region.
         """
         plan = self.task.plan
         target = self.memory[plan.output_start : plan.output_start + plan.output_size]

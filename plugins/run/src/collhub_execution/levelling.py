@@ -273,18 +273,17 @@ def _find_conflicts(
     allow_races: bool,
     findings: Findings,
 ) -> Edges:
-    """Return pairs of rows (earlier, later) that access a common unit and must keep their order.
+    """Return pairs of rows (earlier, later) with a common unit that must keep their order.
 
-    In each pair, at least one of both rows writes the unit. Only neighbours in one order of the
-    steps are returned; all other pairs follow from these.
+    At least one row of a pair writes the unit. Only neighbours in one order of the
+    steps are returned; all other pairs follow from these. A pair that `relation`
+    (happens-before) does not order is a race. Without races, `allow_races` has no
+    effect. With races:
 
-    A pair that `relation` (happens-before) does not order is a race. Without races, `allow_races`
-    has no effect. With races there are two cases:
-
-    - `allow_races`: the pairs are those of a run that visits the ranks in ascending order, again
-      and again, and at each visit executes all steps of the rank that are ready.
-    - otherwise: raises `InputError` from `findings`, to which up to `CAP` races and the number of
-      the other races are added. `findings` is used only here.
+    - `allow_races`: the pairs are those of a run that visits the ranks in ascending order,
+      again and again, and on each visit executes all steps of the rank that are ready.
+    - otherwise: raises `InputError` from `findings`, to which up to `CAP` races and the
+      number of the other races are added. `findings` is used only here.
     """
     # Neighbours in one linear extension suffice: the remaining pairs follow transitively.
     earlier, later = adjacent_conflicts(regions, relation.order.position)

@@ -118,8 +118,8 @@ def check_tensor(tensor: torch.Tensor, device: str) -> None:
 def tensor_defect(tensor: torch.Tensor, device: str) -> str | None:
     """Return why the library does not support a tensor; None if it does.
 
-    `device`: a type without index, such as `cuda`. The text continues "the tensor" and names the
-    first defect in this order:
+    `device`: a type without index, such as `cuda`. The text continues "the tensor" and
+    names the first defect in this order:
 
     1. The tensor is on a device of another type; the index of its device does not count.
     2. It is not strided or not contiguous.

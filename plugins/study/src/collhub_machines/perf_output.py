@@ -303,11 +303,15 @@ def _note_version(
 ) -> None:
     """Store the version that line `number` prints in the test to which it belongs.
 
-    `starts_run`: the line is that of the test program, the first of its run, and takes precedence.
-    Otherwise NCCL or RCCL has printed it, once or on every rank, and the first version counts. The
-    line belongs to the last test until that has columns. Afterwards it belongs to the next test
-    (`_next_test`) if it starts a run or the table is complete, and if the last test has another
-    version that is not inherited.
+    `starts_run`: the test program has printed it, otherwise NCCL or RCCL. Rules in order:
+    1. If the last test has no columns and no rows, the line belongs to it.
+    2. If NCCL or RCCL repeats library and version of the last test, the line is ignored.
+    3. If it starts a run, the last table is complete, or the last test has its own (not
+       inherited) version, the line belongs to the next test (`_next_test`).
+    4. Otherwise it belongs to the last test.
+
+    With `starts_run`, the version of this test is replaced. Otherwise it is stored only if
+    the test has no own version yet, so the first of several lines counts.
     """
     test = tests[-1]
     if test.groups or test.rows:

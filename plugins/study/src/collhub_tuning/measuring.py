@@ -525,11 +525,11 @@ def _check_collective(name: str, algorithm: Algorithm, question: ComparisonQuest
 
 
 def _check_modes(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:
-    """Raise `UsageError` (`other-mode`) if an algorithm lacks a mode that the question requires.
+    """Raise `UsageError` (`other-mode`) if an algorithm lacks a required mode.
 
-    No mode is checked if the mode of the question is `ANY_MODE`. Otherwise the modes that the
-    question's collective claims are required. In place is checked first, then out of place.
-    Further modes of the algorithm are allowed. `name`: its name, for the message.
+    No mode is required if the mode of the question is `ANY_MODE`. Otherwise those are
+    required that the question's collective claims. In place is checked first, then out of
+    place. Further modes of the algorithm are allowed. `name`: its name, for the message.
     """
     if question.mode == ANY_MODE:
         return

@@ -234,10 +234,10 @@ def _write_page(
 def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
     """Print an empty line, then a table that compares the algorithms with NCCL's own choice.
 
-    A row is a window of sizes in which NCCL's time is known at some size. It has the algorithm,
-    NCCL's choice and the gain. Without rows, no line and no note is printed. After a table, a
-    note on stderr explains why there are no gains if the timing of the first collective does
-    not model machines.
+    A row is a window of sizes in which NCCL's time is known at some size. It has the
+    algorithm, NCCL's choice and the gain. Without rows, no line and no note is printed.
+    After a table, a note on stderr explains why there are no gains if the timing of the
+    first collective does not model machines.
     """
     from collhub_tuning import baseline
 

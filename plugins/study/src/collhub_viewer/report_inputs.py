@@ -204,13 +204,13 @@ def index_waits(graph: WaitForGraph) -> dict[str, object]:
 def index_bandwidths(comparison: BandwidthComparison) -> dict[str, object]:
     """Return the page's data of a comparison of bus bandwidths over size in bytes.
 
-    `algorithms` has an entry with the name and no facts for each series in order, then for the
-    bound if there is one. `curves` has one entry for each of these: `algorithm` (its number from
-    0), `kind` (`simulated` or `bound`), `rates` (the bandwidths unchanged, one per size) and
-    `time_ns` (None for each size).
+    `algorithms` has an entry with the name and no facts for each series in order, then
+    for the bound if there is one. `curves` has one entry for each of these: `algorithm`
+    (its number from 0), `kind` (`simulated` or `bound`), `rates` (the bandwidths
+    unchanged, one per size) and `time_ns` (None for each size).
 
-    `sizes` and `title` are those of the comparison, `axis` is `size_bytes`. `facts` has one entry,
-    which explains the bandwidth. `collective` is "" and `winners` is empty.
+    `sizes` and `title` are those of the comparison, `axis` is `size_bytes`. `facts` has
+    one entry, which explains the bandwidth. `collective` is "" and `winners` is empty.
     """
     bound = () if comparison.bound is None else (comparison.bound,)
     series = [*comparison.series, *bound]

@@ -274,11 +274,11 @@ def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
 def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
     """Return a block of compute nodes with the switches that minimize the capacity leaving it.
 
-    The result is a list of ascending node numbers: all of `block`, no other compute node, and any
-    switches. The capacity is that of all links in `links` (with equal capacity in both
-    directions) from this set to other nodes. Of several minimum sets the one with the fewest
-    nodes is returned. `block` is not changed. Raises `InputError` (`capacities`) if the
-    capacities add up to 2^60 or more.
+    The result is a list of ascending node numbers: all of `block`, no other compute
+    node, and any switches. The capacity is that of all links in `links` (with equal
+    capacity in both directions) from this set to other nodes. Of several minimum sets
+    the one with the fewest nodes is returned. `block` is not changed. Raises
+    `InputError` (`capacities`) if the capacities add up to 2^60 or more.
     """
     allowed = np.arange(graph.num_nodes) >= graph.num_compute
     allowed[block] = True

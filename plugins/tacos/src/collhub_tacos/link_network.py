@@ -199,7 +199,8 @@ class PathNetwork(LinkNetwork):
     def _sum_over_links(self, column: Int64Array) -> Int64Array:
         """Return the sum of a value per link over the links of every arc: int64[arcs].
 
-        `column`: int64[links]. Every arc must have at least one link.
+        `column`: int64[links]. Every arc must have at least one link (not checked). Without
+        arcs the result is empty.
         """
         starts = self.paths.indptr[:-1]
         # `reduceat` does not support an empty list of starts.

@@ -514,13 +514,14 @@ class _ExecutionState:
     def compare_all(self) -> None:
         """Add a text to `self.differences` for every value that differs from the expected one.
 
-        Without expected values the method returns at once. Otherwise the values of all operations
-        are compared in program order, on each rank of their group. The text names the operation and
-        the rank's position in this group, from 0.
+        Without expected values the method returns at once. Otherwise the values of all
+        operations are compared in program order, on each rank of their group. The text
+        names the operation and the rank's position in this group, from 0.
 
-        Types and bits must be equal; all NaNs count as equal, 0 and -0 differ. Shapes may differ if
-        the numbers of elements are equal, for example (1,) and (). Raise `ValueError` for another
-        number of elements, and `InputError` (`not-there`) for an element that is not available.
+        Types and bits must be equal; all NaNs count as equal, 0 and -0 differ. Shapes may
+        differ if the numbers of elements are equal, for example (1,) and (). Raise
+        `ValueError` for another number of elements, and `InputError` (`not-there`) for an
+        element that is not available.
         """
         if self.expected is None:
             return

@@ -221,7 +221,7 @@ def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm
 def _find_collective(
     flat: FlatProgram, name: str, piece: int
 ) -> tuple[int, CollectiveRuns | RowRuns]:
-    """Return the part of the collective `name`, with its position in `flat.parts` before it.
+    """Return (index in `flat.parts`, part) of the collective `name`.
 
     A member of a bucket (collectives performed as one) gives the part of the entire bucket.
     An uneven collective gives the part of its chunk `piece`; for other collectives, `piece`

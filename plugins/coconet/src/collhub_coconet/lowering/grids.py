@@ -171,18 +171,18 @@ def build_row_grids(
 def derive_product_grid(
     program: Program, binding: Binding, operation: Operation, name: str, operand: Grid
 ) -> Grid | None:
-    """Derive the division of a matrix product into chunks from that of one operand, or return None.
+    """Derive the chunks of a matrix product from those of one operand, or return None.
 
-    `name`: the operand; `operand`: its grid. The product has the same numbers of blocks and of
-    chunks per block, along the dimension that comes from the divided one of the operand. `across`
-    is the sliced dimension of the product if it is another one, otherwise None. None if:
-    - the operation is not a plain or batch matrix product, or reads this value twice
-    - the grid of the operand has an `across`
-    - the operand is divided along the contracted or a batch dimension
-    - the operand has one block and the product is sliced
+    `name`: the operand; `operand`: its grid. The product has the same numbers of blocks
+    and chunks, along the dimension that comes from the divided one of the operand.
+    `across` is another dimension along which the product is sliced, if there is one.
+    The result is None:
+    - if the operation is not a plain or batch matrix product, or reads this value twice
+    - if the operand has `across`, or is divided along the contracted or a batch dimension
+    - if the operand has one block and the product is sliced
 
-    Chunks of an uneven collective are blocks of rows: a left operand gives the product its rows
-    unless the product is sliced along dimension 0, even with one block; a right operand gives None.
+    Rows of an uneven collective replace the last rule: a right operand, or a product sliced
+    along dimension 0, gives None; otherwise the product has the rows of the left operand.
     """
     if operation.kind not in (Kind.MATMUL, Kind.BATCH_MATMUL) or operand.across is not None:
         return None

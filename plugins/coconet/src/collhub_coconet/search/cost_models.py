@@ -259,10 +259,10 @@ class _TimeCalculation:
     def _choose_means(self, name: str, demand: Demand) -> float:
         """Choose the fastest algorithm, protocol and chunk count (the means) of a communication.
 
-        Return its time in s. The time of a Send is always that by formula, other times are those
-        of `self.times`. Of equally fast means, the first by name of the algorithm is chosen. The
-        means, also that of a Send, is stored in `self.choices[name]` and replaces an earlier one.
-        Raise `InputError` if no algorithm fits the communication.
+        Return its time in s. The time of a Send is always that by formula, other times are
+        those of `self.times`. Of equally fast means, the first by name of the algorithm is
+        chosen. The means, also that of a Send, is stored in `self.choices[name]` and
+        replaces an earlier one. Raise `InputError` if no algorithm fits the communication.
         """
         times = self.times
         if demand.kind is Kind.SEND:

@@ -684,9 +684,13 @@ def _join(build: Builder) -> str:
 def _stack(build: Builder) -> str:
     """Add a Concat of the values in `tensors` along a new dimension, and return its name.
 
-    A Reshape first gives each operand the shape of the first one with an additional size of
-    1 at the position `dim` (default 0; a negative number counts from the end of the new
-    shape). Raise `TypingMistakeError` for an empty list, and for tensors that do not fit.
+    A Reshape first gives each operand the shape of the first one with an additional
+    size of 1 at the position `dim` (default 0). The position is taken modulo the number
+    of dimensions of the new shape, so negative ones count from its end. A single tensor
+    also gets a Concat.
+
+    Raise `TypingMistakeError` for an empty list, for a `dim` that is no integer, and for
+    tensors that do not fit.
     """
     tensors = build.list_operands("tensors")
     shape = build.shape(tensors[0]) if tensors else ()

@@ -67,15 +67,17 @@ class _Assignment:
         self._is_free = [True] * len(issuers)
 
     def run(self) -> list[int]:
-        """Assign to every span its issuing operator; each operator is assigned at most once.
+        """Return for every span the index of the operator that issued it; -1 for none.
 
-        A span is the annotation of a collective of a host library. Return for each one the
-        index of its operator in the issuers, -1 for none. First, spans that start within an
-        operator of their thread and kind are assigned to it. The remaining spans are assigned,
-        by start, to the first free operator of equal kind and size, then of equal kind, then of
-        a kind that libraries implement by the span's kind; each only if it starts no later than
-        the span. These three steps are done with the operators that enclose no other issuing
-        operator of their kind, then with all.
+        A span is the annotation of a collective of a host library. An operator is assigned at
+        most once. Each pass takes the spans without an operator, by start:
+        1. The last begun free operator of equal thread and kind within which the span starts.
+        2. The first free operator by start of equal kind and size.
+        3. The first one of equal kind.
+        4. The first one of a kind that libraries implement by the span's kind.
+
+        Passes 2 to 4 are done without operators that enclose another one of their kind, then
+        again with all. If the first one starts after the span, none is assigned.
         """
         self._assign_enclosing()
         plain = [index for index in self._by_start if not self._issuers[index].is_wrapper]

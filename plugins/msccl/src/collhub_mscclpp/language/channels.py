@@ -258,7 +258,8 @@ class SwitchChannelAtRank:
     ) -> None:
         """Record an operation of the switch channel for a thread block in the current program.
 
-        `name`: name of the operation; `src` must not be empty. Raise `RuntimeError` in these cases:
+        `name`: name of the operation; `src` must not be empty. Raise `RuntimeError` in
+        these cases:
 
         - a chunk of `src` or `dst` is on another rank than the rank of this channel
         - its size differs from the size of the first source

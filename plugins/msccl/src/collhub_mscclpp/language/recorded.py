@@ -81,10 +81,10 @@ class BaseBuffer:
     def __getitem__(self, key: slice) -> Chunk:
         """Return the chunks `key.start` to `key.stop - 1`, counted from the start of this buffer.
 
-        A missing bound is that of the buffer. A range with `start` equal to `stop` is allowed and
-        has no chunk. Raise `ValueError` for a range outside the buffer, a negative bound, a
-        `start` above `stop`, and a step other than 1. An integer as `key` raises
-        `AttributeError`.
+        A missing bound is that of the buffer. A range with `start` equal to `stop` is
+        allowed and has no chunk. Raise `ValueError` for a range outside the buffer, a
+        negative bound, a `start` above `stop`, and a step other than 1. An integer as `key`
+        raises `AttributeError`.
         """
         length = self.size - self.offset
         start = 0 if key.start is None else key.start

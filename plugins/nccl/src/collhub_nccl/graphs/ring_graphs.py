@@ -438,11 +438,16 @@ def _get_addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[in
 def _build_initial_memory(collective: Collective, program: LevelledProgram) -> Int64Array:
     """Return which part of the full buffer is in each block of memory before the program runs.
 
-    The result is int64, one entry per block of the memory of all ranks, `_NOTHING` (-1) for
-    blocks without input. Block i of INPUT is part i. In an all-gather, whose full buffer is
-    the output, it is part `rank * n + i`, where n is the number of blocks of INPUT. Ranks
-    whose input is not defined, such as those that are not the root of a broadcast, have no
-    input.
+    The result is int64, one entry per block of the memory of all ranks. It is
+    `_NOTHING` (-1) for blocks without input: those of OUTPUT and SCRATCH, and those of
+    a rank whose input is not defined, such as a rank other than the root of a
+    broadcast. Block i of a defined INPUT is:
+
+    - in an all-gather, part `rank * n + i`, where n is the number of blocks of this
+      INPUT, because the full buffer is the output
+    - in all other collectives, part i
+
+    Where INPUT and OUTPUT share memory (in place), the blocks of INPUT count.
     """
     layout = program.layout
     memory = np.full(layout.total, _NOTHING, np.int64)

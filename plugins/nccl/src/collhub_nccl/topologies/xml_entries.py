@@ -79,7 +79,9 @@ class Element:
     def real(self, name: str) -> float | None:
         """Return a decimal attribute as a float; None if it is missing or empty.
 
-        Raises `InputError` for other texts, including inf and nan.
+        The number has 1 to 30 digits, and optionally `-` before them, `.` with up to 30 further
+        digits, and an exponent of 1 or 2 digits such as `e-3`. Blanks around it are allowed.
+        Raises `InputError` for other texts, including inf, nan, `+1` and `.5`.
         """
         text = self.text(name)
         if not text:

@@ -143,8 +143,9 @@ class TreeJobs:
     def _compute_starts(self, rank: Int64Array) -> Int64Array:
         """Return the start of every job in a list schedule; int64[jobs], in picoseconds.
 
-        A job sends one piece over one link. It is ready when the data of all jobs that it waits for
-        have arrived. A free link starts a ready job, and never waits for one that is not ready:
+        A job sends one piece over one link. It is ready when the data of all jobs that it
+        waits for have arrived. A free link starts a ready job, and never waits for one that
+        is not ready:
 
         - on a link from a switch (`is_forwarded`), the job that became ready first
         - on any other link, the job with the lowest `rank`

@@ -302,10 +302,15 @@ def _search_latency(
 def _search_one_shot(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Yield the all-reduces in one phase, by increasing number of pieces.
+    """Yield the all-reduces in one phase, by increasing number of pieces (1, 2, 4, 8).
 
-    If the network is not suitable, nothing is yielded; if the method names this form, `InputError`
-    (`not-one-shot`) is raised instead.
+    A requested number of pieces is the only one. Numbers that do not fit the size are
+    left out. The iteration stops before a candidate that cannot be faster than `best`.
+    It also stops after a candidate that did not improve an earlier best one.
+
+    If the network is not suitable, there are two cases: `InputError` (`not-one-shot`)
+    at the first step of the iteration if the method is `one-shot`, otherwise no
+    candidate.
     """
     from collhub_tacos.phases.one_shot import build_one_shot_candidates, find_unsuitability
 

@@ -183,11 +183,12 @@ def find_best_matched_all_gather(
 def _count_hops(network: LinkNetwork, origin: Int64Array, needed: BoolArray) -> Int16Array:
     """Return the number of links on a shortest path between all nodes: int16[from, to].
 
-    A larger number than 32766, and a missing path, has the value 32766. The number from a node to
-    itself is 0. `origin`: node of each chunk; `needed`: bool[nodes].
+    A larger number than 32766, and a missing path, has the value 32766. The number from
+    a node to itself is 0. `origin`: node of each chunk; `needed`: bool[nodes].
 
-    Raise `InputError` (`disconnected`) if a node of `needed` has no path of at most 32766 links
-    from an origin. It names the first such origin in ascending order, with its lowest such node.
+    Raise `InputError` (`disconnected`) if a node of `needed` has no path of at most
+    32766 links from an origin. It names the first such origin in ascending order, with
+    its lowest such node.
     """
     unit_length = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, unit_length)
