@@ -137,12 +137,15 @@ def create_report(verdict: Verdict) -> DiagnoseReport:
 
 
 def create_picture(verdict: Verdict) -> WaitForGraph:
-    """Return the wait-for graph of a verdict for a picture.
+    """Return the data of a picture that shows which ranks wait for which: a wait-for graph.
 
-    Each line of `waits` becomes one edge from its waiting to its awaited ranks, in order,
-    with the label `OPERATION (NUMBER)`; there is no limit. The title is the kind of the
-    verdict and its meaning. The culprits are passed on. Without waits the picture has no
-    edges.
+    - Title: the kind of the verdict, a colon, and the meaning of this kind.
+    - Culprits: those of the verdict.
+    - Edges: one per entry of `verdict.waits`, in order and without a limit, from its waiting
+      ranks to the ranks for which they wait. The label is `OPERATION (NUMBER)`, where NUMBER
+      is the sequence number of the operation in its group.
+
+    Without waits there are no edges. The picture is not drawn here.
     """
     waits = [
         WaitingRanks(line.ranks, line.awaited, f"{line.operation} ({line.sequence})")

@@ -609,10 +609,13 @@ def _split_types(text: str, start: int) -> tuple[str, str]:
 def _count_open(text: str, *, is_inside: bool = False) -> int:
     """Return the number of opened minus closed brackets of a line, except those of regions.
 
-    A final `{` or `({` opens a region and is not counted. A leading `}`, `)` or `})` closes
-    one and is not counted, unless `is_inside` is true: then the line continues a
-    dictionary. Brackets in strings and in `->` are ignored. The number is negative if more
-    are closed than opened.
+    Brackets are `()`, `{}`, `[]` and `<>`. The number is negative if more are closed than
+    opened. Not counted are:
+
+    - brackets in strings, and the `>` of `->`;
+    - `{` or `({` at the end of the line, which opens a region;
+    - `}`, `)` or `})` at the beginning of the line, which closes a region. With `is_inside`,
+      the line continues a dictionary of several lines, and this bracket is counted.
     """
     if '"' in text:
         text = _STRING.sub("", text)

@@ -263,9 +263,14 @@ class LaunchedExecutor:
         assert not mark.exists()
 
     def check_deadlock(self, *, timeout_s: float, limit_s: float) -> None:
-        """Assert that a missing send ends the run with the code `deadlock` and a rank's position.
+        """Assert that a run in which one send is missing fails as a deadlock, and in time.
 
-        The run must end within `limit_s` seconds.
+        The executor runs an in-place ring all-reduce of 4 ranks with the time limit `timeout_s`.
+        The following must hold, otherwise `AssertionError` is raised:
+
+        - The run raises `InputError`. Other errors are passed on.
+        - It ends in less than `limit_s` seconds.
+        - The first finding has the code `deadlock`; the second one has the text `waits for rank`.
         """
         program = remove_send(levelled_program(ring_all_reduce(4), in_place=True))
         start = time.monotonic()

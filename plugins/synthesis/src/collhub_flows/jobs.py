@@ -251,14 +251,19 @@ class FlowJobs:
         )
 
     def order_by_progress(self, has_switches: bool) -> Int64Array:
-        """Return the start times in ps of all jobs if all paths advance in proportion: int64.
+        """Return the start time in ps of every job, so that all paths advance in proportion: int64.
 
-        A job is the transfer of a piece over one link of its path. If several pieces are ready on a
-        link, the one with the smallest i / n is sent first: i is the index of the piece in its
-        path, from 0, and n the number of pieces of the path. With `has_switches`, i is increased by
-        1 for each link that the piece has passed. Ties: the longest remaining time first (from the
-        start of the job to the arrival at the target without waiting), then the pseudo-random order
-        `around`. Links that start at a switch ignore all this and send in the order of arrival.
+        A job sends one piece over one link of its path. The jobs that are ready on a link are
+        sent in the order of these keys:
+
+        1. i / n, smallest first: i is the index of the piece in its path, from 0, and n the
+           number of pieces of the path. With `has_switches`, i is first increased by the number
+           of links that the piece has passed.
+        2. The time from the start of the job to the arrival of the piece at its target without
+           any waiting, longest first.
+        3. The pseudo-random order `around`.
+
+        Links that start at a switch ignore these keys, and send in the order of arrival.
         """
         count = np.bincount(self.path)[self.path][self.piece]
         number = self.number[self.piece]

@@ -275,12 +275,16 @@ def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteRe
 def _build_texts(
     workload: Workload, system: Mapping[str, object], network: str, per_node: Mapping[int, str]
 ) -> dict[str, str]:
-    """Return the texts of a job's configurations by file name, without the script run.sh.
+    """Return the texts of a job's configuration files by file name, in this order:
 
-    `system`: content of the system configuration. `network`: text of network.yml.
-    `per_node`: prefix of the algorithm by node identity. The memory file declares no memory
-    model. The groups file exists only if the job has groups, the map of nodes only if
-    `per_node` is not empty.
+    - `system.json`: `system` as JSON.
+    - `network.yml`: the text `network`, unchanged.
+    - `memory.json`: a configuration without a memory model.
+    - `groups.json`, only if the job has groups: the ranks of each group by its name.
+    - `algorithms.yml`, only if `per_node` is not empty: a line `NODE: PREFIX` per entry, with
+      the identity of a node and the prefix of the files of its algorithm, in its order.
+
+    The script `run.sh` and the traces are not included. No file is written.
     """
     texts = {SYSTEM: _format_json(system), NETWORK: network, MEMORY: _NO_MEMORY}
     if workload.groups:

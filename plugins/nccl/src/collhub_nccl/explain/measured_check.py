@@ -108,9 +108,15 @@ def _check_point(
 def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -> str:
     """Return a text that explains a measured time which the profile does not predict.
 
-    It names another choice whose expected time is near the measured one, with this time in us, and
-    the constant of the profile that would give it, with the needed and the usual value; both joined
-    by " or ". Without either, the text states that no single constant explains it.
+    It has up to two parts, joined by " or ":
+
+    - Another choice of NCCL whose expected time differs from the measured one by at most 5 %:
+      its algorithm, its protocol and this time in us. The nearest choice is taken.
+    - A constant of the profile that gives exactly the measured time when it is multiplied by a
+      factor from 1/16 to 16: its name, the needed and the usual value, and its meaning. The
+      constant with the greatest influence on the time is tried first.
+
+    With neither, the text is that no single constant of the profile explains the time.
     """
     parts = []
     fitting = _find_other_choice(point, call, profile)
