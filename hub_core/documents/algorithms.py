@@ -365,9 +365,10 @@ class _Document:
     ) -> Int64Array:
         """Build an int64 column of `length` integers in `minimum`..`maximum`, both included.
 
-        If the length differs, or an entry is no integer (booleans and 1.0 are none) or out of
-        range, the column is empty, and one defect with the path of the first wrong entry is
-        recorded. Types are checked before ranges.
+        If `values` has a defect, the result is an empty column, and one defect is
+        recorded. These are checked in order: the number of entries (located at `path`),
+        the type of each entry, the range of each entry (both located at the first wrong
+        entry). Booleans and 1.0 are no integers.
         """
         if not self._check_types(values, path, length, int):
             return np.zeros(0, np.int64)

@@ -389,7 +389,7 @@ class MessageRoutes:
 
 
 def _pass_npus(topology: Topology, routes: Routes) -> BoolArray:
-    """Return which routes pass an NPU between their ends, False without links: bool[routes]."""
+    """Return which routes pass an NPU between their first and last node: bool[routes]."""
     is_last = np.zeros(len(routes.links), np.bool_)
     filled = np.flatnonzero(np.diff(routes.indptr))
     is_last[routes.indptr[filled + 1] - 1] = True

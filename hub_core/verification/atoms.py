@@ -259,13 +259,20 @@ class _Ways:
         return ends
 
     def _advance(self, access: Int64Array, shift: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Move units one hop along their path of data; return the new (access, shift), int64.
+        """Move units of data one hop along their paths; return (access, shift).
 
-        A unit is `shift` units after the start of the atom of `access`. If the row of `access`
-        has a `hop`, and `access` is a read (forwards) or a write (backwards), the unit moves to
-        the same position in the operand of that other step. Otherwise it moves to the access
-        `within` the atom, which is `access` itself at the end of a path. The arguments are not
-        changed.
+        Entry i of the arguments and results (int64) is one unit: `access[i]` is a read or
+        write of an atom, and `shift[i]` is the position of the unit in this atom. The
+        first case that applies decides:
+
+        - The row of the access moves data to another row (`hop` is at least 0), and the
+          access is on the side from which data move: a read with `is_forwards`, otherwise
+          a write. The unit moves to the same position in the opposite operand (write or
+          read) of that other row.
+        - Otherwise, the unit moves to the next access of the same atom (`within`), with
+          an unchanged shift. At the end of a path this is the access itself.
+
+        The arguments are not changed.
         """
         accesses = self.accesses
         following, shift = self.within[access], shift.copy()

@@ -143,14 +143,16 @@ def _check_step_count(
 def _count_steps(
     plan_of: Callable[[NativeTask], NativePlan], kind: CollectiveKind, ranks: int
 ) -> int:
-    """Count the steps of an algorithm on n ranks that grow with the square of n or faster; else 0.
+    """Count the steps of an algorithm on `ranks` ranks in total; 0 if it has few steps.
 
-    - `ring` and `direct`: `_STEPS_OF_MESSAGE` per message. Each rank sends n - 1 messages, twice as
-      many in an all-reduce, and n (n - 1) / 2 in an all-to-all on a ring, where data for distance d
-      take d hops.
-    - `halving_doubling`, except for an all-reduce: n copies per rank; its other steps are few and
-      are not counted.
-    - Other algorithms, and an all-reduce by `halving_doubling`: 0.
+    With n ranks, the count is as follows. It decides whether the algorithm is too large.
+
+    - `ring` and `direct`: 3 n times the messages of a rank. These are n - 1; in an
+      all-reduce 2 (n - 1); and in an all-to-all on a ring n (n - 1) / 2, as data are
+      passed on.
+    - `halving_doubling`, except for an all-reduce: n * n, its copies. Its other steps are
+      few and are not counted.
+    - `halving_doubling` for an all-reduce, and all other algorithms: 0.
     """
     if plan_of is halving_doubling and kind is not CollectiveKind.ALL_REDUCE:
         return ranks * ranks

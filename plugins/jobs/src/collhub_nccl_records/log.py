@@ -196,14 +196,20 @@ class NcclLog:
         return f"{parent.communicator}/{match[2]}" + (f"#{count}" if count > 1 else "")
 
     def _facts_of(self, line: _Line) -> CommunicatorFacts | None:
-        """Find the communicator that a line belongs to; return its facts, or None.
+        """Return the facts of the communicator that a line of the log belongs to.
 
-        It is the first that exists of: the communicator of the pointer in the line, if the pointer
-        is known; the last one of the thread; that of the process; the only one of the log. If the
-        log has no communicator yet, an unnamed one is created. None if the log has several
-        communicators and none of these applies; such lines are counted in `self.unassigned`. Lines
-        without a known pointer are counted in `self._entries`; from the `_MAX_ENTRIES`-th one on,
-        the result for them is always None.
+        It is the first of these that exists:
+
+        1. The communicator of the pointer in the line, if that pointer is known in its
+           process.
+        2. The last communicator that the line's thread initialised.
+        3. The last communicator that the line's process initialised.
+        4. The only communicator of the log. If the log has none, an unnamed one is added
+           to it.
+
+        If none of these exists, the line is counted in `self.unassigned`, and the result
+        is None. Each line that case 1 does not decide is counted. From the 2^20-th
+        counted line on, the result for these lines is None, to limit the memory.
         """
         if match := _COMM.search(line.text):
             member = self._members.get((line.process, match[1].lower()))

@@ -185,11 +185,13 @@ class _Device:
         return int(np.flatnonzero(self.gradients)[number])
 
     def find_peak(self) -> int:
-        """Return the largest number of activations of chunks that the device stores at any time.
+        """Return the largest number of activations of chunks that the device stores after
+        any slot.
 
-        A forward pass stores one, a weight gradient releases it in its slot. If the device has no
-        weight gradients yet, they are assumed to run in free slots after their input gradients, one
-        per slot, the one that waits longest first.
+        A forward pass stores one in its slot. A weight gradient releases one in its slot,
+        so that it does not count after this slot. If the device has no weight gradients
+        yet, one is assumed for each input gradient. They run in slots without a pass
+        after their input gradient, one per slot, the one that waits longest first.
         """
         stored = np.cumsum(self.stored)
         if not self.has_weight_gradients:

@@ -172,9 +172,13 @@ def _parse_times(name: str, text: str) -> PassTimes:
 def _parse_fractions(name: str, text: str) -> tuple[Fraction, ...]:
     """Parse numbers of at least 0, separated by commas, as exact fractions.
 
-    A number is an integer, a decimal number such as `0.5` or `1e3`, or a fraction such as `1/3`.
-    `name`: option, for the error. Raises `UsageError` (`option-value`) for other or empty text, for
-    a number above `MAX_INTEGER` (2^31 - 1), and for an exponent of more than two digits.
+    A number is an integer, a decimal number such as `0.5` or `1e3`, or a fraction such as
+    `1/3`. Blanks around a number are ignored. `name`: the option, for the error.
+
+    Raises `UsageError` (`option-value`) for empty or other text, for an empty entry, for
+    a negative number, for one above `MAX_INTEGER` (2^31 - 1), for a fraction with
+    denominator 0, and for an exponent of more than two digits (leading zeros do not
+    count).
     """
     try:
         if _LARGE_EXPONENT.search(text):

@@ -226,11 +226,17 @@ def _add_messages(
     results: set[tuple[bool, int, int]],
     rows: Sequence[list[str]],
 ) -> None:
-    """Record the result of a pass, and append its send and receive to the rows of their ranks.
+    """Record the result of a pass, and append its send and receive to the rows.
 
-    The receiver is the next stage for a forward pass, the previous stage for a gradient. Send
-    and receive are added only if this stage exists and is on another rank. A weight gradient
-    has no result: neither `results` nor `rows` is changed.
+    A weight gradient has no result: neither `results` nor `rows` is changed. For any
+    other pass:
+
+    - (is a backward pass, stage, microbatch) is added to `results`, also without a
+      receiver.
+    - The receiver is the next stage for a forward pass, and the previous stage for a
+      backward pass. If this stage exists and is on another rank, an action such as
+      `3SEND_F0` is appended to the row of the sender's rank, and one such as `4RECV_F0`
+      to the row of the receiver's rank.
     """
     kind, _, stage, micro = operation
     if kind is Pass.WEIGHT_GRADIENT:

@@ -333,19 +333,18 @@ def _fit(
 ) -> RuntimeFit:
     """Return the resources of the file that would be written for a runtime.
 
-    `runtime`: a key of `RUNTIMES`. `collective_bytes`: the option `max_bytes` of the writer.
-    The result has the most thread blocks and the most operations of any rank, and the steps of
-    the longest thread block. It also has the channels, the chunks of the full buffer, and the
-    largest size without deadlock.
+    The result has the maximum number of thread blocks and of operations of a rank, the
+    operations of the longest thread block, the channels, the chunks of the full buffer,
+    and the largest size without deadlock. `runtime`: a key of `RUNTIMES`.
+    `collective_bytes`: the option `max_bytes` of the writer.
 
-    `max_blocks`, `max_block_operations` and `max_channels` of `limits` become options of the
-    writer only if they differ from the limits of the runtime's target. Otherwise the writer
-    uses the limits of the runtime. None permits any number of steps or channels; for thread
-    blocks it means the limit of the runtime. Other limits are ignored. `is_quick`: the resources
-    may be those of any program within all limits.
+    Of `limits`, only the maximum numbers of blocks, of operations per block and of
+    channels are used. Each replaces the limit of the runtime. None permits any number of
+    operations or channels; for blocks it keeps the limit of the runtime. `is_quick`: a
+    program is accepted as soon as it fits all `limits`; it need not be the best one.
 
-    Raises `InputError` if the runtime cannot execute the algorithm within these limits, and
-    `UsageError` if the options do not fit the algorithm.
+    Raises `InputError` if the runtime cannot execute the algorithm within these limits,
+    and `UsageError` if the options do not fit the algorithm.
     """
     # Imported here: the offers of the plugin refer to this module, and need no writer.
     from collhub_msccl.writing.write_xml import measure_fit

@@ -219,13 +219,17 @@ class _StreamSearch:
         return streams
 
     def _spread(self) -> None:
-        """Add initial trees to each delivery; later trees avoid the links that earlier trees load.
+        """Add initial trees to each delivery; later trees avoid the links that earlier trees
+        load.
 
-        The number of rounds is `_MAX_INITIAL_TREES` / deliveries, but at least 2 and at most
-        `_SPREADING_ROUNDS`. Each round adds one tree to every delivery in their order: the cheap
-        tree (`build_cheap_tree`) for link prices of seconds per byte times e^(8 * load / largest
-        load). The load of a link grows with each tree, also with a tree that the delivery has
-        already; such a tree is stored once.
+        The number of rounds is 1000 divided by the number of deliveries, rounded down,
+        but at least 2 and at most 12. Each round adds one tree to every delivery, in the
+        order of the deliveries.
+
+        - The tree is the cheap one (`build_cheap_tree`) for link prices of seconds per
+          byte times e^(8 * load / largest load). While all loads are 0, the factor is 1.
+        - Each added tree increases the loads of its links. If the delivery has an equal
+          tree already, the loads increase too, but the tree is stored once.
         """
         load = np.zeros(len(self._link_s))
         rounds = min(_SPREADING_ROUNDS, max(2, _MAX_INITIAL_TREES // len(self._deliveries)))

@@ -314,8 +314,9 @@ def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
 def _describe_links(claim: _StreamClaim, weights: Mapping[int, int]) -> str:
     """Return the links that prove the bound as text, such as `2 links: a -> b, b -> c`.
 
-    The text has the number of links in `weights`, then the source and destination node of
-    the first two, by link number. ` ...` follows if there are more than two.
+    The keys of `weights` are link numbers. The text begins with their number, always with
+    the word `links` (`1 links`, `0 links`). The source and destination node of the two
+    links with the lowest numbers follow, and ` ...` if there are more than two links.
     """
     topology = claim.fabric.topology
     names = [

@@ -72,8 +72,9 @@ def _complete_kinds(context: click.Context, parameter: click.Parameter, begun: s
 def _parse_percent(context: click.Context, parameter: click.Parameter, text: str) -> float:
     """Parse a percentage such as `2%` as a fraction such as 0.02 (callback of an option).
 
-    Raises `click.BadParameter` without the sign % at the end, for a text that is not a
-    number, and below 0 or above `_MAX_TOLERANCE_PERCENT` (100), which are both allowed.
+    The text is a number of 0 to 100, both inclusive, with the sign % as its last
+    character. Blanks before the number or before the sign are ignored. Raises
+    `click.BadParameter` for any other text, also for `nan`.
     """
     try:
         percent = float(text.removesuffix("%"))
@@ -487,13 +488,14 @@ def _check_counts(kinds: Sequence[str], counts: str | None) -> None:
 
 
 def _parse_formats(context: CommandContext, arguments: dict[str, Any]) -> list[str]:
-    """Return the names of the formats to write, each once, in order; [] without an output
-    folder.
+    """Return the names of the formats to write, each once, in the given order.
 
-    They are the parts of `--to` (`arguments["formats"]`) between commas, without blanks
-    around them; by default all installed formats of selections. Names are not checked
-    here. Raises `UsageError` for `--to` without an output folder (`arguments["out"]`
-    None).
+    - Without an output folder (`arguments["out"]` is None): []. A `--to` with any text
+      (`arguments["formats"]`) then raises `UsageError`.
+    - With a folder, without `--to`: all installed formats of selections, in the order of
+      the registry.
+    - With both: the parts of `--to` between commas, without blanks around them. Empty
+      parts are kept. Names are not checked.
     """
     if arguments["out"] is None:
         if arguments["formats"]:

@@ -271,8 +271,9 @@ def _parse(content: bytes, path: str, kind: type[C]) -> C:
 def _find_line(content: bytes, where: str) -> int | None:
     """Return the line (from 1) of the top-level key of a path such as `$.origin.url`.
 
-    It is the first line that begins with `origin:`. None if the path has no key or no line begins
-    with it.
+    It is the first line that begins with the key and a colon, here `origin:`. Blanks may
+    precede the colon, but not the key. The result is None if no line does, or if the path
+    has no key of lower-case letters, digits and underscores after `$.`.
     """
     key = re.match(r"\$\.([a-z0-9_]+)", where)
     if key is None:

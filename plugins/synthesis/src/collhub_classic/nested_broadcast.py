@@ -307,11 +307,16 @@ class _Messages:
 
     @classmethod
     def cut(cls, parents: Int64Array, chunks: int, grains: Int64Array) -> _Messages:
-        """Cut the data of each tree into messages of `grains[tree, child]` chunks.
+        """Cut the data of each tree into messages, and return them.
 
-        Each edge, from a parent to a child, carries all `chunks` chunks of its tree; its last
-        message has the remaining chunks. `parents`: int64[trees, ranks], -1 at the root, whose
-        entry in `grains` is not used.
+        Each edge of a tree, from a parent to a child, carries all `chunks` chunks of the
+        tree, in messages of `grains[tree, child]` chunks. Its last message has the
+        remaining chunks, which may be fewer. The messages are in the order of tree, then
+        child, then chunk.
+
+        `parents`: int64[trees, ranks], the parent of each child, -1 at the root. The
+        root's entry in `grains` is not used; the other entries must be at least 1 (not
+        checked).
         """
         tree, child = np.nonzero(parents >= 0)
         count = -(-chunks // grains[tree, child])

@@ -415,16 +415,18 @@ class _Stream:
     def _list_keys(
         self, phase: int, displacement: int, before: int | None = None
     ) -> Iterator[_Key]:
-        """Yield the keys of the ranges of units that move along the level of a phase together.
+        """Yield the keys of the ranges of units that move together in a phase.
 
-        A key has one entry per level: a displacement from the rank's own coordinate, modulo the
-        size, or None for all coordinates as one range. `phase`: position in the order of the
-        levels.
+        A key has one entry per level: a displacement from the rank's own coordinate, or
+        None for all coordinates as one range. Phases handle one level each, in order;
+        `phase` is the position of a level in this order. The entries are:
 
-        - The level of this phase has `displacement`, and levels of later phases have 0.
-        - Levels of earlier phases are complete: None if messages are ranges (`_is_contiguous`),
-          so that there is one key; otherwise one key per displacement.
-        - If `before` is given, the level of the phase before has this displacement only.
+        - Level of this phase: `displacement`.
+        - Level of the phase before, if `before` is given: `before`.
+        - Levels of other earlier phases: None if messages are contiguous ranges;
+          otherwise every displacement, with one key per combination. The last level
+          changes fastest.
+        - Levels of later phases: 0.
         """
         key: list[Sequence[int | None]] = [(0,)] * len(self._shape.sizes)
         for level in self._order[:phase]:

@@ -345,9 +345,11 @@ class EvacuationBound:
     def time_cut(self, times: LinkTimes) -> TimeCut | None:
         """Convert the proof of the bound to a cut in picoseconds; None without a proof.
 
-        `times`: the link times for which the bound was computed, equal for all links. The steps of
-        the proof are multiplied by the busy time. For the destination of the bound, the remainder
-        of the arrival modulo the busy time is added.
+        The proof `since` has, for each node, the step after which the node is on the far
+        side of the cut. The cut has these numbers times the busy time of a link (duration
+        of a step). At the node of the bound, where not all chunks can be in time, the
+        arrival time modulo the busy time is added. `times`: the link times for which the
+        bound was computed; all links have equal times.
         """
         if self.since is None:
             return None

@@ -167,11 +167,16 @@ class _Levels:
         )
 
     def _get_speed(self, number: int) -> tuple[int, int]:
-        """Return (Gbit/s, ns) of the cables between level `number` and the next level above.
+        """Return the speed of the cables between level `number` and the next level above.
 
-        Level 0 are the NPUs, so that these are the cables below the switches of tier `number`.
-        Raises `_NoFatTreeError` unless all are equal, both numbers are integers (the latency
-        rounded to 1e-6 ns), and the latency is at least 1 ns.
+        The result is (bandwidth in Gbit/s, latency in ns), two integers. Level 0 has the
+        NPUs. Cables of both directions count.
+
+        Raises `_NoFatTreeError`, as htsim cannot represent the cables, in these cases:
+
+        - The cables differ in bandwidth or latency, or there are none.
+        - The bandwidth in Gbit/s is no integer.
+        - The latency in ns, rounded to 1e-6 ns, is no integer or is below 1.
         """
         if len(self._kinds[number]) != 1:
             raise _NoFatTreeError(f"the links below tier {number} differ in bandwidth or latency")

@@ -208,13 +208,19 @@ def type_dropout(operands: Operands) -> TensorType:
 
 
 def type_scalar_reduction(operands: Operands) -> TensorType:
-    """Return the type of a reduction to a scalar (Norm, Sum, Max): shape (), same element type.
+    """Return the type of a reduction to a scalar (Norm, Sum, Max): shape (), same element
+    type.
 
-    The layout follows from the table of rules. A replicated or local operand keeps its
-    layout. A sliced one gives a replicated scalar, because the reduction includes the
-    all-reduce of the ranks' results. A partial sum is permitted for Sum only, a partial
-    maximum for Max only. Raise `TypingMistakeError` for other layouts, for a number, for
-    bool, and for a Norm of integers.
+    The layout of the result, on each axis of the mesh:
+
+    - A replicated or local operand keeps its layout.
+    - A sliced operand gives a replicated scalar: the reduction includes the all-reduce of
+      the ranks' results.
+    - A partial sum remains a partial sum, for Sum only; a partial maximum remains one,
+      for Max only.
+
+    Raises `TypingMistakeError` for all other layouts, for a number, for bool, and for a
+    Norm of elements that are no floats.
     """
     operand = operands.tensor(0)
     if operands.operation.kind is Kind.NORM:

@@ -362,13 +362,17 @@ class _GraphTyper:
         return False
 
     def _match_blocks(self, node: GraphNode, operands: Mapping[str, str]) -> dict[str, str]:
-        """Return the values of a node's operands by name in the graph, some converted to blocks.
+        """Return the values of a node's operands, some of them converted to blocks.
 
-        Only operands that have, on one rank, the shape of a result of the node are compared, on
-        each axis of the mesh separately. If those of them that are sliced on the axis are all
-        sliced along one dimension, each one that is local there becomes a block of this
-        dimension. Each conversion adds a view to the program, which takes no time. All other
-        operands keep their values; `operands` is not changed.
+        `operands`: the value of each operand by its name in the graph; it is not changed.
+        An operand takes part if its shape on one rank equals the shape of a result of the
+        node. For each axis of the mesh, in order:
+
+        - If at least one of these operands is sliced on the axis, and all that are sliced
+          are sliced along the same dimension, every one that is local on the axis becomes
+          a block of this dimension. The conversion adds a view to the program, which
+          takes no time.
+        - Otherwise the axis changes no operand.
         """
         shapes = {tensor.shape for tensor in node.tensors}
         matched = dict(operands)

@@ -394,12 +394,13 @@ def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Los
 def _find_limit_losses(
     target: Target, largest: int | None, chosen: ChosenProgram
 ) -> Iterator[Loss]:
-    """Yield a loss of large sizes, then a loss of thread blocks, each only if it applies.
+    """Yield the losses due to the limits of the runtime: at most two, in this order.
 
-    Sizes: `largest`, the maximum size in bytes of the file (None for no limit), is below
-    `target.max_bytes`, or that is None. A deadlock is then possible at larger sizes. Thread
-    blocks: the maximum number of thread blocks of a rank is below the maximum number of
-    lanes of a rank in the algorithm.
+    - Large sizes: if `largest`, the largest size in bytes for which the file is used, is
+      below `target.max_bytes`. It counts as below if the target has no maximum (None).
+      `largest` is None if the file has no limit; then there is no such loss.
+    - Thread blocks: if the maximum number of thread blocks of a rank in the file is below
+      that of the algorithm, which has one thread block per lane.
     """
     if largest is not None and (target.max_bytes is None or largest < target.max_bytes):
         consequence = (

@@ -253,11 +253,14 @@ class CollectiveProgram:
         return len(known) - 1
 
     def locate(self, chunk: Chunk) -> Chunk:
-        """Return a chunk as a range of the memory that contains it.
+        """Return the chunk's position in the memory that its rank really uses.
 
-        For an in-place collective, input and output are one memory, and chunks of both are returned
-        as ranges of the output buffer; the smaller buffer is part `rank` of the larger one. Out of
-        place, and for scratch, the chunk is returned unchanged.
+        - For a collective out of place, and for a chunk of scratch: the chunk itself.
+        - Otherwise, input and output of the rank are one memory, as large as the larger
+          of both. The result names this memory as the output buffer, even if the input is
+          larger. The index of a chunk of the smaller buffer increases by rank * size of
+          the smaller buffer, in chunks. The index is unchanged in the larger buffer, and
+          if both sizes are equal.
         """
         if not self.collective.inplace or chunk.buffer is BufferType.scratch:
             return chunk

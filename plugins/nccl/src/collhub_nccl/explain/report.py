@@ -164,10 +164,12 @@ LOG_HEADER = ("line", "value", "logged", "predicted", "verdict")
 
 
 def describe_communicator(communicator: Communicator, version_source: str) -> str:
-    """Return one line of text: GPU, ranks, nodes, version of NCCL and channels of a communicator.
+    """Describe a communicator in one line of text.
 
-    The channels are those of NCCL's search with the GB/s of each, those of collectives, and those
-    of NVLS if there are any. `version_source` is put in brackets after the version.
+    The parts, in this order: the name of the GPU; the number of ranks and of nodes; the
+    version of NCCL, followed by `version_source` in parentheses; the number of channels
+    that NCCL's search found, with the GB/s of each channel; the number of channels for
+    collectives. The number of channels for NVLS follows only if it is not 0.
     """
     channels, speed = communicator.search_channels()
     nodes = "1 node" if communicator.nodes == 1 else f"{communicator.nodes} nodes"

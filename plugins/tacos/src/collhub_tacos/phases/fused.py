@@ -400,10 +400,14 @@ def _generate_central_tree(setting: Setting, progress: Progress) -> Iterator[_Pi
 
 
 def _describe_strength(strength_of_network: Strength, graph: CapacityGraph) -> dict[str, JsonValue]:
-    """Return the strength of a network, and the partition of its nodes that limits all trees.
+    """Describe the strength of a network and the partition that limits all trees.
 
-    The keys are `strength`, a fraction as text; `rate_bytes_per_s`; and `partition`, lists of
-    nodes, or the text "every NPU alone" if every node is a block.
+    The result is a JSON object with these keys:
+
+    - `strength`: a fraction as text, in units of the graph.
+    - `rate_bytes_per_s`: the strength in bytes/s, a number.
+    - `partition`: a list of blocks, each a list of node numbers. It is the text `every
+      NPU alone` if there are as many blocks as nodes in the graph.
     """
     # The finest partition would list every NPU.
     is_finest = len(strength_of_network.blocks) == graph.num_nodes

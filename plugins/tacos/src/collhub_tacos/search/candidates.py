@@ -244,11 +244,14 @@ def build_timed_algorithm(
 ) -> tuple[Algorithm, int]:
     """Return the complete algorithm of a candidate and its time in ns.
 
-    If the candidate already has an algorithm, its time is the recorded one, or else it is
-    simulated. Otherwise the algorithm is built, and simulated only if candidates are compared
-    by simulation (`simulate_if_decisive`). Without a simulated time, the time is the planned
-    one, rounded up. Raise `InputError` (`schedule-acausal`) if a chunk is sent before its
-    source has it.
+    - If the candidate already has an algorithm, this one is returned. Its time is the
+      recorded one, otherwise the simulated one.
+    - Otherwise the algorithm is built. It is simulated only if candidates are compared by
+      simulation.
+
+    In both cases, the time is the planned one, rounded up to ns, if no time is recorded
+    or simulated. Raises `InputError` (`schedule-acausal`) if a built algorithm sends a
+    chunk before its source has it.
     """
     if candidate.algorithm is not None:
         # Its planned time is only a bound, so it is simulated in any case.

@@ -135,10 +135,14 @@ class _BestCandidate:
     def _compare(self, candidate: SynthesisCandidate) -> None:
         """Evaluate a candidate, record its time, and keep it if it is an improvement.
 
-        The time is recorded in `prospects`. A candidate whose variant is not promising is not
-        evaluated. One without a time, because it is planned to be far slower than the best one or
-        cannot be timed, is not kept. A candidate with more transfers than the best one must be
-        faster by more than 0.1 %, any other one by more than 0 (`_is_improvement`).
+        - A candidate with a variant that `prospects` does not consider promising is
+          ignored.
+        - Any other candidate is evaluated. If it has a variant, the result is recorded in
+          `prospects`: its time, or None. It has none if it is planned to be far slower
+          than the best one, or cannot be timed.
+        - The first candidate with a time is kept. A later one replaces it only if it is
+          faster: by more than 0.1 % if it has more transfers than the best one, otherwise
+          by any amount.
         """
         limit = None if self._compared is None else self._compared[0]
         variant, pieces = candidate.variant, candidate.pieces
