@@ -363,7 +363,7 @@ class _Document:
     def _build_integers(
         self, values: list[Any], path: str, length: int, minimum: int = 0, maximum: int = MAX_UNITS
     ) -> Int64Array:
-        """Build an int64 column of `length` integers in `minimum`..`maximum`, both included.
+        """Build an int64 column of `length` integers in `minimum`..`maximum`, inclusive.
 
         If `values` has a defect, the result is an empty column, and one defect is
         recorded. These are checked in order: the number of entries (located at `path`),

@@ -185,13 +185,13 @@ class _Device:
         return int(np.flatnonzero(self.gradients)[number])
 
     def find_peak(self) -> int:
-        """Return the largest number of activations of chunks that the device stores after
-        any slot.
+        """Return the largest number of activations that the device stores after any slot.
 
-        A forward pass stores one in its slot. A weight gradient releases one in its slot,
-        so that it does not count after this slot. If the device has no weight gradients
-        yet, one is assumed for each input gradient. They run in slots without a pass
-        after their input gradient, one per slot, the one that waits longest first.
+        An activation is that of one chunk. A forward pass stores one in its slot. A
+        weight gradient releases one in its slot, so that it does not count after this
+        slot. If the device has no weight gradients yet, one is assumed for each input
+        gradient. They run in slots without a pass after their input gradient, one per
+        slot, the one that waits longest first.
         """
         stored = np.cumsum(self.stored)
         if not self.has_weight_gradients:

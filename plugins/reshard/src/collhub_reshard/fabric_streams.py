@@ -219,8 +219,7 @@ class _StreamSearch:
         return streams
 
     def _spread(self) -> None:
-        """Add initial trees to each delivery; later trees avoid the links that earlier trees
-        load.
+        """Add initial trees to each delivery, which avoid links that are loaded already.
 
         The number of rounds is 1000 divided by the number of deliveries, rounded down,
         but at least 2 and at most 12. Each round adds one tree to every delivery, in the

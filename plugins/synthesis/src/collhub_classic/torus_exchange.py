@@ -111,12 +111,18 @@ def check_cells(cells: int, ranks: int) -> None:
 
 
 def estimate_torus_exchange_s(topology: Topology, sizes: Sequence[int], size: int) -> float:
-    """Return the expected time in s of an all-to-all of `size` bytes per rank by dimensions.
+    """Return the expected time in s of an all-to-all by the dimensions of a torus.
 
-    It is the time of the busiest dimension's links, plus the latencies of all hops. A ring of k
-    ranks carries size * k / 8 bytes per link and direction, size (k^2 - 1) / (8 k) for odd k, and
-    size / 2 for two ranks. `sizes`: dimensions of more than one rank, as in `topology`; there must
-    be one. Copies take no time.
+    It is the sum of two times. Copies take no time.
+
+    - The time in which the slowest dimension's links transfer their data. Of `size` bytes
+      per rank, each link carries in each direction size * k / 8 bytes in a ring of k
+      ranks, size * (k^2 - 1) / (8 k) if k is odd, and size / 2 if k is 2.
+    - The latencies of the longest way: k / 2 hops, rounded down, in every dimension.
+
+    `sizes`: the sizes k of the dimensions of more than one rank, as in `topology`. Raises
+    `ValueError` without such a dimension, and for another number of them than in
+    `topology`.
     """
     dimensions = [dimension for dimension in topology.dimensions if dimension.size > 1]
     busy_s = max(

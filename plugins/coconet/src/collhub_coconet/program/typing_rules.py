@@ -208,10 +208,10 @@ def type_dropout(operands: Operands) -> TensorType:
 
 
 def type_scalar_reduction(operands: Operands) -> TensorType:
-    """Return the type of a reduction to a scalar (Norm, Sum, Max): shape (), same element
-    type.
+    """Return the type of a reduction to a scalar: shape (), same element type.
 
-    The layout of the result, on each axis of the mesh:
+    The operations are Norm, Sum and Max. The layout of the result, on each axis of the
+    mesh:
 
     - A replicated or local operand keeps its layout.
     - A sliced operand gives a replicated scalar: the reduction includes the all-reduce of

@@ -134,9 +134,11 @@ def _is_named(workload: Workload, fact: str) -> BoolArray:
 
 
 def _merge_intervals(times: Timeline, rows: Int64Array) -> Intervals:
-    """Merge the times of the nodes to disjoint intervals (starts, ends) in ns, ascending.
+    """Merge the times of the nodes `rows` to disjoint ascending intervals in ns.
 
-    Intervals that touch are merged. Without rows, both arrays are empty.
+    The result is (start times, end times), two arrays. Intervals that overlap or touch
+    are merged. A node without duration gives an interval of length 0, unless it touches
+    another one. The rows may have any order. Without rows, both arrays are empty.
     """
     order = np.argsort(times.start[rows], kind="stable")
     start, end = times.start[rows][order], times.end[rows][order]

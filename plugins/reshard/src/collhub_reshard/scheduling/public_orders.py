@@ -135,11 +135,12 @@ def _draw_round(
 def search_order(tasks: HostTasks) -> Order:
     """Search for the order of (task, sender) with the smallest makespan, depth first.
 
-    The search starts with the order by size (`order_by_size`), which wins ties. It examines
-    a fixed number of prefixes (`_generate_orders`), so the result need not be optimal; with
-    about 100 tasks or more, no other order is complete, and the result is the order by
-    size. Release times count in the makespan. This is the public order `loadbalance_order`
-    in its variant search.
+    The search starts with the order by size (`order_by_size`). Another order replaces the
+    best one only if its makespan is smaller; release times count in the makespan. The
+    number of examined prefixes of orders is limited, so the result need not be optimal.
+    With about 100 tasks or more, the limit is reached before any other order is complete:
+    the result is then the order by size. This is the variant search of the public order
+    `loadbalance_order`.
     """
     best_order = order_by_size(tasks)
     best = compute_makespan(schedule_in_order(tasks, best_order))
