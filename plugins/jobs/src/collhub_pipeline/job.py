@@ -193,10 +193,13 @@ def _parse_fractions(name: str, text: str) -> tuple[Fraction, ...]:
 
 
 def _parse_widths(options: PipelineOptions) -> list[int]:
-    """Parse the number of ranks of every stage (option `tensor`), one entry per stage.
+    """Parse the number of ranks of every stage (option `tensor`): one entry per stage.
 
-    A single number applies to all stages. Raises `UsageError` (`option-value`) for text that is no
-    list of numbers, for another number of entries than stages, and for entries below 1.
+    The text has integers of at least 1, separated by commas; blanks around them are
+    ignored, and there is no maximum here. A single number applies to all stages.
+
+    Raises `UsageError` (`option-value`) for any other text, also for an empty entry, and
+    for another number of entries than 1 or the number of stages.
     """
     cure = "write one number, or one for every stage, such as 4,4,2,2"
     widths = _parse_numbers(options.tensor)
