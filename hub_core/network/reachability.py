@@ -138,9 +138,10 @@ def describe_separation(
 
 
 def _describe_cut(topology: Topology, closed: Int64Array) -> str:
-    """Describe a set of nodes as a text: its NPUs, and its switches if it has any.
+    """Describe a set of nodes as a text: its NPUs, then `and` and its switches if it has any.
 
-    Both are described by `describe_nodes`. The set must have at least one NPU.
+    `closed`: node numbers; NPUs have the lowest ones. Both lists are formatted by
+    `describe_nodes`, for example `NPUs 0-3`. The set must have at least one NPU.
     """
     npus = closed[closed < topology.num_npus]
     switches = closed[closed >= topology.num_npus]

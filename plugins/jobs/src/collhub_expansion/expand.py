@@ -235,11 +235,14 @@ def _parts(
 ) -> tuple[list[int], int]:
     """Divide a collective into pieces: (bytes of every piece, number that may run at once).
 
-    ASTRA-sim's division and its limit of active pieces are used if `splits` is None, the rule is
-    `NATIVE`, the job specifies its system, the system has no custom algorithm for the kind, and the
-    collective has no counts. Otherwise there are `splits` pieces (1 if None), at least one and at
-    most one per byte; their sizes differ by at most one byte, and all may run at once. A collective
-    with counts is never divided.
+    - A collective with counts is one piece.
+    - Otherwise ASTRA-sim's own division and limit of active pieces (`split_native`) are
+      used if `splits` is None, the rule is `NATIVE`, the job specifies its system, and this
+      system has no custom algorithm for the kind. The sum of the pieces may then exceed the
+      size.
+    - Otherwise there are `splits` pieces (None and 0 mean 1), at most one per byte, and at
+      least one. Piece i extends from byte floor(i x size / pieces) to that of i + 1, so
+      that sizes differ by at most one byte. All may run at once.
     """
     is_native = rule.algorithm == NATIVE and request.kind not in system.custom
     is_native &= request.counts is None

@@ -351,11 +351,13 @@ class Maker:
     def _fit(self, name: str, algorithm: Algorithm, request: CollectiveRequest, size: int) -> int:
         """Check that an existing algorithm fits a request, and return its template number.
 
-        `name`: identifies the algorithm; `size`: bytes of the collective, to which the algorithm is
-        scaled. The ranks of the algorithm are positions in the group. For a new combination of
-        name, kind, size, root and counts, a template and its record are added. Raises `InputError`
-        (`algorithm-does-not-fit`) for the reasons of `_check_compatibility`, also if the template
-        exists.
+        The check comes first, in every call. It raises `InputError` (`algorithm-does-not-fit`)
+        for the reasons of `_check_compatibility`, for example another number of ranks. Then an
+        equal combination of name, kind, size, root and counts gives the earlier number. A new
+        combination adds a template and a record.
+
+        `name`: identifies the algorithm. `size`: bytes of the collective, to which the template
+        is scaled. Ranks of the algorithm are positions in the group.
         """
         _check_compatibility(algorithm, request, size)
         # Ranks of the algorithm are positions in the group.

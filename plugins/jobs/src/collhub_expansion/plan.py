@@ -466,13 +466,17 @@ class _Doors:
     inner: Int64Array
 
     def lists(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Lists:
-        """List the blocks at the start (or end) of every row, as (row pointer, blocks) by row.
+        """Return the blocks at the start (or end) of every row: (row pointer, blocks) by row.
 
-        A row is a node of the old workload; blocks are numbers in the order of the plan. A row
-        that is no call has its only block. A call with a marker at this side has the marker;
-        any other call has its pieces at this side, in order, none if it has no pieces.
-        `is_outer`: bool by piece, whether it is at this side of its call; `marked`: calls with
-        a marker at this side; `marker`: their blocks.
+        A row is a node of the old workload. A block is a list of consecutive nodes of the new
+        one, given by its number.
+
+        - A row that is no call has its only block.
+        - A call with a marker at this side has only the block of the marker.
+        - Any other call has its pieces at this side, in order; it has none without pieces.
+
+        `is_outer`: bool by piece, whether it is at this side of its call. `marked`: calls with
+        a marker at this side. `marker`: blocks of these markers, in the same order.
         """
         has_marker = np.zeros(len(self.row_of), np.bool_)
         has_marker[marked] = True

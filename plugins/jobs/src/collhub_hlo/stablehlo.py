@@ -581,12 +581,17 @@ class _Lowering:
         regions: list[_Region],
         attributes: dict[str, str],
     ) -> None:
-        """Store the reduction of a collective in `attributes`, as `to_apply`: `reduce.OPCODE`.
+        """Set the reduction of a collective: `to_apply` in `attributes` becomes `reduce.NAME`.
 
-        OPCODE is the opcode of the instruction that the first region returns first; it is added
-        to `self._reducers`. `regions` has at least one region. `attributes` is unchanged for an
-        operation that is no collective, and if the region returns none of its own instructions.
-        Raise `ValueError` if a region contains a collective, for any operation.
+        NAME is the opcode of the instruction whose value the first region returns first. It is
+        also added to `self._reducers`. Two cases leave `attributes` and the set unchanged:
+
+        - `opcode`, that of the operation, is no collective.
+        - The first region returns no value, or its first returned value is not from an
+          instruction of this region.
+
+        `regions` has at least one region. Raise `ValueError` if any region contains a
+        collective, even for an operation that is no collective.
         """
         inner = [one for region in regions for one in region.instructions.values()]
         if any(one.opcode in COLLECTIVES for one in inner):

@@ -82,14 +82,17 @@ class _Frame:
 def evaluate(module: Module, options: HloOptions, file: str) -> Program:
     """Evaluate the entry of a module as a program: the rows of one device, and its calls.
 
-    A row is a computation, collective, message or marker with the rows that it waits for,
-    in the order of evaluation. Rows of collectives and messages refer to calls: one per
-    instruction that is executed, also if it is executed repeatedly. All devices execute the
-    same rows. `file`: name for errors.
+    A row is a computation, collective, message or marker. It lists the rows that it waits
+    for. Rows are in the order of evaluation, and the same on all devices. Rows of
+    collectives and messages refer to calls: one per instruction, even if it is executed
+    repeatedly. `file`: name for errors.
 
-    Raise `InputError` for invalid groups (`group`), loops of unknown trip count
-    (`trip-count`), and more than `options.max_nodes` rows on all devices together
-    (`too-large`). Raise `AssertionError` for a module without an entry.
+    Raise `InputError` in these cases, and `AssertionError` for a module without an entry:
+
+    - `group`: invalid groups
+    - `trip-count`: a loop of unknown trip count
+    - `too-large`: more than `options.max_nodes` rows on all devices together, or more
+      visited instructions than `_VISITS_PER_NODE` times this number
     """
     assert module.entry
     if module.entry.visits > _VISITS_PER_NODE * options.max_nodes:

@@ -715,15 +715,16 @@ class _GraphBuilder:
     def _reinterpret(
         self, name: str, order: tuple[int, ...] | None, instruction: Instruction
     ) -> str | None:
-        """Add a bitcast as a permutation, a reshape and a permutation; return the result's name.
+        """Add a bitcast as up to three nodes, and return the name of the result.
 
-        A bitcast keeps the sequence of elements in memory, but operand and result may have
-        different shapes and different orders of dimensions in memory. A permutation or reshape
-        without effect is omitted; without any node the result is `name`, the operand. `order`:
-        order of the operand (`Shape.order`); an empty order is the default one, row-major.
+        The nodes are a permutation to the operand's order in memory, a reshape, and a
+        permutation from the result's order in memory. A node without effect is omitted. Without
+        any node the result is `name`, the operand. `order`: dimensions of the operand in the
+        order of memory (`Shape.order`). An empty order means row-major, the default.
 
-        Returns None, without nodes, if the order of operand or result is None (a layout that
-        has tiles or is unknown). The numbers of elements are not compared.
+        Returns None, without nodes, if the order of operand or result is None (a layout with
+        tiles or an unknown one). Raises `_MisfitError` if an order is no permutation of its
+        dimensions. The numbers of elements are not compared.
         """
         sizes, result = instruction.shape.leaves[0][1], instruction.shape.order
         if order is None or result is None:

@@ -374,10 +374,13 @@ def _rank_findings(
 
 
 def _idle_time(streams: JsonValue) -> IdleTime | None:
-    """Return the idle times of a rank in ns, summed over its streams, by reason.
+    """Return the idle times of a rank in ns, summed over its streams, for each reason.
 
-    The reasons are waiting for the host, delay between kernels, and other; all are 0 without
-    streams. None if `streams` is null: a rank without a device, or a workload without idle times.
+    The reasons are waiting for the host, delay between kernels, and other. `streams`: list
+    of objects with one member per reason, in ns. Entries that are no objects are ignored; a
+    missing member raises `KeyError`. All sums are 0 for an empty list. The result is None
+    if `streams` is no list: it is null for a rank without a device and for a workload
+    without idle times.
     """
     if not isinstance(streams, list):
         return None

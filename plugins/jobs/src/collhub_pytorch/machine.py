@@ -273,11 +273,15 @@ def _replay(findings: Findings, time_of_key: Mapping[CallKey, LibraryTime]) -> M
         return None
 
     def replay_ns(sign: int | None) -> int:
-        """Replay the job with predicted times of collectives; return its time in ns.
+        """Replay the job with predicted times of collectives; return the time of the job in ns.
 
-        `sign`: 1 or -1 divides each prediction by 1 + sign x its error, 0 uses the predictions,
-        None the measured times. A measured time remains if it is shorter, if there is no
-        prediction, or if the divisor is not positive.
+        - `sign` None: the measured times.
+        - `sign` 0: the predictions.
+        - `sign` 1 or -1: each prediction divided by 1 + sign x its relative error; an unknown
+          error counts as 0.
+
+        A collective keeps its measured time if that is shorter, if there is no prediction, or
+        if the divisor is 0 or negative.
         """
 
         def time_of(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> int | None:

@@ -54,11 +54,16 @@ def refuse(file: str, line: int, message: str, cure: str, code: str) -> NoReturn
 
 
 def check_flow(flow: Flow, file: str, code: str) -> Flow:
-    """Return a flow unchanged.
+    """Return a flow unchanged, or refuse it.
 
-    Raises `InputError` (`code`) at its line for a flow from a rank to itself, for ranks of 2^20 or
-    more, for a channel above 2^30 or below 0, for a size of 0 or above `MAX_UNITS`, and for a delay
-    above 10^15 ns.
+    Raises `InputError` (`code`) at the flow's line of `file` in these cases, in this order:
+
+    - The source and the destination are the same rank.
+    - A rank is 2^20 or more.
+    - The channel is negative or above 2^30, the size is not from 1 to `MAX_UNITS`, or the
+      delay is above 10^15 ns.
+
+    Negative ranks and delays are not checked.
     """
     if flow.source == flow.destination:
         message = f"flow {flow.flow_id} goes from rank {flow.source} to itself"

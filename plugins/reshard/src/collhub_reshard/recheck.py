@@ -262,17 +262,18 @@ def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) 
 
 
 def _check_status(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> None:
-    """Raise `FlawError` if the makespan or a claim of a schedule contradicts the recomputed bound.
+    """Raise `FlawError` if a schedule contradicts its recomputed bound.
 
-    `bound`: the recomputed lower bound in seconds. `is_met`: whether the makespan is at most the
-    bound, rounded up by `_round_up`. Checked in this order:
+    `bound`: recomputed lower bound in seconds. `is_met`: whether the makespan is at most
+    this bound, rounded up by `_round_up`. The first failing check is reported:
 
-    1. `bound`: the makespan is below `bound`.
-    2. `bound`: the claimed lower bound `lower_bound_s` is below `bound` or above the makespan. A
-       member that is no fraction raises the code `form`.
-    3. `optimal`: the proof is claimed to be `bound`, but `is_met` is False.
+    1. Code `bound`: the makespan is below `bound`.
+    2. Code `form`: the claimed lower bound, `lower_bound_s` in the document, is no
+       fraction.
+    3. Code `bound`: this claimed bound is below `bound` or above the makespan.
+    4. Code `optimal`: the claimed `proof` is `bound`, but `is_met` is False.
 
-    Equal values are allowed. Nothing is returned.
+    Equal values are allowed. The document must have both members, otherwise `KeyError`.
     """
     makespan = claim.makespan
     # Both were recomputed, so one of the two computations would be wrong.

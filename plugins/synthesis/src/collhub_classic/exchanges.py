@@ -136,8 +136,10 @@ def plan_direct_all_gather(num_ranks: int) -> MessagePlan:
 def plan_direct_all_to_all(num_ranks: int) -> MessagePlan:
     """Plan an all-to-all in one round: every rank sends each other rank its block.
 
-    The block for destination d from source s has the number s * n + d, for n ranks.
-    Messages are in the order of `_list_pairs`; with one rank there are none.
+    For n ranks, the block from source s to destination d has the number s * n + d. Ranks
+    keep their own block without a message. Messages are sorted by source. The destinations
+    of rank r are r + 1, r + 2, ... modulo n, in this order. With one rank there are no
+    messages.
     """
     source, destination = _list_pairs(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)

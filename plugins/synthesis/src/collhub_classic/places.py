@@ -356,13 +356,20 @@ class _ScratchSlots:
         is_stored: BoolArray,
         is_staged: BoolArray,
     ) -> _ScratchSlots:
-        """Number the SCRATCH slots of every rank: those of stored blocks, then staging slots.
+        """Number the SCRATCH slots of every rank: first those of stored blocks, then staging
+        slots.
 
-        A slot has one unit. An entry writes `block` on `rank`. Equal (rank, block) share one slot
-        of each kind. Stored are the entries of `is_stored`, their slots begin at 0 per rank,
-        ascending by block; entries not stored have a 0 without meaning. Entries of `is_staged` have
-        a staging slot after all stored ones, other entries have -1. The result also has the number
-        of slots of every rank.
+        Entry i puts block `block[i]` on rank `rank[i]`. A slot has the size of one block.
+        Entries of `is_stored` have a slot for stored blocks, entries of `is_staged` a staging
+        slot; an entry may have both. Entries of one kind with equal rank and block share a
+        slot.
+
+        - Stored slots count from 0 on every rank, ascending by block. Other entries have a 0,
+          which has no meaning.
+        - Staging slots count on from the last stored slot of the rank, ascending by block.
+          Other entries have -1.
+
+        The result also has the number of slots of every rank, both kinds together.
         """
         location = rank * plan.num_blocks + block
         ranks, blocks = plan.num_ranks, plan.num_blocks

@@ -79,9 +79,11 @@ class SpanningTree:
     def centre(self, opposite: Int64Array) -> int:
         """Return the node at which the tree has the smallest depth if it is the root.
 
-        It is the middle of a longest path. The node farthest from any node is an end of a longest
-        path (Jordan 1869); the node farthest from it is the other end. `opposite[a]`: the reverse
-        arc of arc a.
+        It is the middle of a longest path. One end of the path is the node farthest from the
+        root (Jordan 1869); the other is the node farthest from this end. Of equally far nodes,
+        the lowest number is used. If the path has two middle nodes, the one nearer to the
+        second end is returned. A single node is its own centre. `opposite[a]`: the reverse arc
+        of arc a. The tree is not changed.
         """
         end = int(np.argmax(self.depths))
         longest = self.rerooted(end, opposite)

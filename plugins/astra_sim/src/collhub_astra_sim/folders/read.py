@@ -307,11 +307,13 @@ def _read_text(part: SourcePart) -> str:
 
 
 def _read_network_text(files: FolderFiles) -> str | None:
-    """Return the text of the only file of a folder that describes a network; None without one.
+    """Return the text of the file of a folder that describes a network; None without one.
 
-    These are the files `*.yml`, `*.yaml` and `*.json` that contain `npus_count`. If there are
-    several and one is `network.yml` at the top of the folder, it is used. Bytes that are not UTF-8
-    become replacement characters. Raises `InputError` for several files without that one.
+    Such a file is named `*.yml`, `*.yaml` or `*.json` and contains `npus_count`. It may be
+    in any subfolder. Of several such files, `network.yml` at the top of the folder is used.
+    Without this one, several files raise `InputError` (`astra-sim-folder`). Bytes that are
+    not UTF-8 become replacement characters. Empty files, files above 1 MiB and all after
+    the first 64 files with these suffixes are ignored (`FolderFiles.texts`).
     """
     texts = {name: text for name, text in files.texts(*_NETWORK_SUFFIXES) if NETWORK_KEY in text}
     if len(texts) > 1 and NETWORK in texts:

@@ -392,14 +392,14 @@ def _as_astra(dimension: Dimension) -> Dimension:
 def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
     """Return the first reason why the network cannot be written as a full mesh, or None.
 
-    `sources`, `destinations`: NPUs of all messages. Checked in this order:
+    `sources`, `destinations`: NPUs of all messages. The reasons are checked in this order:
 
     1. There are no links.
     2. Switches multicast or reduce.
     3. There are several planes.
-    4. Links differ in bandwidth or latency (`_find_difference`).
-    5. A message has no direct link from its source to its destination
-       (`_find_distant_pair`).
+    4. Links differ in bandwidth or latency.
+    5. A message has no direct link from its source to its destination. A message to its own
+       source counts, too. The text names the NPUs of the first such message.
     """
     if not topology.num_links:
         return "it has no links"

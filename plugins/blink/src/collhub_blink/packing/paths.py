@@ -197,8 +197,10 @@ def _find_shortest_path(graph: CapacityGraph, left: Int64Array, root: int, rank:
 def _place_path(network: RankNetwork, path: _Path, weight: int) -> PlacedTree:
     """Convert a path over nodes of the graph to a tree of this weight in the topology.
 
-    The first node is the root. Every NPU on the path is a child of the NPU before it; the switches
-    in between are its route.
+    The tree is a chain: every NPU on the path is the child of the NPU before it. The path
+    must begin with an NPU, the root, and end with one. Switches between two NPUs become the
+    route of the child, which is stored as nodes of the topology from parent to child, both
+    included. NPUs that are not on the path have no parent.
     """
     nodes = [int(network.nodes[node]) for node in path]
     positions = [

@@ -108,11 +108,14 @@ def estimate_fine_grained_time_ns(time_ns: float, bandwidth_ns: float) -> float:
 def build_coarse_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule | None:
     """Build the schedule with `task.chunks` chunks, or a coarse one to compare packings.
 
-    `task.chunks` is the requested number of chunks on the widest tree. Without it, the number
-    is the smaller one of two: a quarter of the maximum number (`maximum_chunks`), rounded down,
-    and the largest number with at most `_MAX_COARSE_MESSAGES` messages. It is at least 1. The
-    quarter leaves room for refinement. Return None if a chunk would have less than one byte,
-    also for a requested number.
+    The number of chunks is that of the widest tree. It is `task.chunks` if that is given,
+    without a limit. Otherwise it is the smaller of these two numbers, but at least 1:
+
+    - a quarter of the largest number that all limits allow, rounded down; the quarter
+      leaves room for refinement
+    - the largest number that they allow with at most `_MAX_COARSE_MESSAGES` messages
+
+    Return None if a chunk would have less than one byte, or if `task.chunks` is 0.
     """
     if task.chunks is not None:
         return _build_schedule_or_none(

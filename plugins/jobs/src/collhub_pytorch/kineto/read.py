@@ -258,12 +258,15 @@ def device_profile(
 
 
 def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Array, Launches]:
-    """Return the selected rows of device work in the order of start, and the runtime calls.
+    """Return the selected rows of device work, sorted by start, and all runtime calls.
 
-    `window`: (start, end) in ns of the issue time, end excluded; None for all rows. Work
-    without a known launch counts by its start. The second result has all calls; its
-    `of_activity` has one entry per selected row, in the same order. Raise `InputError`
-    (`step`) if no work is issued in the window.
+    Work with equal start keeps the order of the file. `window`: (start, end) in ns. Work is
+    selected if it was issued from start on and before end. It is issued at the start of the
+    runtime call that launched it; without a known call, at its own start. With None all
+    work is selected, even if there is none.
+
+    The calls are sorted by start. Their `of_activity` has one entry per selected row: the
+    position of its call, or -1. Raise `InputError` (`step`) if a window selects no work.
     """
     start = events.device.column("start")
     order = np.argsort(start, kind="stable")

@@ -219,10 +219,12 @@ class CallGraph:
         return is_matched
 
     def _message_end(self, kind: int) -> tuple[tuple[int, int, int], int] | None:
-        """Return ((sender, receiver, bytes), 0 for a send or 1 for a receive) of a kind of record.
+        """Return the message of a kind of record as ((sender, receiver, bytes), end).
 
-        `kind`: index in the kinds of all records. Sender and receiver are ranks of the job.
-        None for collectives, and for messages whose peer is unknown or the rank itself.
+        `end`: 0 for a send, 1 for a receive. A kind is the common content of the equal records
+        of one rank; `kind` is its index. Sender and receiver are ranks of the job, bytes those
+        of the record. The result is None for a collective, and for a message whose peer is
+        unknown or the rank itself.
         """
         record = self._calls.kinds[kind]
         if not record.is_message:

@@ -138,9 +138,13 @@ def _measure_within(coarse: Algorithm, options: WriteOptions, limits: RuntimeLim
 
 
 def _check_necessary_blocks(algorithm: Algorithm, limits: RuntimeLimits, begin: str) -> None:
-    """Raise `LimitError` if every program of an algorithm has too many thread blocks of a rank.
+    """Raise `LimitError` if any program of the algorithm needs too many thread blocks on a
+    rank.
 
-    `begin`: begin of the message.
+    The number needed is that of the rank with most connections in one direction
+    (`count_necessary_blocks`), because a thread block serves at most one connection per
+    direction. The error is raised if it exceeds `limits.max_blocks`; None means no limit.
+    The message begins with `begin` and a colon, and has both numbers, but no rank.
     """
     needed = count_necessary_blocks(algorithm)
     if limits.max_blocks is not None and needed > limits.max_blocks:

@@ -225,11 +225,12 @@ def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[
 
 
 def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Array) -> PlanReport:
-    """Build the report from the findings and the two verdicts.
+    """Build the report from the findings, the two verdicts and the order of execution.
 
-    `verdict`: of the first launch. `relaunch`: of all launches; a fragment (a plan without an
-    expected result) has n/a instead. `order`: executed operations in order. Findings are in the
-    order in which they were recorded.
+    `verdict`: of the first launch. `relaunch`: of all launches; it is replaced by n/a for a
+    fragment (a plan without an expected result). `order`: executed operations in order.
+    Diagnostics are in the order in which they were recorded. The plan counts as loadable
+    unless a finding breaks a rule of the executor's loader.
     """
     is_fragment = not has_contract(findings.plan)
     return PlanReport(

@@ -460,12 +460,17 @@ class _Pairing:
     ) -> int:
         """Return the number of the counter that an operation increments or awaits.
 
-        `rank`: executes the operation; `role`: role of the operation; `kind`: index of the
-        channel type; `item`: channel or semaphore. Acquires and releases have the counter of
-        the semaphore. A wait has the counter of the signals from the peer, every other role
-        that of the signals to the peer. A new counter gets the next number, with name, target
-        rank and initial value. Return -1 if the channel has no partner on the peer or connects
-        a rank to itself.
+        `rank`: executes the operation. `role`: one of `Role`. `kind`: index of the channel
+        type. `item`: number of the channel or semaphore on this rank.
+
+        - An acquire or release uses the counter of its semaphore. It is created with the
+          declared initial value, and `rank` is its target.
+        - A wait uses the counter of the signals from the peer to this rank.
+        - Any other role uses the counter of the signals from this rank to the peer.
+
+        Signal counters begin at 0; the receiver is their target. Equal calls give equal
+        numbers; a new counter gets the next number. Return -1 if the channel has no partner on
+        the peer or leads to its own rank.
         """
         if role in (Role.ACQUIRE, Role.RELEASE):
             initial = self._plan.gpus[rank].semaphores[item]

@@ -379,11 +379,13 @@ def compute_unsplit_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_receiver_bound(tasks: HostTasks) -> Bound:
-    """Return the bound `receiver`, in ticks, by the host that takes longest to receive its data.
+    """Return the bound `receiver`: the time of the host that takes longest to receive its
+    data.
 
-    The time of a host is the earliest release of the tasks that it receives, plus their
-    bytes divided by the rate of all its cards in. The smallest host number wins ties.
-    Without tasks it is the bound `nothing` of 0 ticks.
+    The time is an exact fraction of ticks. For each host, it is the earliest release of the
+    tasks that the host receives, plus all bytes of these tasks divided by the rate of all
+    its cards in. Of several slowest hosts, the one with the smallest number is named.
+    Without tasks the result is the bound `nothing` of 0 ticks.
     """
     load = compute_receiver_loads(tasks, range(len(tasks)))
     if not load:

@@ -99,13 +99,15 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def _format_tokens(
     kind: CollectiveKind, windows: Sequence[SelectedWindow], num_ranks: int
 ) -> Iterator[str]:
-    """Yield the tokens of UCC's tune string for a collective, one per window of sizes, in order.
+    """Yield the tokens of UCC's tune string for a collective, one per window of sizes, in
+    order.
 
-    A token is `NAME:FIRST-END:[N-N]:inf:@ALGORITHM`, where N is `num_ranks`. Its sizes are
-    bytes of the destination buffer: for a reduce-scatter the full buffer divided by N,
-    rounded up, otherwise the full buffer. FIRST is the smallest such size in the window.
-    END is exclusive, `inf` for a window without a limit. A window that contains no such
-    size is left out.
+    A token is `NAME:FIRST-END:[N-N]:inf:@ALGORITHM`, where N is `num_ranks`. FIRST and END
+    are bytes of the destination buffer of a rank. For a reduce-scatter this is the full
+    buffer divided by N, rounded up; otherwise it is the full buffer. FIRST is the size for
+    the first byte count of the window. END is the size for the first byte count after it,
+    which is excluded, or `inf` for a window without a limit. A window with equal FIRST and
+    END is left out.
     """
     parts = _count_parts(kind, num_ranks)
     for window in windows:

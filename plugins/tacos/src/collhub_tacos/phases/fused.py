@@ -109,14 +109,16 @@ def find_unsuitability(network: LinkNetwork) -> str | None:
 def is_promising(setting: Setting) -> bool:
     """Return whether an all-reduce on packed trees may be faster than one in two phases.
 
-    True if 2 (n - 1) x s is above n x b for n NPUs: s is the strength of the network, the rate
-    of trees, and b the smallest incoming bandwidth of an NPU, which limits two phases (a
-    reduce-scatter and an all-gather). On tori both rates are equal, so the result is False. It
-    is also False if a chunk would have less than one byte, or for over `_MAX_NODES` (1024)
-    NPUs, where packing trees takes minutes.
+    The phases are a reduce-scatter and an all-gather. The network must have no switches.
+    For n NPUs, s is the strength of the network, the rate of trees; b is the smallest
+    incoming bandwidth of an NPU, which limits two phases.
 
-    The network must have no switches. Raise `InputError` as `strength`, for example
-    (`not-duplex`) if the two directions of a link differ.
+    1. The result is False for over `_MAX_NODES` (1024) NPUs, where packing trees takes
+       minutes.
+    2. `InputError` is raised as by `strength`: `one-node`, `not-duplex` if the two
+       directions of a link differ, and for disconnected networks.
+    3. The result is True if 2 (n - 1) x s is above n x b, and every chunk has at least one
+       byte. On tori both sides are equal, so it is False.
     """
     graph = CapacityGraph.of(setting.network.topology)
     npus = graph.num_compute
