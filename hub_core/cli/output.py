@@ -384,17 +384,11 @@ def _wrap_text(text: str, width: int) -> list[str]:
 
 
 def _split_long_word(word: str, width: int) -> list[str]:
-    """Split a word, such as a path, into parts of at most `width` characters.
+    """Split a word without spaces into parts of at most `width` characters.
 
-    There are three steps:
-
-    1. The word is split after every hyphen between two ASCII letters, also if it is short.
-    2. A part that is still longer than `width` is split after every one of the characters
-       `/ , ; : ? & = + _ . | ( ) * -`.
-    3. A part that is still longer is split after every `width` characters.
-
-    The parts are not merged again, even if they are short. Joined, they give the word. An
-    empty word gives []. `word` must have no spaces.
+    First it is split after every hyphen between two ASCII letters, also if it is short. Second,
+    longer parts are split after each of `/ , ; : ? & = + _ . | ( ) * -`; third, after every
+    `width` characters. Joined, the parts give the word. An empty word gives [].
     """
     import re
 
