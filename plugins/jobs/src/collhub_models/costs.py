@@ -60,13 +60,17 @@ class Costs:
         return self.activation_bytes // parts
 
     def attention(self) -> Part:
-        """Return operations, parameters and bytes of attention on one rank.
+        """Return operations, parameters and bytes of attention on one rank, forward.
 
-        It consists of the projections, the scores and the weighted values. The scores of all pairs
-        of tokens take 4 x tokens x sequence x hidden operations, and are not written to memory.
-        Operations, inner bytes, the weights, and the biases of queries, keys and values are divided
-        by the tensor parallelism. The bias of the output and the two vectors of the norm count in
-        full.
+        h is the hidden size, c the columns of keys and values together, and p the tensor
+        parallelism. The projections have w = h x (2 h + c) weights. Divisions round down.
+
+        - Operations: (2 x tokens x w + 4 x tokens x sequence x h) / p. The second summand is for
+          the scores of all pairs of tokens and the weighted values.
+        - Parameters: (w + h + c) / p, and 3 h, which are not divided, for the bias of the output
+          and the norm.
+        - Bytes: those of the parameters, of the input and output hidden states (not divided), and
+          of tokens x (2 h + c) / p inner elements. The scores are not written to memory.
         """
         options, h, parts = self.options, self.options.hidden, self.options.tensor
         weights = h * (2 * h + self._kv_columns)

@@ -269,7 +269,7 @@ class LaunchedExecutor:
         The following must hold, otherwise `AssertionError` is raised:
 
         - The run raises `InputError`. Other errors are passed on.
-        - It ends in less than `limit_s` seconds.
+        - It takes less than `limit_s` seconds.
         - The first finding has the code `deadlock`; the second one has the text `waits for rank`.
         """
         program = remove_send(levelled_program(ring_all_reduce(4), in_place=True))

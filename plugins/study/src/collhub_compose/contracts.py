@@ -275,12 +275,17 @@ def _match_kind(
 ) -> Collective | None:
     """Return the standard collective of this kind and root if `contract` fits it, else None.
 
-    The candidate has `unit_count` units and the operator `op`. `contract` must be in the
-    form of `to_canonical` and have expected results. It fits if the candidate has the same
-    expected results, and buffers as `_has_room_for` requires: the same ranks with data, and
-    equally many units of data there; all other buffers at least as large. The result is
-    None also if the kind divides buffers among the ranks and `unit_count` is no multiple of
-    their number. Raise `InputError` (`too-large`) as `build_contract`.
+    The candidate has `unit_count` units and the operator `op`. `contract` must be in the form
+    of `to_canonical` and have expected results. It fits if all of this holds:
+
+    - The kind does not divide buffers among the ranks, or `unit_count` is a multiple of the
+      number of ranks.
+    - The same ranks have data in INPUT as in the candidate, and equally many units of it.
+    - Every other INPUT and every OUTPUT of the candidate is at least as large as that of
+      `contract`.
+    - The expected results are equal.
+
+    Raise `InputError` (`too-large`) for too many contributions, as `build_contract`.
     """
     num_ranks = len(contract.defined)
     if unit_count % num_ranks and kind.traits.is_split:

@@ -141,13 +141,18 @@ def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
     """Plan an all-gather by rings between groups, then directly among the ranks of each group.
 
-    The sizes are those of the option `sizes` (ranks per group first). For `auto` they are
-    those of equal groups of consecutive ranks in the topology, otherwise its dimensions or
-    the most square grid (`_find_groups`). Sizes of 1 are dropped. With more than two sizes,
-    there are rings in every level except the first, the outermost level first. With one
-    size, all ranks exchange directly. The detail `sizes` is a text such as `8x4`.
-    `direction`: 1, or -1 to reverse all rings. Raises `UsageError` for an option `sizes`
-    that is no list (`option-value`) or does not fit the ranks (`option-range`).
+    The first size is the number of ranks of a group, the next ones are those of the outer
+    levels. Levels with rings are planned from the last size to the second one, then the
+    direct exchange. With one size there are no rings. The first source of sizes that applies
+    is used:
+
+    1. the option `sizes`, unless it is `auto`;
+    2. the equal groups of consecutive ranks in the topology, if there are at least two;
+    3. the dimensions of the topology, or else the most square grid.
+
+    Sizes of 1 are dropped; if all are 1, the only size is 1. The detail `sizes` is a text
+    such as `8x4`. `direction`: 1, or -1 to reverse all rings. Raises `UsageError` for sizes
+    that are no list (`option-value`) or with another product than the ranks (`option-range`).
     """
     sizes = _choose_sizes(task, _find_groups(task))
     between = partial(plan_ring_all_gather, stride=direction)

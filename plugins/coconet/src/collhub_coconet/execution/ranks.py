@@ -362,11 +362,14 @@ def _compute_update(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_dropout(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Apply Dropout on every rank; return one array per rank.
+    """Apply Dropout to the operand on every rank; return one new array per rank.
 
-    Random numbers depend on the index in the complete tensor, so that ranks with the same element
-    make the same decision. A missing rate or seed is 0. The mask of the complete tensor (True:
-    kept) is appended to `run.masks`.
+    Dropout keeps each element or sets it to 0. Kept elements are divided by 1 - `rate`. The
+    decision depends only on the seed and on the index of the element in the complete tensor,
+    so that ranks with the same element decide equally. A missing rate or seed is 0; a rate of
+    0 keeps all elements.
+
+    The mask of the complete tensor (bool, True: kept) is appended to `run.masks`.
     """
     kind = run.program.types[operation.name]
     shape = run.binding.shape(kind.shape)

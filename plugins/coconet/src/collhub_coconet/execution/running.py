@@ -364,9 +364,9 @@ class _ExecutionState:
           collective, then those that are fused with it. The chunk is one of the result if
           `is_given` is True, otherwise of the operand.
 
-        `elements`: int64, flat row-major indices of the elements of chunk `chunk`. `number`: index
-        of `part` in the flat program. For `RowRuns`, `self.units[number]` must exist, otherwise
-        `KeyError` is raised.
+        `elements`: int64, flat row-major indices of the elements of chunk `chunk`. `number`:
+        index of `part` in the flat program. For `RowRuns`, `self.units[number]` must exist,
+        otherwise `KeyError` is raised.
         """
         if isinstance(part, CollectiveRuns):
             return [(operation, grid.elements(chunk)) for operation, grid in part.members]

@@ -202,7 +202,11 @@ class ProgramBuilder:
         return operand
 
     def _find_name(self, value: Value) -> str:
-        """Return the name of a value; raise `InputError` (`name`) for one of another builder."""
+        """Return the name of a value in the program of this builder.
+
+        Raise `InputError` (`name`) if another builder created the value. This
+        also holds if this program has a value of the same name.
+        """
         if value.builder is not self:
             message = f"{value.name} belongs to program {value.builder.name}"
             raise InputError(

@@ -113,9 +113,16 @@ def _drop_second_barrier(first: Recorded, second: Recorded) -> tuple[Recorded, R
 def _join(first: Recorded, second: Recorded) -> Recorded | None:
     """Return the fusion of two adjacent operations by the package's rules; None if none applies.
 
-    A nop is dropped before an operation that begins with a barrier, and after a barrier or pipeline
-    that ends with one. Other operations are fused by the rule for their names, but not if they are
-    for different parts of a group.
+    The first case that applies decides:
+
+    1. `first` is a nop, and `second` a nop, barrier or pipeline: `second`, if its first
+       action is a barrier of the threads (as of a nop or barrier); otherwise None.
+    2. `first` is a barrier or pipeline: `first`, if its last action is such a barrier and
+       `second` is a nop; otherwise None.
+    3. The two are of different parts of a group: None.
+    4. There is a rule for the two names, such as two signals, or a sum and a put of its
+       result: the result of this rule, which may be None.
+    5. Otherwise None.
     """
     if first.name == "nop" and second.name in ("nop", "barrier", "pipeline"):
         return second if second.starts_with_barrier else None

@@ -112,8 +112,8 @@ def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -
 
     - Another choice of NCCL whose expected time differs from the measured one by at most 5 %:
       its algorithm, its protocol and this time in us. The nearest choice is taken.
-    - A constant of the profile that gives exactly the measured time when it is multiplied by a
-      factor from 1/16 to 16: its name, the needed and the usual value, and its meaning. The
+    - A constant of the profile that gives exactly the measured time if it is multiplied by
+      a factor from 1/16 to 16: its name, the needed and the usual value, and its meaning. The
       constant with the greatest influence on the time is tried first.
 
     With neither, the text is that no single constant of the profile explains the time.

@@ -112,9 +112,14 @@ class Cards:
 def schedule_in_order(tasks: HostTasks, order: Order) -> tuple[Piece, ...]:
     """Schedule tasks strictly in the given order of (task, sender); return one piece per task.
 
-    A task starts when it is released and its sender and all receivers have a free card. On each of
-    these hosts it occupies the card that becomes free first until its end; a later task of the
-    order never uses a gap before it. Times are in ticks. Pieces are sorted by start, then by task.
+    Each host has `tasks.cards` cards for sending, and as many for receiving. A task starts at
+    the first tick at which it is released, its sender has a free card for sending, and each
+    receiver has a free card for receiving. On each of these hosts it occupies the card that
+    becomes free first, from its start to its end. A later task of the order never uses a gap
+    before it.
+
+    Times are in ticks. Pieces are sorted by start, then by task. Raises `ValueError` for a
+    host that is no sender of its task.
     """
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     pieces = []

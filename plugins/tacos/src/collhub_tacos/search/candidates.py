@@ -77,15 +77,16 @@ class Prospects:
     def is_promising(self, variant: Variant, pieces: int) -> bool:
         """Return whether to try a variant with `pieces` chunks per part, given its earlier times.
 
-        A variant is a form of algorithm with a spreading and a window rule, with any number of
-        chunks. Its trials are the recorded times with fewer than `pieces` chunks; the last ones
-        have the most chunks. True with fewer than `_MIN_TRIALS` (2) trials. Otherwise both of these
-        must hold:
+        A variant is a form of algorithm with a spreading and a window rule. Its trials are its
+        recorded times with fewer than `pieces` chunks. With fewer than two trials the result is
+        True. Otherwise the two trials with the most chunks are judged. Both rules must hold:
 
-        1. By one of the last `_MIN_TRIALS` trials it may still catch up with the fastest variant
-           (`_may_catch_up`).
-        2. In one of them it took at most `_max_slowdown` times as long as the fastest variant, or
-           more chunks still make it clearly faster (`_gains`).
+        1. In one of them it may still catch up: its time minus twice its gain is at most 1.02
+           times the fastest time with as many chunks. The gain is that since its trial with at
+           most 2/3 as many chunks. Without such a trial, and for an infinite time, this holds.
+        2. In one of them its time is at most 1.4 times the fastest time with as many chunks (1.12
+           for a part of the work), or in the last one it was faster than with at most 2/3 as many
+           chunks by more than 10 % per doubling (or there is no such trial).
         """
         # Piece counts without a trial of the variant are ignored.
         tried = [

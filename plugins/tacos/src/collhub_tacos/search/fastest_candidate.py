@@ -236,8 +236,12 @@ def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
 def _has_trees(setting: Setting) -> bool:
     """Return whether an all-reduce on trees is possible.
 
-    The network must have no switches and equal links in both directions, all NPUs must take part,
-    and node 0 must reach all nodes.
+    All of this must hold:
+
+    - The network has no switches.
+    - Every link has an equal link in the opposite direction.
+    - All NPUs take part, and rank r is on NPU r.
+    - Node 0 reaches all nodes.
     """
     # Imported here and below: numba takes a second.
     from collhub_tacos.phases.fused import find_unsuitability
