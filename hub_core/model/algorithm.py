@@ -176,12 +176,13 @@ def placed(algorithm: Algorithm, npus: Sequence[int]) -> Algorithm:
 
 
 def _are_same(first: object, second: object) -> bool:
-    """Return whether two values are equal.
+    """Return whether two values are equal, also if they are arrays or have array fields.
 
-    Arrays, and dataclasses with array fields, are compared by their contents; NaN in an array is
-    not equal to any value. Arrays of different shapes differ; arrays of different dtypes may be
-    equal. Dataclasses of different types differ. All other values, also lists and mappings, are
-    compared by `==`; they must not contain arrays.
+    - Two arrays are equal if they have the same shape and equal contents. The dtypes may
+      differ. A NaN makes them unequal.
+    - Two dataclasses of the same type are compared field by field, by these rules.
+    - All other pairs are compared by `==`. Lists and mappings must not contain arrays, and
+      an array must not be compared with another kind of value.
     """
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return np.array_equal(first, second)

@@ -357,9 +357,10 @@ class _DumpParser:
     def parse_entry_group(self, position: int, entry: Mapping[object, object], pg_id: int) -> int:
         """Return the number of the group of an entry in the tables; a new group is added.
 
-        The group is given by `process_group`, a list of name and description; a missing description
-        is `undefined`. An entry without `process_group` has the name `pg_id`. Raises `InputError`
-        with `position` unless `process_group` is a list of one or two texts.
+        Name and description of the group decide whether it is new. They are the texts in the
+        list `process_group`. A missing description is `undefined`. An entry without
+        `process_group` has the name `pg_id` and the description `undefined`. Raises
+        `InputError` with `position` unless `process_group` is a list of one or two texts.
         """
         pair = entry.get("process_group", (str(pg_id), "undefined"))
         if not isinstance(pair, list | tuple) or not pair or len(pair) > 2:

@@ -184,7 +184,12 @@ def _parse_line(line: int, words: list[str], file: str) -> tuple[Flow, _Collecti
 
 
 def _number(words: list[str], index: int, name: str, line: int, file: str) -> int:
-    """Return a word as a number of at least 0. Raises `InputError` if it is missing or invalid."""
+    """Return the word at an index of a line as a number.
+
+    It must have 1 to 18 decimal digits, without a sign. Otherwise, and if the line has too
+    few words, `InputError` is raised at `line` of `file`. `name`: meaning of the word, for
+    the message.
+    """
     if index >= len(words):
         message = f"the line has {len(words)} words, and {name} is missing"
         _fail(file, line, message, "complete the line")

@@ -234,10 +234,15 @@ def find_launcher() -> Sequence[str]:
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Report whether mpi4py is installed, and if it is, whether mpiexec works.
+    """Report whether mpi4py is installed, and if it is, whether an MPI launcher is found.
 
-    The check fails only if mpi4py is installed without a working mpiexec; only this executor needs
-    mpi4py. mpi4py is not imported, because that would start MPI.
+    - Without mpi4py, the check passes. Its line `mpi4py` has the way to install it. Only
+      this executor needs mpi4py.
+    - With mpi4py, there are lines for its version and for `mpiexec`. The check fails if no
+      launcher is found; no error is raised.
+
+    mpi4py is not imported, because that would start MPI. `request` and `options` have no
+    effect.
     """
     try:
         installed = version("mpi4py")

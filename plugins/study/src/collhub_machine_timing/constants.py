@@ -328,11 +328,16 @@ def _constant_values(profile: MachineProfile) -> dict[str, float]:
 def _fifo_link_efficiency(profile: MachineProfile, protocol: str, rate: float) -> float:
     """Return the fraction of the nominal rate of links that FIFO kernels reach.
 
-    For LL128 and Simple it is the start value `link_efficiency`. For LL it is the larger of
-    two fractions: the bytes on the wire of all channels of NCCL together (`rate` GB/s of
-    payload each), and the start value `direct_ll_efficiency` of MSCCL++'s packets. More
-    channels than NCCL uses do not exceed it. NCCL's own cost model also has such a limit for
-    a full node (141 GB/s on Hopper). The profile must name a known GPU.
+    For LL128 and Simple it is the start value `link_efficiency` of the profile. For LL it
+    is the larger of two fractions:
+
+    - channels x `rate` x 2 / nominal rate in GB/s. Channels are those that NCCL uses on the
+      GPU; more do not exceed it. `rate` is the payload of a channel in GB/s, and LL sends
+      twice the payload.
+    - the start value `direct_ll_efficiency`, that of MSCCL++'s packets
+
+    `protocol`: `ll`, `ll128` or `simple`. The profile must name a known GPU. NCCL's own
+    cost model also has such a limit for a full node (141 GB/s on Hopper).
     """
     if protocol != "ll":
         return start_value(profile, "link_efficiency")

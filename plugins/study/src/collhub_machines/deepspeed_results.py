@@ -85,7 +85,12 @@ def read_deepspeed(facts: MeasurementRequest, options: NoOptions) -> Measurement
 
 
 def _combine(times: list[DeepSpeedTime]) -> Iterator[DeepSpeedTime]:
-    """Yield one time per operation and size: the median of those that the file has."""
+    """Yield one time for each operation and size: the median of the times that the file has.
+
+    Of two middle times, the mean counts. Operations and sizes are in the order of their
+    first times. The line and `is_minimum` are those of the first time; `count` is the sum
+    of the counts. Without times there are none.
+    """
     groups: dict[tuple[str, int], list[DeepSpeedTime]] = {}
     for time in times:
         groups.setdefault((time.operation, time.bytes), []).append(time)

@@ -284,10 +284,12 @@ class SizeDecision:
 
     @property
     def kind(self) -> str:
-        """Return how the decision at this size is known: by which kind of time of the winner.
+        """Return by which kind of time the winner of this size is known.
 
-        It is `undecided` without a winner (None). For an algorithm it is `measured` or `simulated`.
-        For the library's default (the winner ""), it is `measured` or `predicted`.
+        - No certain winner (None): `undecided`.
+        - An algorithm: `measured` if its time is measured, otherwise `simulated`.
+        - The library's default (the winner ""): `measured` if its time is measured, otherwise
+          `predicted`, also without a time.
         """
         if self.winner is None:
             return "undecided"

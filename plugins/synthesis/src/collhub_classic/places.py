@@ -356,8 +356,7 @@ class _ScratchSlots:
         is_stored: BoolArray,
         is_staged: BoolArray,
     ) -> _ScratchSlots:
-        """Number the SCRATCH slots of every rank: first those of stored blocks, then staging
-        slots.
+        """Number the SCRATCH slots of every rank: stored blocks first, then staging slots.
 
         Entry i puts block `block[i]` on rank `rank[i]`. A slot has the size of one block.
         Entries of `is_stored` have a slot for stored blocks, entries of `is_staged` a staging

@@ -185,18 +185,17 @@ def compute_lower_bounds_ps(
 ) -> dict[str, int]:
     """Return lower bounds in ps, by name, for algorithms whose messages all carry one unit.
 
-    A unit has `chunk_bytes` bytes. `node_sets`: further sets of nodes (bool[nodes]). The network
-    must be connected. A link carries only entire messages. Bounds of 0 are omitted, except
-    `fluid`:
+    A unit has `chunk_bytes` bytes. `members[r]`: NPU of rank r. The network must be
+    connected. Bounds of 0 are omitted, except `fluid`.
 
     - `ingress`, `egress`: messages that must enter or leave some node
-    - `cut`: messages that must leave a slab along a dimension, a group of the topology, one of
-      `node_sets`, or the complement of one of these
-    - `diameter`: the longest shortest path that data must take
-    - `bandwidth`: messages on all links together: those of an all-to-all on shortest paths, and
-      2(n - 1) per chunk of an all-reduce between n blocks
-    - `fluid`: the maximum of all these except `diameter`, for messages of any size, without
-      latency, rounded down
+    - `cut`: messages that must leave a slab along a dimension, a group of the topology, one
+      of `node_sets` (bool[nodes] each), or the complement of one of these
+    - `diameter`: the longest of the shortest paths that data must take
+    - `bandwidth`: only for an all-to-all (messages on shortest paths on all links) and an
+      all-reduce (2(b - 1) per chunk on the links between b blocks of nodes)
+    - `fluid`: the maximum of these except `diameter`, without latency and for messages of
+      any size, rounded down; in the other bounds a link carries only entire messages
     """
     times = network.link_times(chunk_bytes, occupancy)
     demand = CollectiveDemand.of(collective, network, members)

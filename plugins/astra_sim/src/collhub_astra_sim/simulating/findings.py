@@ -301,9 +301,12 @@ def _format_steps(count: int) -> str:
 def _describe_further_steps(begun: int, waiting: int) -> str:
     """Return the numbers of further unfinished steps of a rank as text; "" for none.
 
-    An example is ` (1 step more waits for a message, 2 steps after it never start)`, with a
-    blank in front. `begun`: number of further steps that started and never ended.
-    `waiting`: number of steps that never start. A number of 0 is omitted.
+    `begun`: number of further steps that started and never finished. `waiting`: number of
+    steps that never start. The text begins with a blank and is in parentheses. The part of
+    a number that is 0 is omitted. Nouns and verbs are singular for 1. Examples:
+
+    - ` (1 step more waits for a message, 2 steps after it never start)`
+    - ` (2 steps more wait for messages)`
     """
     parts = []
     if begun:

@@ -161,10 +161,12 @@ def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
 
 
 def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) -> None:
-    """Raise `InputError` (`dangling`) for a dependency on a node that the rank lacks.
+    """Raise `InputError` (`dangling`) for a dependency on a missing node or another rank.
 
-    `rank`: by node. `parents[indptr[i]:indptr[i + 1]]`: rows of the nodes on which node i
-    depends. The error has no location. Without dependencies, no error is raised.
+    `rank`: rank of each node, by row. `parents[indptr[i]:indptr[i + 1]]`: rows of the nodes
+    on which node i depends. A row is missing if it is negative or not below the number of
+    nodes. The error names neither the node nor a location. Without dependencies, no error
+    is raised.
     """
     parent_counts = np.diff(indptr)
     child_rank = np.repeat(rank, parent_counts)

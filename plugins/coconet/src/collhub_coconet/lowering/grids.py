@@ -402,16 +402,19 @@ def _cut_like_neighbour(
     *,
     is_needed: bool,
 ) -> None:
-    """Give an operation the cut (division into chunks) of a neighbour, in `cuts`, if it fits.
+    """Give an operation the cut of a neighbour (its division into chunks), in `cuts`, if it
+    fits.
 
-    Both must be in one region, and the result of the operation must fit the grid of the cut
-    (`_fits_grid`). No cut is added for communications, reductions to scalars, operations
-    that have a cut, and neighbours without one.
+    A cut is added only if all these conditions hold:
 
-    `is_needed`: the neighbour reads the result. The new cut is marked as needed by the
-    leading communication only in this case, and if the neighbour is a communication or its
-    cut is so marked. If such a neighbour is an uneven collective, the grid is that of its
-    operand.
+    - The operation is no communication and no reduction to a scalar, and has no cut.
+    - The neighbour has a cut and is in the same region.
+    - The result of the operation fits the grid of the cut (`_fits_grid`).
+
+    `is_needed`: the neighbour reads the result. With it, an uneven collective gives the
+    grid of its operand instead of that of its result. The new cut is marked as needed by
+    the leading communication if, besides `is_needed`, the neighbour is a communication or
+    its cut is so marked.
     """
     is_local = not operation.is_communication and operation.kind not in REDUCTIONS_TO_SCALARS
     cut = cuts.get(neighbour.name)

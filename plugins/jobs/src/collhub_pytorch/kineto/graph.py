@@ -314,11 +314,16 @@ class _Builder:
     def build(self) -> RankNodes:
         """Add the nodes of the host and of the device in the order of time; return all nodes.
 
-        The host has one node per point (a time at which its work changes), which lasts from the
-        previous point. The device has one node per activity, with further nodes for launches
-        and unexplained delays. Activities are added by start, collectives on the host by issue
-        time; at equal times, points precede activities, and each keep their order. Call it only
-        once: the nodes are added to those of the builder.
+        A point is a time at which the work of the host changes; an activity is work of the
+        device, or a collective that the host runs.
+
+        - Each point adds one node of the host, which lasts from the previous point to this one.
+        - Each activity adds one node. Further nodes are added for its launch and for an
+          unexplained delay before it.
+
+        Activities have the time of their start, collectives of the host that of their issue. At
+        equal times, points come before activities; otherwise both keep their order. Call it
+        only once: the nodes are added to those of the builder.
         """
         profile = self._profile
         times = np.concatenate([profile.time, profile.order_times()])

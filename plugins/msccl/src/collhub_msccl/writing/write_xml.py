@@ -138,8 +138,7 @@ def _measure_within(coarse: Algorithm, options: WriteOptions, limits: RuntimeLim
 
 
 def _check_necessary_blocks(algorithm: Algorithm, limits: RuntimeLimits, begin: str) -> None:
-    """Raise `LimitError` if any program of the algorithm needs too many thread blocks on a
-    rank.
+    """Raise `LimitError` if every program of an algorithm needs too many thread blocks.
 
     The number needed is that of the rank with most connections in one direction
     (`count_necessary_blocks`), because a thread block serves at most one connection per

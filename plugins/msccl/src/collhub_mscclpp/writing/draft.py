@@ -97,10 +97,13 @@ MAX_BLOCKS = 64
 def assign_blocks(work: PlanWork) -> Int64Array:
     """Assign every step to a thread block of its rank, numbered from 0: int64[rows].
 
-    Steps that `_group_steps` puts into one group share a block; in particular the steps of
-    one lane of the algorithm. The groups of a rank get the blocks 0, 1, ... in the order of
-    their numbers; after block 63 (`MAX_BLOCKS` - 1), block numbers start again at 0. No
-    assignment can deadlock, because all blocks execute their steps in one common order.
+    Steps of one lane of the algorithm share a block. Without a lane, the messages of a
+    connection in one direction share a block, a copy or reduction has the block of the last
+    step whose data it needs, and all other steps of a rank share a block. Lanes come first,
+    in the order of their numbers. After block 63 (`MAX_BLOCKS` - 1), block numbers start
+    again at 0.
+
+    No assignment can deadlock, because all blocks execute their steps in one common order.
     """
     steps = work.steps
     rank = steps.rank.astype(np.int64)

@@ -208,8 +208,13 @@ def explain_size(text: str, read_as: str) -> Defect | None:
 def explain_channels(text: str, dialect: Dialect) -> Defect | None:
     """Return the fault (code, message, cure) of a number of channels, or None if it is valid.
 
-    Valid are 0, 1 to `MAX_CHANNELS`, and the text for the default of the dialect. -1 is the fault
-    `one-channel` in a dialect where it leaves one channel. All others are `out-of-range`.
+    The first rule that applies to `text` decides:
+
+    1. `-1` in a dialect with `loses_channels`: the fault `one-channel`, because such a
+       tuner would then use one channel.
+    2. The word of the dialect for the library's own number, `0`, and 1 to `MAX_CHANNELS`
+       (decimal digits only): None.
+    3. Any other text: the fault `out-of-range`.
     """
     if text == ANY and dialect.loses_channels:
         message = "channels -1 leaves one channel; 0 keeps NCCL's own number"

@@ -384,8 +384,7 @@ def compute_unsplit_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_receiver_bound(tasks: HostTasks) -> Bound:
-    """Return the bound `receiver`: the time of the host that takes longest to receive its
-    data.
+    """Return the bound `receiver`: the time of the host that receives longest.
 
     The time is an exact fraction of ticks. For each host, it is the earliest release of the
     tasks that the host receives, plus all bytes of these tasks divided by the rate of all

@@ -233,9 +233,12 @@ def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow)
 def _format_classic(rules: _Rules, selection: Selection) -> str:
     """Format the rules in the classic text format, which all versions of Open MPI read.
 
-    Collectives are in the order of `rules`, each with one set for communicators of every size. A
-    rule has its first number of bytes, the number of the algorithm, fan 0 and the bytes of a
-    segment. Lines end in comments.
+    The first line is a comment with the topology and the ranks. Then follow the number of
+    collectives and, in the order of `rules`, the lines of each collective: its number, `1`
+    for one set of rules, `0` for communicators of every size, the number of rules, and one
+    line per rule. A rule has its first number of bytes, the number of the algorithm, fan 0
+    and the bytes of a segment. Comments in lines begin with `#`. The text has a final
+    newline.
     """
     description = f"{selection.topology}, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {' '.join(description.split())}", f"{len(rules)} # collectives"]

@@ -99,8 +99,7 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def _format_tokens(
     kind: CollectiveKind, windows: Sequence[SelectedWindow], num_ranks: int
 ) -> Iterator[str]:
-    """Yield the tokens of UCC's tune string for a collective, one per window of sizes, in
-    order.
+    """Yield the tokens of UCC's tune string for a collective, one per window in order.
 
     A token is `NAME:FIRST-END:[N-N]:inf:@ALGORITHM`, where N is `num_ranks`. FIRST and END
     are bytes of the destination buffer of a rank. For a reduce-scatter this is the full
