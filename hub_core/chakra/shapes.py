@@ -289,11 +289,11 @@ class _ShapeParser:
     def _add_triple(self, name: str, value: Field, kind: Kind) -> None:
         """Add a slot for each of the three numbers of the list attribute `name`, packed or not.
 
-        A slot tells where the number is in all records of the shape; the columns are `name.0`,
-        `name.1` and `name.2`. `kind`: of a single number. A list of another length gets the kind
-        `WRONG_LENGTH` and no slots, so that only readers that use the attribute refuse the node.
-        Raises `WireError` for a list that ends inside a number and, in a list of three, for a
-        number that is not encoded as `kind`.
+        A slot is the position of a number in all records of the shape. Its column is `name.0`,
+        `name.1` or `name.2`. `kind`: of a single number. A list of another length gets no slots;
+        its kind becomes `WRONG_LENGTH`, so that only readers that use the attribute refuse the
+        node. Raises `WireError` for malformed fields, for a list that breaks off within a number,
+        and in a list of three for a number that is not encoded as `kind`.
         """
         entries = list(_parse_entries(self._content, value, kind))
         if len(entries) != 3:

@@ -229,15 +229,17 @@ def check_runtime(
 ) -> CheckReport:
     """Check whether a runtime uses a file, and for which calls and sizes, or why not.
 
-    `runtime`: NAME or NAME@VERSION. `options`: those of its check. Findings on opening the file go
-    to `report`. A file that is not used raises nothing. Raises `HubError` for an unknown runtime,
-    version or option, and for an unreadable file. The rules are:
+    `runtime`: NAME or NAME@VERSION. `options`: those of its check. Findings on opening the
+    file go to `report`. The first rule that applies decides:
 
-    - A file of a format that the runtime does not read is not checked; the report has
-      `is_applicable` False and the finding `not-applicable`.
-    - For a version that uses no such files, the report says so, and the check does not run.
-    - Without a version, the rules are those of the versions that use such files; a warning is added
-      if the newest version does not.
+    1. If the file is recognized, but in no format that the check declares, it is not checked.
+       The report has `is_applicable` False and the finding `not-applicable`.
+    2. If VERSION ignores such files, the check does not run. The report is not ok and has the
+       error `not-used-by-version`.
+    3. Otherwise the check runs. Without VERSION, an ok report gets the warning
+       `not-used-by-newest` if the newest version ignores such files.
+
+    Raises `HubError` for an unknown runtime, version or option, and for an unreadable file.
     """
     registry = registry or run_registry()
     check, versions = find_runtime(runtime, registry)

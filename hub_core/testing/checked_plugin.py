@@ -206,11 +206,16 @@ def render_samples(writer: FormatWriter) -> dict[str, Rendering]:
 def to_source(rendering: Rendering, format: Format) -> Source:
     """Convert artifacts to a `Source`, as if they were written and opened again.
 
-    For a format of a single file, the source has only the first artifact, and is named
-    `sample` with the first suffix of the format. Raises `StopIteration` without artifacts.
-    In other layouts the source is named `sample`, and each artifact is a part, in their
-    order; its rank is the number before its last suffix (3 for `sample.3.et`), None without
-    one.
+    No file is written. The format's layout decides:
+
+    - Single file: the source has only the first artifact. Its name is `sample` with the first
+      suffix of the format, if there is one. Raises `StopIteration` without artifacts.
+    - Files with a common prefix: the source is named `sample`. Each artifact is a part, in
+      their order, named `sample` directly followed by the artifact's name.
+    - Folder: the same, but part names begin with `sample/`.
+
+    The rank of a part is the number between dots before its last suffix, such as 3 for
+    `sample.3.et`; it is None without such a number.
     """
     suffix = format.suffixes[0] if format.suffixes else ""
     if format.layout is Layout.FILE:

@@ -345,9 +345,10 @@ def _ignore_refusal(work: Callable[[], object]) -> None:
 def _find_package_folders(reference: str) -> list[str]:
     """Return the folders of the top-level package of a reference and of all its subpackages.
 
-    `reference`: a text `module:function`, or the name of a module. Only packages in
-    `sys.modules` count; the order is that of their names. The result is [] if none of them
-    is loaded.
+    `reference`: a text `module:function`, or the name of a module; the part before the first
+    `.` is the top-level package. Only packages that are already imported count. Packages are
+    sorted by name; one with several folders has them in the order of its `__path__`. Modules
+    that are not packages have none. The result is [] if no such package is imported.
     """
     package = _get_top_package(reference.partition(":")[0])
     folders: list[str] = []

@@ -67,9 +67,9 @@ class RuntimeVerdict:
     def show(self, *, is_alone: bool) -> None:
         """Print the outcome on standard output and the findings on standard error.
 
-        With `is_alone` (only one file is checked), a table of the calls for which the runtime uses
-        the file follows the outcome, unless there are none. A finding is printed without its file
-        name if it has a line and its file is the file of the finding before it.
+        The outcome is one line. With `is_alone` (only one file is checked), a table follows of
+        the calls for which the runtime uses the file, unless there are none. A finding with a
+        line is printed without its file name if the finding before it has the same file.
         """
         print_line(f"{self.source}: {_describe_outcome(self.runtime, self.report, is_alone)}")
         if is_alone and self.report.calls:

@@ -83,10 +83,13 @@ def _complete_runtimes(
 ) -> list[str]:
     """Complete the names of runtimes in a shell or, after `@`, their versions.
 
-    Without `@` in `incomplete`, the candidates are the names of all runtimes and then `all`. With
-    `@`, they are `NAME@VERSION` for each row of the runtime's table of versions (the last version
-    of the row, or the first one if the row is open), and then `NAME@newest` for runtimes with a
-    table. Returns the candidates that begin with `incomplete`.
+    Returns the candidates that begin with `incomplete`; case matters. Without `@` in
+    `incomplete`, the candidates are the names of all runtimes, then `all`. With `@`, they
+    are:
+
+    1. `NAME@VERSION` for each row of every runtime's table of versions. VERSION is the last
+       version of the row, or its first one if the row has no last version.
+    2. `NAME@newest` for each runtime with such a table.
     """
     from hub_core.pipeline.checks import NEWEST, checks_of
 

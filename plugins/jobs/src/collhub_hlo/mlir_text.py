@@ -190,11 +190,14 @@ class MlirReader:
     def _skip_values(self, raw: bytes) -> bytes:
         """Skip the values of a long constant; return a short line with its name and type.
 
-        `raw`: beginning of the line, or the complete line; the rest is read from the stream.
-        The result is the text before `dense` (of the first 128 bytes), then `dense<...> : TYPE`
-        and a line feed. TYPE is the text after the last ` : ` up to the last `>`, within the
-        last 1024 bytes. The rest is read in
-        chunks of `MAX_STATEMENT_CHARACTERS`, of which at most three are in memory.
+        `raw`: the line of the constant, or its beginning. The rest of the line is then read from
+        the stream in blocks, so that memory stays small. The result is joined from:
+
+        1. The text before the first `dense` within the first 128 bytes, or all 128 bytes.
+        2. `dense<...> : `
+        3. The type: the text between the last ` : ` and the last `>` within the last 1024 bytes.
+           Without ` : ` it begins at the first of these bytes; without `>` it is empty.
+        4. `>` and a line feed.
         """
         first, last = raw[:128], raw
         while not last.endswith(b"\n"):

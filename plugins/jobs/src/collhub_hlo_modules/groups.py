@@ -221,12 +221,16 @@ def _check_ids(groups: Groups, count: int, noun: str = "id", *, is_partial: bool
 
 
 def expand_iota(dimensions: str, order: str | None, count: int) -> Int64Array:
-    """Return the ids 0 to count - 1 in the order of an iota: reshaped, transposed, flattened.
+    """Return the ids 0 to count - 1 in the order of an HLO iota, as int64[count].
 
-    `dimensions`: text of the sizes to which the ids are reshaped, such as `2,4`; `order`: text of
-    the permutation of the dimensions, None for none. The result is int64[count]. Raises
-    `ValueError` if the sizes do not have the product `count`, or if `order` is no permutation of
-    the dimensions.
+    The ids are reshaped to `dimensions`, their axes are permuted by `order`, and the result
+    is flattened.
+
+    `dimensions`: sizes separated by commas, such as `2,4`; brackets around them are ignored.
+    `order`: axis numbers from 0 in the same form, or None to keep the order. Raises
+    `ValueError` if a text has other entries than integers, if the product of the sizes is not
+    `count` (the product is 1 without sizes), or if `order` does not contain every axis
+    exactly once.
     """
     sizes = parse_integers(dimensions)
     if _product(sizes) != count:

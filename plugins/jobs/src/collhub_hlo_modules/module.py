@@ -392,16 +392,15 @@ def count_work(
 ) -> tuple[int, int]:
     """Estimate the work of an instruction: (arithmetic operations, bytes read and written).
 
-    `instructions`: instructions of the same computation by name. `body`: the fused
-    computation of a fusion, None for other instructions.
+    `instructions`: those of the same computation by name. `body`: the fused computation of a
+    fusion, otherwise None. The first rule that applies decides:
 
-    - A fusion whose body has stored bytes (`body.accessed`) has the operations of its body.
-      It reads each operand, at most with the bytes that the body reads of the parameter of
-      the same number. It writes its result, or only the update if the root of the body
-      updates a slice in place.
-    - Every other instruction, also a fusion whose body contains a collective, has the work
-      of `count_operations` and `count_bytes`. Raises `ValueError` for a contracted
-      dimension of a product that does not exist.
+    1. Without a body, or if `body.accessed` is None (the body has a collective), the work is
+       that of `count_operations` and `count_bytes`. These raise `ValueError` for a contracted
+       dimension of a product that does not exist.
+    2. Otherwise the operations are those of the body. Each operand is read with at most the
+       bytes that the body reads of this parameter. The result is written, or only the update
+       if the body's root updates a slice in place and the update is smaller.
 
     Raises `KeyError` for an operand that is not in `instructions`.
     """

@@ -1193,9 +1193,14 @@ def _fold(opcode: str, operands: Sequence[Value], dtype: str) -> float | None:
 def _convert_number(number: float, dtype: str) -> int | float | None:
     """Convert a number to the HLO element type `dtype`, as the HLO instruction `convert` does.
 
-    Floats become integers by rounding toward zero, NaN becomes 0, and values outside of the range
-    become its nearest limit; integers wrap around. A `pred` is 0 or 1. Floats are not rounded to
-    the precision of `dtype`. None for complex types.
+    The type decides the result:
+
+    - `pred`: 0 for zero, 1 for any other number, also for NaN
+    - float types: the number as `float`, not rounded to the precision of `dtype`
+    - integer types, from an `int`: the value of the type that is equal modulo 2^bits
+    - integer types, from a `float`: rounded toward zero. A value outside of the range becomes
+      the nearest limit, also an infinite one. NaN becomes 0.
+    - complex types: None
     """
     if dtype == "pred":
         return int(number != 0)

@@ -453,9 +453,12 @@ def _find_close(text: str, start: int) -> int:
 
 
 def _split(text: str, start: int, end: int) -> list[str]:
-    """Split `text[start:end]` at commas outside of brackets and strings; drop empty pieces.
+    """Split `text[start:end]` at commas outside of brackets and strings.
 
-    Pieces keep surrounding spaces. The kinds of brackets are not compared.
+    Pieces keep surrounding spaces. Pieces that are empty or have only spaces are dropped. All
+    kinds of brackets count equally: `(`, `[` and `{` open a level, `)`, `]` and `}` close
+    one. Commas after a closing bracket too many do not split until the levels are balanced
+    again.
     """
     pieces, depth, first = [], 0, start
     for token in _TOKEN.finditer(text, start, end):

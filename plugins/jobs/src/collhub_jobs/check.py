@@ -168,10 +168,16 @@ def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
 def _collectives(workload: Workload) -> list[Diagnostic]:
     """Check the collectives of every group; return at most one finding per group.
 
-    A finding reports a call by a rank outside of the group, a group with a single rank, or
-    ranks that issue different collectives or another order (`_check_group`). Findings are by
-    ascending group number; -1 means all ranks. At most 8 are listed, and one more counts the
-    rest. Groups without collectives are not checked.
+    The first problem of a group is reported, in this order:
+
+    1. A rank outside of the group issues one of its collectives.
+    2. The group has a single rank. This is allowed for the group of all ranks (-1).
+    3. A rank's collectives differ from those of the group's first rank in kind, bytes,
+       counts, number or order. Roots are not compared.
+
+    Groups without collectives are not checked. Findings are in ascending order of the group
+    number. Of more than 8 findings, the first 8 are listed, and one more gives the number of
+    the rest.
     """
     nodes = workload.nodes
     findings: list[Diagnostic] = []

@@ -103,12 +103,16 @@ class WaitGraph:
 
     @cached_property
     def sources(self) -> dict[int, Front]:
-        """Return the late ranks that are not held up, where a hang starts, with their fronts.
+        """Return the late ranks at which a hang starts, with their fronts, by ascending rank.
+        Cached.
 
-        A rank is late if another rank waits for an operation that it has not issued. It is held
-        up if its front (the operations in which it waits) has a collective, or a batch of
-        messages unless all partners of the batch wait for a message that the rank has not
-        issued (`_lacks_call`). Ranks ascend. Computed once.
+        The front of a rank are the operations in which it waits. A rank is late if another rank
+        waits for an operation that it has not issued. A late rank is a source if its front is
+        empty, or if each operation of its front meets all of these conditions:
+
+        - It is a batch of messages between single ranks, not a collective.
+        - Its partners are known, and each has recorded its part of the batch.
+        - Each part itself waits for an operation that the late rank has not issued.
         """
         waiting: dict[int, set[int]] = {}
         for wait in self.waits:

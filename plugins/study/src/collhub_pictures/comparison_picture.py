@@ -267,11 +267,17 @@ def draw_page(request: BandwidthComparison) -> bytes:
 
 
 def _write_table(request: BandwidthComparison) -> Iterator[str]:
-    """Yield the rows of the HTML table: a header with the sizes, then one row per algorithm.
+    """Yield the rows of the HTML table of bandwidths, each as one text.
 
-    Algorithms are in the order of `rank_series`, also those without values; a missing value
-    is `-`. The bound, if any, is the last row. The cell of the winner of each size
-    (`find_winners`, by its name) is marked; cells of the bound are never marked.
+    1. The header: `algorithm`, then the sizes in their order.
+    2. One row per algorithm, also without values. Rows are sorted by descending bandwidth at
+       the largest size, then at the next smaller one. Equal rows keep their order.
+    3. The bound, if the request has one.
+
+    A missing value is `-`. At each size, the cells of the algorithm with the highest
+    bandwidth are marked; of equal ones the first in the request counts. A size at which all
+    bandwidths are 0 or missing has no mark. Cells of the bound are never marked. Names are
+    escaped.
     """
     sizes = "".join(
         f'<th scope="col">{_escape_text(format_bytes(size))}</th>' for size in request.sizes

@@ -435,8 +435,15 @@ def _print_sensitivity(
 ) -> None:
     """Print the winner of each size on every network, then how robust the winners are.
 
-    The first is a table. Then there is one line per size about the slowdown of the base network's
-    winner on the other networks. An empty line precedes each.
+    `varied`: outcomes on variations of the base network, in the order of their columns. The
+    output is:
+
+    1. An empty line.
+    2. A table with one row per size: the size, the winner on the base network, and the winner
+       on each variation. A winner is `none` if no algorithm has a time.
+    3. An empty line.
+    4. One line per size: in how many variations the base winner wins, and its largest
+       slowdown there. Sizes without a base winner have no line.
     """
     from collhub_tuning import variations as sensitivity
 

@@ -78,11 +78,12 @@ class ComparisonOutcome:
 
     @cached_property
     def bounds(self) -> Mapping[int, ProvenBound | None]:
-        """Return the best proven lower bound by size, None for sizes without one. Cached.
+        """Return the best proven lower bound in ps by size, None for sizes without one. Cached.
 
-        Bounds of all plugins are computed with thorough methods for the network that the timing
-        uses. The winner's time at each size (ps) is passed to them, so that they stop when a
-        tighter bound has no use.
+        All plugins that offer bounds compute them with thorough methods. The bounds hold for the
+        network of the timing: the nominal network, or the one with measured switches if the times
+        belong to a measured machine. At each size, the winner's time limits the search, which
+        stops when the bound is at most 2 % below it. A size without times has no such limit.
         """
         sizes = self.question.sizes
         rankings = [self.ranking(size) for size in sizes]

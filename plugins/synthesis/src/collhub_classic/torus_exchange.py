@@ -344,10 +344,15 @@ class _Class:
         return self._base + (_BUFFERS * phase + buffer) * len(self._displacement)
 
     def _find_senders(self, phase: int) -> tuple[Int64Array, Int64Array]:
-        """Return for the units of a phase, in its order, how they move along its dimension.
+        """Return how each unit moves along the dimension of a phase, as two int64 arrays.
 
-        The first array has the direction: 1, -1, or 0 for units that stay. The second has the
-        number of hops in this direction. Both are int64.
+        Both have one entry per unit, in the order of the phase. The first has the direction: 1,
+        -1, or 0 for units that stay. The second has the number of hops in this direction, 0 for
+        units that stay.
+
+        Each unit takes the shorter way around the ring. Of units that must move by half the size
+        of the ring, the first half (rounded up) takes direction 1, the rest -1. On a ring of two
+        ranks all take direction 1.
         """
         size = self._sizes[self._order[phase]]
         distance = self._displacement[self._sorted[phase], self._order[phase]]

@@ -218,9 +218,13 @@ def _total_flow(routed: Iterable[_RoutedCapacity]) -> int:
 def _move_past(switch: int, u: int, t: int, links: _RoutedCapacities, amount: int) -> None:
     """Replace `amount` of capacity from node u via a switch to node t by direct capacity.
 
-    Modifies `links`: the capacity is removed from both links of the switch and added to (u, t),
-    with the joined routes. If u and t are the same node, it is only removed. Equal routes are
-    merged.
+    Modifies `links`, whose lists hold capacities with their routes:
+
+    - `amount` is taken from the beginning of the lists (u, switch) and (switch, t), which
+      must have at least this capacity. Entries without capacity are removed.
+    - Pieces taken from both are joined in order: route to the switch, then route from it.
+    - If u and t are different nodes, the joined capacity is added to (u, t). Entries with
+      equal routes are merged there. Otherwise it is dropped.
     """
     routed = _join_routes(links[u, switch], links[switch, t], amount)
     # Capacity from a node back to itself is dropped.

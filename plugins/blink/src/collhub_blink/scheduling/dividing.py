@@ -351,17 +351,16 @@ class Channel:
 def balanced_shares(size_bytes: float, *channels: Channel) -> tuple[float, ...]:
     """Divide bytes among channels so that all channels with a share finish at the same time.
 
-    Returns one share in bytes per channel, in the order of `channels`; the sum is `size_bytes`
-    except for rounding. Shares are floats of at least 0. Channels are added by ascending set-up
-    time (the first of equal ones first) as long as the channels before them would not have sent
-    all bytes when the next one is ready. A channel that is not added gets 0. Any other channel
-    gets (T - set-up) * rate bytes, where T is the common finish time. The channel with the
-    shortest set-up gets the rest.
+    Returns one share in bytes per channel, in the order of `channels`. Shares are floats of
+    at least 0 that add up to `size_bytes` except for rounding. Raises `ValueError` without
+    channels.
 
-    Example: of two channels with rates b1 and b2, only the second needs a set-up time S. For B
-    bytes its share is max(0, (B * b2 - S * b1 * b2) / (b1 + b2)) (Blink, section 3.5). So it is
-    used above B = S * b1. A set-up time that all channels have in common has no effect. For 0
-    bytes all shares are 0. Raises `ValueError` without channels.
+    - Channels are added by ascending set-up time; of equal ones the first argument comes
+      first.
+    - A channel is left out, with share 0, if it is ready only when the channels before it
+      have sent all bytes, or at the same moment. All later channels are then left out too.
+    - An added channel gets (T - set-up) * rate bytes, where T is the common finish time. The
+      first added channel gets the rest.
     """
     # The shortest set-up delays all channels equally and does not affect the balance.
     start_s = min(channel.setup_s for channel in channels)

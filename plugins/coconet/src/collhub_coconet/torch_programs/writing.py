@@ -875,10 +875,12 @@ class _ModuleWriter:
         return f".to(torch.{element})"
 
     def _format_gather(self, operation: Operation) -> str:
-        """Return the expression that selects rows by index (Gather).
+        """Return the Python expression that selects rows of a table by index (Gather).
 
-        If axes slice the rows, the expression uses `_gather_rows` over these axes: indices count in
-        the complete table, and rows that another rank holds are zeros in the result of this rank.
+        If no axis of the mesh slices the rows, it is `table[indices]`. Otherwise it calls
+        `_gather_rows` with the number of rows of the complete table and the process group of the
+        slicing axes. Indices then count in the complete table, and rows that another rank holds
+        are zeros. The group is registered with the module if it combines axes of a mesh.
         """
         rows, indices = operation.reads
         kind = self.program.types[rows]

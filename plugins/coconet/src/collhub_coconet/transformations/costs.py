@@ -137,14 +137,15 @@ def _count_uneven_bytes(counts: UnitCounts) -> int:
 def _count_mesh_bytes(program: Program, operation: Operation, binding: Binding) -> int:
     """Return the bytes that a rank sends for an operation on a mesh of several axes.
 
-    p is the number of ranks along the axes of the operation, and n the bytes of the larger
-    one of operand and result on a rank.
+    p is the product of the sizes of the operation's axes. The kind of the operation decides:
 
     - Send: the bytes of the result on a rank.
-    - AllReduce: 2 floor(n (p - 1) / p). Other collectives: floor(n (p - 1) / p).
-    - Reduction to a scalar: 2 floor(s (p - 1) / p), where s are the bytes of the scalar; 0
-      if no axis slices the operand.
-    - Computations: 0.
+    - AllReduce: 2 floor(n (p - 1) / p), where n is the larger number of bytes on a rank of
+      the first operand and the result.
+    - Other collectives: floor(n (p - 1) / p).
+    - Reduction to a scalar: 2 floor(s (p - 1) / p), where s are the bytes of the scalar. This
+      is 0 if no axis slices the operand, because p is then 1.
+    - Other computations: 0.
     """
     tensor = program.types[operation.name]
     if operation.kind is Kind.SEND:

@@ -247,10 +247,12 @@ def _find_emitted_dimensions(program: Program, part: Part, name: str) -> set[int
 def _find_exchanged_dimensions(program: Program, operation: Operation) -> set[int]:
     """Return the dimensions along which an operation that exchanges data cannot be chunked.
 
-    They are counted from the end of the tensor, where 1 is the last. For an AllToAll they
-    are the dimensions along which its operand and its result are sliced, on its first mesh
-    axis. For an uneven collective (kind ends with V) they are all but the rows, the first
-    dimension. Empty for other kinds.
+    Dimensions are counted from the end of the tensor; 1 is the last. The kind decides:
+
+    - AllToAll: the dimension that the first mesh axis of the operation slices in the result,
+      and the one that it slices in the operand. The set has one entry if they are equal.
+    - Uneven collectives, whose kind ends with V: all dimensions except the first (the rows).
+    - Other kinds: the empty set.
     """
     if operation.kind in UNEVEN_COLLECTIVES:
         return set(range(1, len(program.types[operation.name].shape)))

@@ -129,19 +129,19 @@ class _ProgramRecorder(Host):
         """No effect: the reader of programs lowers the trace itself."""
 
     def show_check(self, program: MSCCLProgram) -> bool:
-        """Verify the program and return whether it has no errors; nothing is printed.
+        """Verify the program and return whether it has no errors; no text is printed.
 
-        The program must be recorded. If it has errors, an entry is appended to `self.checks` at
-        the index of the program in `self.programs`, from 0:
+        A program with errors must be in `self.programs`, otherwise `ValueError` is raised. Each
+        call that finds errors appends an entry to the list in `self.checks` at the program's
+        index:
 
-        - `line`: line in the file from which the check was called, -1 if there is none.
-        - `lines`: the first 5 lines of text. Lines that a user-defined collective prints come
-          first, then the errors.
+        - `line`: line of the program file that called the check, -1 without one.
+        - `lines`: the first 5 lines of text. Lines printed by a user-defined collective come
+          before the errors.
         - `count`: number of all these lines.
 
-        Without errors nothing is recorded, and printed lines are lost. Exceptions of the
-        verification and of a user-defined collective pass through. Raises `ValueError` if a
-        program with errors is not recorded.
+        Without errors no entry is added, and printed lines are lost. Exceptions of the
+        verification pass through.
         """
         # A user-defined collective may print the errors that its check detects.
         with contextlib.redirect_stdout(io.StringIO()) as printed:

@@ -386,12 +386,20 @@ def _find_leader(leader: list[int], number: int) -> int:
 
 
 def _number_values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
-    """Number the values in scratch; return for every unit of every access its value.
+    """Number the successive values in scratch, and find the value of every accessed unit.
 
-    The result is two int64 arrays of equal length: index of the access in `accesses`, and
-    number of the value, from 1. They are ordered by rank, by unit, then by row, a read of a
-    step before its write. A new value of a unit begins with each write in `is_defining` and
-    with the first access of the unit; every other access has the latest value.
+    Each access contributes one entry per unit that it covers. The result is two int64 arrays
+    of equal length: the index of the access in `accesses`, and the number of the value, from
+    1.
+
+    - Entries are sorted by rank, by unit of scratch, then by row. Within a row, the read of a
+      unit comes before its write.
+    - The first entry of a unit on a rank begins a new value, also if it is a read.
+    - An access marked in `is_defining` begins a new value in each of its units.
+    - Any other entry has the same value as the entry before it.
+
+    Values are numbered consecutively over all units and ranks. Without accesses both arrays
+    are empty.
     """
     width = int((accesses.start + accesses.count).max(initial=0)) + 1
     access = group_of_entry(row_pointer(accesses.count))

@@ -133,8 +133,10 @@ def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
 def _iterate_plain_remote_stores(plan: Plan) -> Iterator[tuple[int, int]]:
     """Yield (row, rank) for every destination stored over a memory channel without packets.
 
-    `row`: row of the operation. `rank`: remote rank whose memory it writes. An operation is yielded
-    once per such destination; unknown operations are skipped.
+    `row`: row of the operation. `rank`: remote rank whose memory it writes. Every remote
+    destination operand gives one pair, so that a pair can occur several times. Pairs are in
+    the order of the operands. Operands that the operation's kind stores as packets, and
+    unknown operations, are skipped.
     """
     table, operands = plan.operations, plan.operands
     is_remote = (operands.is_dst == 1) & (operands.scope == Scope.REMOTE)

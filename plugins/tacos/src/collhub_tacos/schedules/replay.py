@@ -135,10 +135,18 @@ def replay_log(
 def _replay_slice(log: ArrivalLog, holdings: Holdings, first: int, end: int) -> None:
     """Execute the steps `first` to `end` - 1 of a log on `holdings`, which is changed.
 
-    Raise `InputError` (`invalid-schedule`) for the first fault: a link carries a chunk that the
-    log of its destination lacks, that has arrived there before, or that its source does not
-    have yet, or a link that carries a chunk does not exist. The message names the link and the
-    step in which the chunk was sent.
+    In each step, first the messages arrive that were sent `log.lag` steps before, then the
+    messages of the step start; both in the order of the links. The chunk of a message is the
+    next entry in the log of its destination. Raises `InputError` (`invalid-schedule`) at the
+    first fault:
+
+    - The log of the destination has no further valid chunk.
+    - The chunk has arrived at the destination before.
+    - The source does not have the chunk when the message starts.
+    - A link that carries a chunk does not exist.
+
+    The message names the link and the step in which the chunk was sent. Changes before the
+    fault remain.
     """
     from collhub_tacos.schedules.replay_kernel import Offence, replay_steps
 
