@@ -339,12 +339,12 @@ def _number(
 def _draw_zipf(text: str, fields: dict[str, str], num_ranks: int) -> Int64Array:
     """Draw the units from every rank to every rank, int64[ranks, ranks], by Zipf's law.
 
-    The numbers in `fields` are `zipf` (0..16, default 0), `seed` (default 0) and `units`
-    (1..2^40, default 4096). Row s is a multinomial draw of `units` units of sender s. The
-    probability of a receiver, which may be the sender itself, is proportional to k **
-    -zipf, where k is its position in a random order of the ranks that is the same for all
-    senders. Equal arguments give the same table. Raises `UsageError` for values outside of
-    their limits; `text`: the complete form, for this error.
+    The numbers in `fields` are `zipf` (0..16, default 0), `seed` (0..2^63 - 1, default 0)
+    and `units` (1..2^40, default 4096). Row s is a multinomial draw of `units` units of
+    sender s. The probability of a receiver, which may be the sender itself, is proportional
+    to k ** -zipf. Here k, from 1 on, is its position in a random order of the ranks that is
+    the same for all senders. Equal arguments give the same table. Raises `UsageError` for
+    values outside of their limits; `text`: the complete form, for this error.
     """
     skew = _number(text, fields, "zipf", 0.0, 0.0, 16.0)
     seed = int(_number(text, fields, "seed", 0, 0, 2**63 - 1))

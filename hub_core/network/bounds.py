@@ -216,10 +216,11 @@ class _Links:
 
     @cached_property
     def _delay_ns(self) -> Float64Array:
-        """Return the minimum latency in ns of a path over each link from a sender to a receiver.
+        """Return the least latency in ns of a path over each link from a sender to a receiver.
 
-        float64[links], the link included; infinite without a path. All ranks send and receive, but
-        only the root sends in a broadcast or scatter, or receives in a reduce or gather.
+        float64[links]. The link is included; the result is infinite without a path. Sender and
+        receiver may be the same rank. All ranks send and receive, except that only the root
+        sends in a broadcast or scatter, or receives in a reduce or gather.
         """
         topology, latency = self.topology, self.topology.latency_ns
         traits, root = self.collective.kind.traits, self.collective.root or 0

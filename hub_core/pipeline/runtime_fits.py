@@ -138,11 +138,13 @@ def _fit(
 ) -> FittedAlgorithm:
     """Return the best form of an algorithm that one of the runtimes executes.
 
-    `variants` yields (form, time in ns, text); forms are considered by ascending time, then
-    number of steps. The runtimes in `chosen` (at least one) are tried in order. The first one
-    that executes any form is used, also if a later one has a faster form; `_choose_variant`
-    chooses among its forms. If no runtime executes any, the `InputError` of the first runtime
-    is raised. Other errors are passed on at once.
+    `variants` is called with the algorithm in its largest units, and yields (form, time in
+    ns, text) for each form. Forms are considered by ascending time, then number of steps.
+
+    The runtimes in `chosen` (at least one) are tried in order. The first one that executes
+    any form is used, even if a later one executes a faster form. `_choose_variant` chooses
+    among its forms. If no runtime executes any, the `InputError` of the first runtime is
+    raised. Any other error is passed on at once, without trying further runtimes.
     """
     rows = sorted(
         variants(in_largest_units(algorithm)), key=lambda row: (row[1], len(row[0].steps))

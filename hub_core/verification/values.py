@@ -121,10 +121,14 @@ class ExactValues:
     ) -> _Array:
         """Return the expected multisets of `cells` output units: uint8[cells, contributions + 1].
 
-        Row i of `rows` belongs to unit `cell[i]`. Column c is the number of times that the unit
-        must contain contribution c; it must not exceed 255. A row with a negative `source_rank`
-        counts once per rank. The last column is the number of all contributions, also of those that
-        no INPUT has; it is at most 255. Units without rows have zeros.
+        A contribution is a unit of an INPUT, numbered by `index`. Row i of `rows` names one
+        (source rank and unit) that the output unit `cell[i]` must contain. A row with a
+        negative `source_rank` names this unit of every rank.
+
+        Column c is the number of times that contribution c is named for the unit. It must not
+        exceed 255, which is not checked. The last column is the number of all names of the
+        unit, 255 meaning 255 or more. It also counts names of contributions that no INPUT has;
+        these have no column. Units without rows have zeros.
         """
         values = np.zeros((cells, self.num_contributions + 1), np.uint8)
         row, contribution = index.expand(rows)

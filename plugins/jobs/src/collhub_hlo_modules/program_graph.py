@@ -1175,8 +1175,11 @@ def _flatten(value: Value) -> tuple[Value, ...]:
 def _fold(opcode: str, operands: Sequence[Value], dtype: str) -> float | None:
     """Compute an operator of two numbers, such as the counter of a loop.
 
-    `dtype`: HLO element type of the result. An integer result outside of its range wraps around,
-    as on a device. None if an operand is no number, and for an unsupported opcode.
+    `operands`: exactly two. The opcodes are add, subtract, multiply, maximum and minimum.
+    The result is None for any other opcode, and if an operand is no number.
+
+    `dtype`: HLO element type of the result. If both operands are integers, the result wraps
+    around in the range of an integer type, as on a device; for `pred` it becomes 0 or 1.
     """
     first, second = operands
     function = _FOLDED.get(opcode)

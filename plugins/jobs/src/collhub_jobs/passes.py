@@ -161,8 +161,10 @@ def _number_pieces(
 def _multiply_edges(edges: Edges, copies: Int64Array, first: Int64Array) -> Edges:
     """Copy the dependencies of nodes to their pieces: (parents, children) as rows of pieces.
 
-    `copies`: number of pieces per node; `first`: row of the first piece per node. Every piece of a
-    child waits for every piece of its parent.
+    `copies`: number of pieces per node. `first`: row of the first piece per node; the
+    pieces of a node are consecutive. Every piece of a child waits for every piece of its
+    parent. The pairs are in the order of `edges`, then of the child's pieces, then of the
+    parent's. A node without pieces loses its dependencies.
     """
     parents, children = edges
     counts = copies[children]

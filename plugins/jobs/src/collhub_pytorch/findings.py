@@ -246,11 +246,16 @@ def _add_waiting(
     meeting: int,
     times: tuple[WaitingTimes, Stragglers],
 ) -> None:
-    """Add the waiting of communication `meeting` to `entry`; `rows`: its nodes on measured ranks.
+    """Add the waiting time of one communication to the sums of its group, in `entry`.
 
-    `entry.measured_count` is raised to the number of measured ranks. Waiting is added only if
-    there are at least two. If one of them is the straggler, one more communication and the
-    waiting that it caused are added to `entry.caused` of its rank.
+    `meeting`: number of the communication. `rows`: its nodes on measured ranks, those with
+    a file of their own. `entry.measured_count` becomes at least the number of these ranks.
+    With fewer than two of them, no more is added. Otherwise:
+
+    - The waiting times of `rows` in ns are added to `entry.waiting_ns`, in which None
+      counts as 0.
+    - If exactly one rank started last, it is the straggler. In `entry.caused` of this rank,
+      the calls grow by 1, and the ns by the waiting that it caused.
     """
     waits, stragglers = times
     count = int(stragglers.measured[meeting])

@@ -195,12 +195,13 @@ def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
 
 
 def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> PlacedPacking:
-    """Build an all-reduce packing: a reduce-scatter up the trees of an all-gather, then down.
+    """Build an all-reduce packing: a reduce-scatter up trees, then an all-gather down.
 
-    The trees are those of `build_every_rank_packing`. Each tree loads its links once
-    downwards and their reverse links once upwards, so the unit is half of that of the
-    all-gather. This requires equal bandwidths in both directions. `bound`: upper bound on
-    the rate of the all-reduce.
+    The trees are those of every rank by `build_every_rank_packing`, without spreading at
+    switches; its errors are passed on. Each tree loads its links once downwards and their
+    reverse links once upwards, so the unit of its weights is half of that of the
+    all-gather. Equal bandwidths in both directions are required and not checked. `bound`:
+    upper bound on the rate of the all-reduce, which replaces that of the all-gather.
     """
     all_gather = build_every_rank_packing(task, task.network, SwitchSpread.NOWHERE)
     return replace(

@@ -402,8 +402,9 @@ def _cut_like_neighbour(
     *,
     is_needed: bool,
 ) -> None:
-    """Give an operation the cut of a neighbour (its division into chunks), in `cuts`, if it
-    fits.
+    """Give an operation the cut (division into chunks) of a neighbour, if it fits.
+
+    The new cut is added to `cuts`.
 
     A cut is added only if all these conditions hold:
 

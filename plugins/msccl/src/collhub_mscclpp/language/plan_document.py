@@ -441,10 +441,14 @@ def _list_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
 def _list_tracked_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
     """Yield (range, is written) for the accesses of an operation that the package tracks.
 
-    The order is that of the package: inner operations, sources, destinations. Only ranges of the
-    operation's own rank are tracked. Not tracked are: operations of switches, sources of `upkt` and
-    `rppkt`, destinations of `cpkt`, and in sums of packets the first source and all destinations
-    except the first.
+    The order is that of the package: first the tracked accesses of the inner operations,
+    then the sources (read), then the destinations (written). These are not tracked:
+
+    - ranges of other ranks
+    - ranges of an operation on a switch channel, except those of its inner operations
+    - sources of `upkt` and `rppkt`, and destinations of `cpkt`
+    - in sums of packets (`repkt`, `respkt`, `recpkt`, `recspkt`) the first source, and all
+      destinations except the first
     """
     for inner in operation.body:
         yield from _list_tracked_accesses(inner)

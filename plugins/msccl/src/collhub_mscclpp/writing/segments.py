@@ -173,11 +173,13 @@ def has_port_offset(work: PlanWork, rank: int, buffer: int) -> bool:
 
 
 def find_containing_range(work: PlanWork, rank: int, buffer: int, index: int) -> tuple[int, int]:
-    """Return where a chunk is in the buffer that begins at the start of its memory allocation.
+    """Return (buffer, index) of a chunk in the buffer at the start of its memory allocation.
 
-    In place, the smaller of input and output is a part of the larger one. The result is (buffer,
-    index). The arguments are returned unchanged if the buffer has no offset, or if the algorithm
-    supports both modes.
+    In place, input and output share an allocation, and the smaller one may begin at an
+    offset inside the larger one. For a chunk of such a smaller buffer, the result is the
+    larger buffer and `index` plus the offset in chunks. The arguments are returned
+    unchanged in all other cases: the buffer has no offset, or the algorithm supports both
+    modes or neither.
     """
     layouts = list(memory_layouts(work))
     if len(layouts) != 1 or not has_port_offset(work, rank, buffer):

@@ -280,11 +280,14 @@ def explain_call(request: CallRequest) -> ExplainedCall:
 
 
 def count_chunks(request: CallRequest, choice: Choice) -> int:
-    """Return the number of chunks that one channel sends for one part of the vector, at least 1.
+    """Return how many chunks one channel sends for one part of the vector, at least 1.
 
-    The vector is divided into parts: one for a broadcast or reduce, and for a tree; one per GPU of
-    a node for `nvls` and `nvls_tree`; one per rank for all other algorithms (blocks of a ring,
-    peers of an all-to-all). The result is size / (parts * channels * bytes of a chunk), rounded up.
+    It is size / (parts x channels x bytes of a chunk), rounded up. The vector is divided
+    into these parts; the first case that applies counts:
+
+    - broadcast, reduce, or the algorithm `tree`: 1
+    - `nvls` and `nvls_tree`: one per GPU of a node
+    - any other algorithm: one per rank (blocks of a ring, peers of an all-to-all)
     """
     communicator = request.communicator
     parts = {

@@ -318,12 +318,13 @@ def _get_simulator_options(choices: GroupChoices) -> dict[str, str]:
 
 
 def _run_one_by_one(wishes: Sequence[GroupWish], times: Sequence[GroupTime]) -> GroupTime:
-    """Return the time at which all groups have ended if they run one after the other.
+    """Return the time at which all groups have finished if they run one after the other.
 
-    They run in the order of their starts, those with equal starts in the order of `wishes`.
-    A group begins at its start, or at the end of the group before it if that is later.
-    `times`: duration of each group. Rounding errors (slacks) add up. Without groups the
-    time is 0.
+    Times are in ns and in ps, which are added separately. `times`: duration of each group.
+    Groups run in the order of their starts (`start_ns`), those with equal starts in the
+    order of `wishes`. A group begins at its start, or when the group before it has
+    finished, if that is later. The rounding errors (`slack_ps`) of all groups add up.
+    Without groups the time is 0.
     """
     total = GroupTime(0, 0)
     for number in sorted(range(len(wishes)), key=lambda number: wishes[number].start_ns):

@@ -327,11 +327,15 @@ def _assign_trees(shares: Shares, share: Int64Array) -> tuple[Int64Array, BoolAr
 def _list_targets(
     wishes: Sequence[GroupWish], shares: Shares, of_tree: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the NPUs that each tree must reach, as row pointers and concatenated entries.
+    """Return the NPUs that each tree must reach: row pointers by tree, and entries.
 
-    If the tree's share has a single target and is no sum (`gathers`), this is the target.
-    Otherwise these are all members of the share's group, in their order. The root of the share
-    is left out, so a row may be empty. `of_tree`: share of every tree; at least one tree.
+    `of_tree`: share of every tree; at least one tree.
+
+    - If the share has a single target (not -1) and is no sum (`gathers`), this is the
+      target.
+    - Otherwise these are all members of the share's group, in their order.
+
+    The root of the share is left out in both cases, so a row may be empty.
     """
     rows = []
     for share in of_tree.tolist():
