@@ -359,10 +359,10 @@ class _Links:
 
     @cached_property
     def _plain_distances(self) -> list[tuple[Float64Array, float]]:
-        """Results of `distances` for links of length 1, then of length 1e9 / bandwidth (s/GB).
+        """Total distances and capacity (see `distances`), by hops and by transfer time.
 
-        Each is (total distance per rank, float64[ranks]; capacity of all links). Empty if the kind
-        of collective is not in `UNICAST`, and if ranks times links exceed `_MAX_DISTANCE_WORK`.
+        The first pair is for links of length 1, the second for length 1e9 / bandwidth (s/GB).
+        Empty if `UNICAST` lacks the kind, or if ranks x links exceed `_MAX_DISTANCE_WORK`.
         """
         topology = self.topology
         is_small = len(self.members) * topology.num_links <= _MAX_DISTANCE_WORK

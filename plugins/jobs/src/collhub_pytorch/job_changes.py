@@ -222,10 +222,13 @@ def _find_late_launches(workload: Workload, meetings: Meetings) -> tuple[BoolArr
 
 
 def _started_by(workload: Workload) -> Int64Array:
-    """Return the row that each node starts: itself, or for a gap the node after it; int64[nodes].
+    """Return the row that each node starts: itself, or for a gap the node after it.
 
-    Gaps are nodes named `GAP` in workloads of this plugin's readers. If several nodes follow a gap,
-    the last edge decides.
+    int64[nodes].
+
+    Gaps are nodes named `GAP`, only in workloads with this plugin's extension. The node
+    after a gap depends on it, by data or control. If there are several, the one with the
+    highest row is returned; if there is none, the gap itself.
     """
     nodes = workload.nodes
     started = np.arange(len(nodes))

@@ -710,14 +710,18 @@ def _promising_variants(
 
 
 def _possible_instances(case: Case) -> Iterator[int]:
-    """Yield the possible numbers of instances (copies of the algorithm) in ascending order:
-    1, 2, 4, ...
+    """Yield the possible numbers of instances (copies of the algorithm), ascending.
 
-    A number is possible if the channels and the thread blocks of all instances are within
-    the channels of the runtime and the thread blocks that run at once on a GPU; 1 is
-    always yielded. Copies of nvls can share channels: their limit is 2 n - 1 if the
-    channels suffice for n. Numbers other than powers of two would divide buffers of usual
-    sizes into parts that runtimes cannot address.
+    They are powers of two: 1, 2, 4, ....
+
+    1 is always yielded. Any other number must meet both limits:
+
+    - Its channels are within those of the runtime. Copies of nvls can share channels: if
+      the channels suffice for n copies, up to 2 n - 1 are possible.
+    - Its thread blocks can all run at once on a GPU.
+
+    Numbers that are no powers of two would divide buffers of usual sizes into parts that
+    runtimes cannot address.
     """
     limit = _channel_limit(case) // _count_channels(case)
     if case.kernel == "nvls":

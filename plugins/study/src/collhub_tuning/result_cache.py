@@ -285,10 +285,11 @@ def collect_versions(registry: Registry) -> dict[str, str]:
 def _sources_digest(name: str) -> str:
     """Return `+` and a digest of a distribution's sources if it is used from a checkout.
 
-    A package counts as used from a checkout if it is not below the folders of installed packages.
-    The digest has 16 hexadecimal digits and covers path and content of all Python files of the
-    package. Otherwise, and if the package is not found, the text is empty. `name`: that of the
-    distribution.
+    `name`: that of the distribution. Its package has the same name with `_` for `-`; that
+    of `collhub` is `hub_core`. The package is used from a checkout if its first folder is
+    not below the folders of installed packages. The digest has 16 hexadecimal digits and
+    covers path and content of all its Python files. Otherwise, and if the package is not
+    found, the text is empty.
     """
     spec = importlib.util.find_spec(_CORE.get(name, name.replace("-", "_")))
     folders = [] if spec is None else [Path(path) for path in spec.submodule_search_locations or ()]

@@ -202,10 +202,13 @@ class _Levels:
     def _compute_oversubscription(self, number: int, speed_gbps: int, ports_above: int) -> int:
         """Return the bandwidth below a switch of tier `number` divided by the bandwidth above it.
 
-        The tier must not be the top tier. `speed_gbps`: speed of a cable below a switch.
-        `ports_above`: number of cables above a switch. Raise `_NoFatTreeError` unless the
-        result is an integer of at least 1, and if cables or switches of a tier differ
-        (`_get_speed`, `_count_ports`).
+        Both are the number of cables on this side of the switch times their speed.
+        `speed_gbps`: speed of a cable below. `ports_above`: number of cables above. The other
+        two values are taken from the network. The tier must not be the top tier.
+
+        Raise `_NoFatTreeError` unless the result is an integer of at least 1, and if the cables
+        above the tier differ in speed or latency, or its switches in the number of cables
+        below.
         """
         faster, _ = self._get_speed(number + 1)
         ports_below = self._count_ports(self._below, number + 1)

@@ -250,9 +250,10 @@ def _generate_patterns(
 ) -> Iterator[tuple[int, ...]]:
     """Yield all possible choices of a node's parents: a tuple with the parent in each tree.
 
-    `weights`: one per tree. A parent is a node with an arc to `node`. Trees with the same
-    parent share that arc, so their weights must fit on its capacity. The choices are in
-    lexicographic order of the arcs. Raise `OverflowError`, at the call, if (arcs into the
+    `weights`: one per tree. A parent is a node with an arc to `node`. A choice is possible
+    if, on each of these arcs, the weights of the trees that use it add up to at most its
+    capacity. The first tree changes slowest, and parents are in the order of their arcs.
+    Without an arc there is no choice. Raise `OverflowError`, at the call, if (arcs into the
     node) ** (trees) exceeds `_MAX_PATTERNS`.
     """
     arcs = np.flatnonzero(graph.destination == node)

@@ -59,12 +59,17 @@ def _generate_front_packings(
     total: int,
     bound: RateBound,
 ) -> Iterator[PlacedPacking]:
-    """Yield the packings of `find_tree_front`, for a network in which all nodes are ranks.
+    """Yield packings with the fewest trees, by ascending number of trees.
 
-    They are in its order: more trees and less depth. `total`: sum of the weights of a
-    packing's trees. The search starts with an arborescence packing of the seeds of the
-    task. Each packing has `bound`, and the proved minimum number of trees with its reason.
-    Raise the errors of `find_tree_front`.
+    Each has less depth than the one before.
+
+    They are the results of `find_tree_front`, which starts from an arborescence packing
+    with the seeds of the task. If the task has a maximum depth, there is one packing. All
+    nodes of the network must be ranks. `total`: sum of the weights of a packing's trees.
+
+    Each packing has `bound`, and the proved minimum number of trees with its reason. The
+    errors of the search, such as `InputError` (`depth`), are raised at the first step of
+    the iteration.
     """
     graph = network.graph
     known = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)

@@ -207,9 +207,10 @@ class _StatementInference:
     def _get_parent_values(self, row: int) -> list[tuple[str, Shape | None]]:
         """Return name and shape of the value of each parent of a node, in the stored order.
 
-        A parent is a node whose data this node reads; a repeated parent is repeated. The shape
-        is None if it is unknown. Raise `InputError` at the node if the statement of a parent
-        has no operations.
+        A parent is a node whose data this node reads; a repeated parent is repeated. Its value
+        is the result of the last operation of its statement. The shape is None if it is
+        unknown: the statement was recorded in the workload, or no shape could be inferred.
+        Raise `InputError` at the node for the first parent whose statement has no operations.
         """
         parents = _parents(self.workload, row)
         without_value = [parent for parent in parents if parent not in self.value]

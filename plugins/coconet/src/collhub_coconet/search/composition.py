@@ -202,11 +202,16 @@ def _simulate(
     bindings: Sequence[Binding],
     simulation: Simulation,
 ) -> list[float] | str:
-    """Simulate the program at every size with the means of the selected candidates.
+    """Simulate a program at every size with the means chosen for its communications.
 
-    `whole`: the entire program, assembled from the candidates of `selection`. Return the
-    seconds in the order of `bindings`. If a size cannot be simulated, return the reason as
-    text at once.
+    Means are the algorithm, protocol and chunks of a communication. Those of the size are
+    taken from the candidates in `selection`; `origins` has, for each operation of the
+    program, the operation of a part from which it was copied. `whole`: the entire program,
+    assembled from parts.
+
+    Return the seconds in the order of `bindings`, one per size. If the means or the network
+    do not fit at a size, return the reason as text at once. Raise `HubError` for any other
+    failure of the simulation.
     """
     times = []
     for size_index, binding in enumerate(bindings):

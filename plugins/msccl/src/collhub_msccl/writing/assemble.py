@@ -64,9 +64,13 @@ class Attempt:
         return has_too_many_elements(self.draft, fused, limits)
 
     def compute_digest(self) -> bytes:
-        """Return a digest of everything on which the program depends; cost: linear in rows.
+        """Return a digest of all that determines the program of this attempt, as 32 bytes.
 
-        Attempts with equal digests have the same program, or fail for the same reason.
+        It covers the steps and their dependencies, the assignment to thread blocks, the pairs
+        to join (or, if they are not decided, whether receives are fused and reductions merged),
+        and whether blocks may be cut and are new. `is_enough` and `limits_time` do not count,
+        since they do not change the program. Attempts with equal digests have the same program,
+        or fail for the same reason. Cost: linear in rows.
         """
         draft, lanes, joined = self.draft, self.lanes, self.joined
         # Given pairs replace the search for fusable pairs.

@@ -108,17 +108,18 @@ class Pipelining:
     ) -> Pipelining:
         """Prepare to schedule a collective on weighted trees; its rank r runs on NPU `members[r]`.
 
-        All-gather and reduce-scatter divide the share of a rank by the weights of the trees rooted
-        at its NPU. All other kinds divide every share by the weights of all trees. Reductions run
-        against the direction of the trees. `paths`: for each tree, the links to a child from its
-        parent, by child; used in reverse on the way up. All other messages use `Topology.routes`,
-        as simulators do. Other NPUs relay if a tree needs them. The units are chosen by `schedule`.
+        An all-gather or reduce-scatter divides the share of a rank by the weights of the trees
+        rooted at its NPU, any other kind by those of all trees. Reductions run against the
+        direction of the trees. `paths`: for each tree, the links from the parent, by child;
+        without it messages use `Topology.routes`. NPUs that are no members only relay.
 
-        Raise `InputError`: `trees-unsuitable` for a collective that cannot run on trees;
-        `tree-root` without a tree, for an all-gather or reduce-scatter if a rank has no tree or a
-        tree has a root that is no member, and for a tree with another root than the collective;
-        `tree-does-not-span` for a tree that does not reach a member. Raise `KeyError` if a link of
-        `paths` has no reverse link and a message needs it.
+        Raise `InputError` in these cases, and `KeyError` if a needed link of `paths` has no
+        reverse link:
+
+        - `trees-unsuitable`: the collective cannot run on trees.
+        - `tree-root`: there is no tree, or a tree has another root than the collective. For an
+          all-gather or reduce-scatter, a rank has no tree, or a root is no member.
+        - `tree-does-not-span`: a tree does not reach a member.
         """
         streams = tuple(generate_streams(trees, collective, np.asarray(members, np.int64)))
         prepared = cls.of_streams(topology, streams, collective, collective_bytes, occupancy)

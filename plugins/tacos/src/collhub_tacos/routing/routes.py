@@ -110,12 +110,16 @@ class RoutePlan(ColumnTable):
     ) -> LinkSchedule:
         """Return the schedule in which transfers with smaller `rank` have priority on their link.
 
-        `rank`: int64[transfers]. Every transfer waits for its parent, which brings its chunk. With
-        `is_fixed`, every link sends strictly in this order. Otherwise a free link sends, of its
-        available transfers, the one with the shortest expected waiting time at switches, then the
-        smallest rank. On networks with switches the start times are then computed again with the
-        resulting order fixed. Raise `InputError` (`schedule-acausal`) with `is_fixed` if the order
-        makes transfers wait for each other.
+        `rank`: int64[transfers], a permutation of 0, 1, .... Every transfer waits for its
+        parent, which brings its chunk.
+
+        - With `is_fixed`, every link sends strictly in this order. Raise `InputError`
+          (`schedule-acausal`) if transfers then wait for each other.
+        - Otherwise a free link sends, of its available transfers, the one with the shortest
+          expected waiting time at switches, then the smallest rank.
+
+        On networks with switches, the start times are then computed again with the resulting
+        order fixed, in both cases.
         """
         network = self.network
         # Each transfer waits for one arrival, that of its parent.
