@@ -141,11 +141,12 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
 
 @lru_cache(maxsize=2)
 def matched_messages(steps: StepTable) -> Messages:
-    """Match every send with its receive, per (source, destination, channel) in the order of rows.
+    """Match the k-th send of each connection with its k-th receive, in the order of rows.
 
-    Sends and receives without a partner are the lonely rows of the result. Steps whose peer is not
-    a rank or is the rank itself are not in the result at all. The columns are read-only. The
-    results of the last two tables are cached, by identity of the table.
+    A connection is a source, a destination and a channel. Pairs ascend by the row of the
+    send. Sends and receives without a partner are the lonely rows of the result. Steps whose
+    peer is not a rank, or is the rank itself, are left out completely. The columns are
+    read-only. The results for the last two tables are cached, by identity of the table.
     """
     is_message, outside, is_to_self = _judge_peers(steps)
     rows = np.flatnonzero(is_message & ~outside & ~is_to_self)

@@ -163,10 +163,14 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
 def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
     """Return the formats of algorithms and workloads that an input may have, sorted by name.
 
-    Only formats whose layout (file, folder, ranks) suits the input are considered: those whose
-    signature is in the first 4096 bytes (of JSON: its schema `collhub/...` or all but `extensions`,
-    see `scan_json_head`), otherwise those with the suffix of the first file's name (case is
-    ignored, folder formats have none). Empty if none has either.
+    Only formats whose layout (file, folder, ranks) suits the input are considered.
+
+    1. The result has all formats whose signature, a regular expression, occurs in the first
+       4096 bytes. In JSON with a schema `collhub/...`, only this schema is searched. In other
+       JSON, the outermost `extensions` is not searched.
+    2. If there are none, it has all formats with the suffix of the first file's name. Case is
+       ignored. Formats of folders have no suffix.
+    3. Otherwise it is empty.
     """
     formats = {
         provided.offer.format.name: provided.offer.format

@@ -59,21 +59,21 @@ def discover(
     environment: Mapping[str, str] | None = None,
     admission: Admission = lambda plugin: None,
 ) -> Registry:
-    """Load the core's offers and every installed plugin, and return the registry.
+    """Load the core's offers and every installed plugin; return the registry.
 
-    The registry contains the core, then all installed plugins, ordered by name and
-    distribution. A failing plugin raises no error; the failure is its status. A plugin is
-    not imported and has a status with the reason if:
+    It has the core, then all plugins by name and distribution. A plugin that fails raises no
+    error; the failure is its status. The first rule that applies excludes a plugin from
+    import:
 
-    - `use_plugins` is False: DISABLED, for all plugins
-    - its name or its distribution is in `disabled` or in the variable
-      `COLLHUB_DISABLE_PLUGINS` (names separated by commas) of `environment`, by default
-      the environment of the process: DISABLED
-    - `admission`, which is called right before an import, returns a reason: BROKEN
+    - DISABLED: `use_plugins` is False, or its name or distribution is in `disabled` or,
+      separated by commas, in `COLLHUB_DISABLE_PLUGINS` of `environment` (None: that of the
+      process).
+    - BROKEN: another plugin or the core has its name.
+    - BROKEN: `admission`, called right before an import, returns a reason.
 
-    Raise `UsageError` (`unknown-plugin`) for a name in `disabled` that no plugin or distribution
-    has, also if `use_plugins` is False. Unknown names in the variable are ignored. Ctrl-C during an
-    import raises a `KeyboardInterrupt` whose text names the plugin.
+    Raises `UsageError` (`unknown-plugin`) for a name in `disabled` that is not installed;
+    unknown names in the variable are ignored. Ctrl-C during an import raises
+    `KeyboardInterrupt` with the plugin.
     """
     candidates = _sort_candidates()
     _check_names(disabled, candidates)

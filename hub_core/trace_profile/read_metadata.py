@@ -270,12 +270,13 @@ def _read_contract(ranks: Sequence[RankProfile]) -> CustomContract:
 def _read_expected(first: RankProfile, num_ranks: int) -> Contributions:
     """Return the required contents of OUTPUT of a custom collective, in the order of the file.
 
-    They are read from the metadata attributes `expected_*` of rank 0 (`first`), one list
-    per column of `CONTRACT_COLUMNS`. A source rank of -1 means all ranks. Raise
-    `InputError` for a missing column (`missing-metadata`), and with the code
-    `invalid-metadata` for columns of different lengths, for ranks that do not exist, and
-    for offsets and units outside 0..2^62 - 1. The sizes of the buffers are not considered
-    here, but by the model.
+    They are the lists in the metadata attributes `expected_*` of rank 0 (`first`), one per
+    column of `CONTRACT_COLUMNS`. They may be empty. A source rank of -1 means all ranks.
+    Sizes of the buffers are not checked. Raises `InputError`:
+
+    - `missing-metadata`: a column is missing
+    - `invalid-metadata`: columns of different lengths, a rank that does not exist, or an
+      offset or unit outside 0..2^62 - 1
     """
     columns = {name: first.integers(f"expected_{name}") for name in CONTRACT_COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:

@@ -146,19 +146,20 @@ class Run:
     origin: Time = 0
 
     def ready(self, operation: Operation) -> Time | None:
-        """Return the time from which a pass has its input; None if it waits for another pass.
+        """Return the time from which a pass has its input; None if it still waits for another pass.
 
-        - A weight gradient waits until its input gradient is finished; the time is `origin`, the
-          start of the run.
-        - Another pass waits until the result of its neighbour stage has arrived, and the time is
-          this arrival: from the previous stage for a forward pass, from the next stage for an input
-          gradient or backward pass. Without such a stage the time is `origin`.
-        - It also waits until these passes of the same stage are finished: its forward pass (for an
-          input gradient or backward pass), and the slice of the microbatch before it (backward:
-          after it).
+        `origin` is the start of the run. A weight gradient is ready at `origin` if its input
+        gradient is finished. Any other pass needs all of these:
 
-        The end times of passes of the same stage do not count in the result, because the device
-        runs one pass at a time.
+        - Its forward pass on the same stage is finished, if it is a backward pass or input
+          gradient.
+        - The slice of the microbatch that runs before it on this stage is finished. Slices run in
+          ascending order in forward passes, in descending order otherwise.
+        - The result of the neighbour stage has arrived: of the stage before for a forward pass,
+          of the stage after otherwise. This arrival is the time, or `origin` without such a
+          stage.
+
+        The times at which passes of the same stage end do not count in the result.
         """
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:

@@ -22,12 +22,13 @@ class MachineOptions:
 def work_of(machine: MachineOptions, operations: int, touched: int) -> dict[str, int]:
     """Return the columns `operations` and `bytes` of a computation, and its duration if known.
 
-    `operations`: number of floating-point operations; `touched`: bytes of memory that are read or
-    written. Both are returned unchanged. If `machine.tflops` is 0, the result has only these two.
+    `operations`: number of floating-point operations. `touched`: bytes of memory that are
+    read or written. Both are returned unchanged. If `machine.tflops` is 0, the result has
+    only these two.
 
-    Otherwise it also has `duration_ns`, the maximum of two times: operations / (tflops * 1e12) and
-    touched / `memory_bandwidth`, in ns. This maximum is rounded (half to even) to an integer, and
-    is at least 1, also for 0 operations and 0 bytes.
+    Otherwise it also has `duration_ns`, the larger of two times: operations at `tflops` *
+    1e12 per second, and bytes at `memory_bandwidth` bytes per second. It is rounded to an
+    integer, halves to even, and is at least 1, also without any work.
     """
     work = {"operations": operations, "bytes": touched}
     if machine.tflops:

@@ -435,10 +435,14 @@ def _build_exact_values(
 ) -> list[dict[str, str]]:
     """Return the annotations of a link: its exact bandwidth and latency, and its plane.
 
-    Each is an object with `attribute` and `value`. The values are in bytes/s and s, as the
-    shortest text that gives the same float. A value with at most 15 significant digits is
-    omitted, because conversion to GB/s and ns does not change it. Plane 0 is omitted. The
-    list may be empty.
+    Each is an object with `attribute` and `value`, both texts. They are in this order:
+
+    - `collhub-bandwidth-bytes-per-s` and `collhub-latency-s`: the shortest text that gives
+      the same float. Each is omitted if its number has at most 15 significant digits, because
+      conversion to GB/s and ns then does not change it.
+    - `collhub-plane`: omitted for plane 0.
+
+    The list may be empty.
     """
     values = {}
     # Up to this number of digits, a double survives the conversion to decimal text in any unit.

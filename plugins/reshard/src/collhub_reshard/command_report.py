@@ -275,10 +275,12 @@ def _describe_status(plan: ReshardPlan) -> str:
 
 
 def _describe_layout(lowered: Lowered) -> str:
-    """Describe the layout of the buffers: its kind, then either its copies or its padding.
+    """Describe the layout of the buffers in one text: its kind, then its copies or its padding.
 
-    With copies, their number and bytes are stated, and padding is not. Without copies, the text
-    says "no copies", followed by the bytes of padding if there are any.
+    - With copies: `KIND, N copies of SIZE before and after the messages`. SIZE is the size of
+      all copies together. Padding is not mentioned.
+    - Without copies: `KIND, no copies`, followed by `, SIZE of padding` unless this is 0
+      bytes.
     """
     layout = lowered.layout
     if lowered.copies:

@@ -339,11 +339,12 @@ def _assign_long_slots(
 def _assign_adjacent(
     rank: Int64Array, level: Int64Array, count: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Place slots that one rank uses in one level next to each other, from offset 0.
+    """Place slots that one rank uses in one level next to each other; return their bounds.
 
-    All arguments are by slot; `count` is its number of blocks. Slots of a rank and level keep the
-    given order; those of different levels may overlap. Returns start and end of every slot in
-    blocks.
+    All arguments are by slot: its rank, its level, and its number of blocks. The slots of
+    each pair (rank, level) are placed in the given order without gaps, the first at offset 0.
+    So slots of different levels or ranks may overlap. Returns the start and the end
+    (exclusive) of every slot in blocks, by slot.
     """
     # One running sum over all groups, from which each group's origin is subtracted.
     order = np.lexsort((level, rank))

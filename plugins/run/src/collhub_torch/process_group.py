@@ -334,9 +334,13 @@ class CollhubGroup(_ProcessGroup):
     ) -> FinishedWork:
         """Run a call with the loaded algorithm; return torch's handle of the work.
 
-        The result is written to `target`. On the CPU the work is finished at return. On a GPU it
-        runs after all previous work of the caller, concurrently with later work, until the handle
-        is waited for. An operator without a name in NCCL counts as a sum.
+        The result is written to `target`, which is also the value of the handle. `op`: operator
+        of a reduction; one without a name in NCCL counts as a sum. Errors of the session are
+        raised.
+
+        - CPU: the work is finished at return.
+        - CUDA: it is only enqueued. It runs after all previous work of the caller, concurrently
+          with later work. Waiting for the handle makes later work of the waiting stream wait.
         """
         count = self._shape.count(source, self.size())
         name = op_name(op) or "sum"

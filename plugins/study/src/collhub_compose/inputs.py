@@ -35,11 +35,16 @@ _OPTION = "composition"
 def build_provenance(operation: str, parts: Sequence[Algorithm], *arguments: object) -> Provenance:
     """Build the provenance of an operation, with the expression that a user can type again.
 
-    The expression is `operation(parts, arguments)`, for example `replicate(sequential(a.xml,
-    b.xml), 2)`. A part that was not composed appears by its file name, or by the kind of its
-    collective if it has no file. If all parts have the same source file and digest, these
-    are the source, also if both are empty. Otherwise the source is the distinct names of the
-    parts in their order, joined by " + ", without a digest. There must be a part.
+    The option `composition` has this expression, `operation(PARTS, ARGUMENTS)`, for example
+    `replicate(sequential(a.xml, b.xml), 2)`. A composed part appears by its own expression,
+    any other part by its file name, or by the kind of its collective if it has no file.
+
+    - If all parts have the same source file and digest, these are the source. Both may be
+      empty.
+    - Otherwise the source is the file names (else kinds) of the parts in their order, each
+      once, joined by ` + `. The digest is empty.
+
+    Raises `IndexError` without parts.
     """
     # An expression that a user can type again: replicate(sequential(a.xml, b.xml), 2).
     words = [_describe_expression(part) for part in parts]

@@ -113,10 +113,11 @@ def _compute_bends(
 
 
 def _count_nodes_passed(places: Points, source: Int64Array, destination: Int64Array) -> Int64Array:
-    """Return the number of nodes nearer than `_CLEARANCE` to each straight line: int64[lines].
+    """Return how many nodes are too close to each straight line: int64[lines].
 
-    The end nodes of a line do not count. Every line is compared with every node, in blocks of lines
-    that limit the memory.
+    `places`: positions of all nodes in pixels, at least one. `source`, `destination`: end
+    nodes of each line, by index. A node counts if its distance from the line between its two
+    ends is below 17 pixels (`_CLEARANCE`). The two end nodes of a line do not count.
     """
     # Compares every line with every node: a spatial index would be faster only for pictures that
     # are too large to read. Blocks of lines limit the memory of the table of distances.

@@ -141,7 +141,8 @@ class MeasuredFiles:
         """Return one line with the number of ignored measurements, in total and per reason.
 
         For example `5 measurements ignored: 3 of other collectives, 2 of other sizes`, in the
-        order of `ignored`. It is "" if none is ignored.
+        order of `ignored`. A total of 1 is followed by `measurement`. It is "" if none is
+        ignored.
         """
         if not self.ignored:
             return ""

@@ -373,7 +373,9 @@ class TunedCollective:
     def ratio(self, algorithm: str, size: int) -> float | None:
         """Return the time of an algorithm at a size in bytes, divided by the lower bound there.
 
-        None if there is no measurement of this name and size, or no time or bound in ps.
+        The result is at least 1. Of several measurements of this name and size, the first counts.
+        None without a measurement, if its time or the bound is missing or 0, or if the time is
+        below the bound.
         """
         ratios = (
             self.outcome.ratio(measured)

@@ -72,14 +72,17 @@ def all_gather_trees(
 ) -> MultirootPacking:
     """Pack trees for an all-gather at the best rate x.
 
-    Every node v sends `weights[v]` * x to all other nodes. x is `all_gather_rate`; `weights` None
-    means 1 for each. With 1 / x = a / b, capacities are multiplied by a / g, and a node sends b / g
-    per unit of its weight; g is the greatest common divisor of b and all capacities, so these are
-    the smallest integers. Switches are replaced by direct links (`without_switches`, with
-    `spread`). Packings are computed in `seeds` random orders (at least one), from the number
-    `first_seed` on. The one with the fewest trees is returned, of several the one with the
-    smallest sum of weight times depth. Raises the `InputError`s of `all_gather_rate` and
-    `without_switches`.
+    Every node v sends `weights[v]` * x to all other nodes. x is `all_gather_rate`; `weights`
+    None means 1 for each. The numbers are scaled to the smallest integers. For 1 / x = a / b,
+    let g be the greatest common divisor of b and all capacities. Capacities are multiplied by
+    a / g, and a node sends b / g per unit of its weight.
+
+    Switches are then replaced by direct links, as `spread` selects. Packings are computed for
+    `seeds` random orders (at least one), numbered from `first_seed`. The one with the fewest
+    trees is returned; of several the one with the smallest sum of weight times depth, then
+    the first.
+
+    Raises the `InputError`s of `all_gather_rate` and of the removal of switches.
     """
     share = to_weight_array(graph, weights)
     rate = all_gather_rate(graph, weights)

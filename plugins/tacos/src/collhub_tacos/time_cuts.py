@@ -124,13 +124,18 @@ class TimeCuts:
         ]
 
     def _delay_by_distance(self, nodes: BoolArray, heads: Int64Array, crossed_ps: int) -> TimeCut:
-        """Return the cut of the set `nodes`, which the last message can have left at `crossed_ps`.
+        """Return the cut in time of the set `nodes`, whose last message can have left at
+        `crossed_ps`.
 
-        `nodes`: bool[nodes]. `heads`: int64, the nodes to which links out of the set lead. Nodes of
-        the set are on the far side from 0 on, all other nodes from `crossed_ps` on. If all data
-        that leave the set must reach every member outside (all-gather, broadcast, all-reduce) and
-        `crossed_ps` is not 0, the other nodes are later by their distance from the nearest head,
-        but no node later than the last member.
+        `nodes`: bool[nodes]. `heads`: int64, the nodes to which links out of the set lead; at
+        least one. The result gives each node the time in ps from which it is on the far side:
+
+        - Nodes of the set: 0.
+        - Other nodes: `crossed_ps`, if it is 0, or if the collective is not an all-gather, a
+          broadcast or an all-reduce. In these, all data must reach each member outside of the
+          set.
+        - Otherwise `crossed_ps` plus the distance in ps from the nearest head, but at most the
+          latest such time of a member of the collective.
         """
         since = np.where(nodes, 0, crossed_ps)
         is_to_each = self._demand.collective.kind in _TO_EACH

@@ -108,10 +108,10 @@ class FolderFiles:
     def texts(self, *suffixes: str) -> Iterator[tuple[str, bytes]]:
         """Yield (path in the folder, content) of the files whose names have one of the suffixes.
 
-        They are sorted by depth, then by path; only the first `_MOST_TEXTS` (64) of them are
-        considered. Empty files and files above `LONGEST_TEXT` bytes are skipped. A file of
-        unknown size is loaded, whatever its length. Suffixes are case-sensitive; without
-        suffixes there are no files.
+        Suffixes are case-sensitive; without suffixes there are no files. The files are sorted by
+        depth of their folder, then by path. Only the first 64 of them (`_MOST_TEXTS`) are
+        considered. Of these, empty files and files above `LONGEST_TEXT` bytes (1 MiB) are
+        skipped, but still count. A file of unknown size is loaded, even if it is empty or longer.
         """
         names = [name for name in self.files if name.endswith(suffixes)]
         names.sort(key=lambda name: (name.count("/"), name))

@@ -306,9 +306,10 @@ def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> lis
 def _are_within_tolerance(parts: Sequence[Fraction], shares: Sequence[float]) -> bool:
     """Return whether every fraction differs from its share by at most 1/400 of the share.
 
-    The limit (`_TOLERANCE`) is relative to the share, which is first divided by the sum of
-    all shares. A share of 0 needs a fraction of 0. Without shares the result is True. Raise
-    `ValueError` for lists of different lengths.
+    Shares are first divided by their sum, so that they add up to 1. A difference of exactly
+    1/400 of the share is accepted. A share of 0 needs a fraction of 0, but if all shares are
+    0 every fraction is accepted. Without shares the result is True. `ValueError` is raised
+    for lists of different lengths.
     """
     total = sum(shares)
     differences = [abs(part * total - share) for part, share in zip(parts, shares, strict=True)]

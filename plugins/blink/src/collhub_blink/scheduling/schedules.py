@@ -414,7 +414,8 @@ class _ChunkLimits:
 
         True if all of these hold; equality is allowed:
 
-        - All trees together have at most `max_messages` messages.
+        - All trees together have at most `max_messages` messages. A tree has its chunks times
+          `operations[t]`, the messages of one chunk.
         - No share has more than `max_chunks` chunks on all of its trees (None: no limit). A share
           is one of the equal parts of the data, such as the data of one rank.
         - Each tree in `most_of_tree` has at most that number of chunks.

@@ -421,9 +421,10 @@ def collect_versions(contents: Contents) -> dict[tuple[int, int], int]:
 def collect_results(contents: Contents) -> dict[int, list[tuple[int, int]]]:
     """Map each node to the units of the result that it completes, as (unit, address) pairs.
 
-    `unit` is a unit of the full buffer; `address` is a cell of an OUTPUT in the memory of
-    all ranks. A node completes an address if it is the last one that writes it. Pairs of a
-    node are in ascending order of addresses. Addresses that no node writes are left out.
+    `unit` is a unit of the full buffer; `address` is a cell of an OUTPUT in the memory of all
+    ranks. A node completes an address if it is the last one that writes it. Pairs of a node
+    are in ascending order of addresses. Addresses that no node writes are left out, and nodes
+    that complete no address have no entry.
     """
     results: dict[int, list[tuple[int, int]]] = {}
     columns = (contents.give_node, contents.give_unit, contents.give_address)
@@ -438,11 +439,15 @@ def _read_operand(
 ) -> Array:
     """Read one operand of an operation on a rank, at given elements of the result.
 
-    `elements`: flat row-major indices into the complete result. A named operand is broadcast to
-    the shape of the result; its values at these indices are returned as a new flat array. A
-    number is returned as an array without dimensions. Its type is that of the operation's first
-    named operand; the condition of a Select does not count. At least one operand must be named.
-    Raise `InputError` (`not-there`) if an element is not available on the rank.
+    `elements`: indices into the complete result in row-major order. The kind of operand
+    decides:
+
+    - A name: the value is broadcast to the shape of the result. A new flat array has its
+      values at `elements`, in this order. Raises `InputError` (`not-there`) if one of them is
+      not available on the rank.
+    - A number: it is returned as an array without dimensions. Its type is that of the
+      operation's first named operand. The condition of a Select does not count. At least one
+      operand that counts must be a name.
     """
     types = values.program.types
     if not isinstance(operand, str):

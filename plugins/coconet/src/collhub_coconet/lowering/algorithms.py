@@ -178,11 +178,14 @@ class Algorithms:
     def contents(self, call: Call, choice: Choice) -> Contents:
         """Return the chosen algorithm for a call as nodes, with the units they read and write.
 
-        A call is one piece of a collective, with its kind, members, root and bytes. Of
-        `choice`, only the algorithm and its options count. Equal calls with equal choices share
-        one cached result; a given algorithm object is recognized by identity. Raise `HubError`
-        for an algorithm that does not fit the call, is incorrect, or whose units are unknown
-        (`_find_algorithm`, `build_contents`).
+        A call is one piece of a collective, with its kind, members, root and bytes. The algorithm
+        of `choice` is a file name, the name of a synthesizer, or an algorithm object. Only it and
+        its options count. Equal calls with equal choices share one cached result; algorithm
+        objects are compared by identity.
+
+        Raises `InputError` for a file or object that does not perform the call, and `HubError`
+        for an incorrect algorithm or one whose units are unknown. Errors of reading and
+        synthesizing pass through.
         """
         algorithm = choice.algorithm
         identity = algorithm if isinstance(algorithm, str) else id(algorithm)

@@ -165,10 +165,10 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
 def _find_axis(program: Program, name: str) -> int:
     """Return the position of the mesh axis along which the uses of a state slice it.
 
-    The readers of the state are examined in program order. Each one gives an operation: for
-    an Update the operation that computes its new value, otherwise the reader itself. The
-    first of these operations that is a Slice or an AllGather decides: the result is the
-    first of its axes in the order of the mesh. Without such an operation, the result is 0.
+    The operations that read the state are examined in program order. An Update is replaced by
+    the operation that computes its new value, if there is one. The first Slice or AllGather
+    among them decides: the result is the lowest position of its mesh axes. Without one it is
+    0.
     """
     for reader in program.readers.get(name, ()):
         source = reader

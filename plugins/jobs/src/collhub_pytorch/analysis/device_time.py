@@ -156,7 +156,9 @@ def _length(intervals: Intervals) -> int:
 def _measure_overlap_ns(first: Intervals, second: Intervals) -> int:
     """Return the time in ns during which an interval of each of both sets is active.
 
-    The intervals of one set must be disjoint.
+    Each set is an array of starts and one of ends, in ns. The intervals of one set must be
+    disjoint, in any order. Intervals that only touch have no overlap. The result is 0 if a
+    set is empty.
     """
     starts, ends = np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
     moments = np.concatenate([starts, ends])

@@ -338,10 +338,12 @@ def _host_calls(
 def _device_library_spans(events: RankEvents) -> list[Span]:
     """Select one annotation per collective of a device library, ordered by thread and start.
 
-    A file may annotate one collective by several nested spans; the outermost one is
-    selected. If it has no group name, the first inner one (by start) with a group name is
-    selected instead. A span that starts before the end of the outermost one counts as
-    nested, even if it ends later.
+    Annotations of the host are ignored. A file may annotate one collective by several nested
+    spans of a thread. A span is nested if it starts before the outermost span ends, even if
+    it ends later. Of equal starts, the span that ends last is the outermost.
+
+    The outermost span is selected. If it has no group name, the first nested span (by start)
+    with a group name replaces it in the result; the end of the outermost span still counts.
     """
     spans = [span for span in events.spans if not span.is_of_host]
     spans.sort(key=lambda one: (one.thread, one.start, -one.end))

@@ -89,16 +89,16 @@ def iterate_faithful_attempts(task: WritingTask, full: StepDraft) -> Iterator[At
 def iterate_new_attempts(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
     """Yield attempts with new thread blocks, in the order in which they should be tried.
 
-    - list scheduling with the FIFO capacity of the protocol
-    - the assignment of MSCCLang's public compiler, only if the task requests no number of channels
-      and the draft has at most `MAX_ROWS_FOR_ALL_ATTEMPTS` rows
-    - one thread block for several connections of a rank (`iterate_joined_attempts`)
-    - list scheduling with a capacity of one message
-    - `iterate_joined_attempts` with `is_tight`, with merging of reductions; if there are any
-      reductions, also without it
+    Each attempt is built when it is requested. A step of this list may give several attempts:
 
-    Each attempt is built when it is requested. Both list schedules use the same blocks and
-    channels, which are chosen once.
+    1. List scheduling, where a connection can hold as many messages as the protocol's FIFO.
+    2. The assignment of MSCCLang's public compiler: only if the task requests no number of
+       channels and the draft has at most `MAX_ROWS_FOR_ALL_ATTEMPTS` rows.
+    3. One thread block for several connections of a rank, with merging of reductions.
+    4. List scheduling where a connection holds one message, with the blocks and channels of
+       step 1.
+    5. Step 3 with more connections per block (`is_tight`).
+    6. Step 5 without merging, only if the draft has reductions.
     """
     placed = tee(_iterate_placed_steps(task, draft))
     yield from _iterate_distributed(placed[0], FIFO_CAPACITY[task.protocol])

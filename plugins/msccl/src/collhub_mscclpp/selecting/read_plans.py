@@ -224,13 +224,17 @@ def _list_buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[t
 
 
 def _find_buffer_refusal(plan: Plan, input_bytes: int, output_bytes: int) -> str | None:
-    """Return why the executor refuses a call with these buffer sizes in bytes; None if it does not.
+    """Return why the executor refuses a call with these buffer sizes in bytes; None if it does
+    not.
 
-    On every rank, each buffer size must be a multiple of the alignment times the chunks of
-    the rank's buffer (of which the plan must have at least 1). Then the output of an
-    all-gather, otherwise the input, must be within the plan's minimum and maximum size,
-    both included. The result is the text for the first violated rule. Source:
-    `checkMessageSize`.
+    The text describes the first violated rule (source: `checkMessageSize`):
+
+    1. By rank, first the input, then the output: its size must be a multiple of the plan's
+       alignment times the chunks of the rank's buffer.
+    2. The output of an all-gather, otherwise the input, must be within the plan's minimum and
+       maximum size, both included.
+
+    A buffer with 0 chunks or an alignment of 0 raises `ZeroDivisionError`.
     """
     header = plan.header
     for gpu in plan.gpus:

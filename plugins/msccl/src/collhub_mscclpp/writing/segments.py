@@ -227,9 +227,14 @@ class Segment:
     def has_room(self, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
         """Return whether a thread block of the plan has room for one more operation.
 
-        Room for a signal at the begin and for the end of the block is reserved. `channels`,
-        `buffers`: channels and remote buffers of the operation; those that the block already lists
-        need no room. Without a channel type only the number of operations counts.
+        True if the limits of a block are kept with the new operation:
+
+        - Operations: three more places are reserved, one for a signal at the begin and two for
+          the end of the block.
+        - Channels and remote buffers of type `channel_type`: at most 16 each. Those of the
+          operation that the block already lists need no room.
+
+        If `channel_type` is "", only the number of operations counts.
         """
         if self.count_operations() + 2 + _ENDING > MOST_OPERATIONS:
             return False

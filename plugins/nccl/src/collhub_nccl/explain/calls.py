@@ -367,11 +367,14 @@ def _excluding_settings(costed: Sequence[CostedAlternative]) -> str:
 
 
 def _describe_default(request: CallRequest, choice: Choice) -> list[str]:
-    """Return a note about NCCL's choice without settings and tuner, if it differs from `choice`.
+    """Return a note about NCCL's choice without settings and tuner rules, if it differs from
+    `choice`.
 
-    The list has one text or none. The note gives algorithm, protocol, number of channels, and
-    NCCL's time in us. Choices that differ only in their channels differ too. The list is empty if
-    both are equal, or if NCCL makes no choice or has no time without the settings.
+    The note is one text with algorithm, protocol, number of channels, and the time in us with
+    two decimals by NCCL's cost model. The result is an empty list if:
+
+    - NCCL makes no choice without the settings, or the choice has no time.
+    - Algorithm, protocol, channels and all other members of both choices are equal.
     """
     default = explain_call(replace(request, settings=NO_SETTINGS, rules=None))
     plain = default.choice

@@ -548,8 +548,9 @@ class _Row:
     def _refuse_cell(self, column: int, cell: str) -> NoReturn:
         """Raise `InputError` (`invalid-nvidia-smi`) for an invalid cell, at the line of the row.
 
-        The message has both devices, the first 40 characters of the cell, and the valid relations;
-        for a state of access, it names the command that prints such a matrix.
+        If the cell is a state of access, such as `OK` or `NS`, the message gives it and the
+        command that prints such a matrix; the cure gives the right command. Otherwise the message
+        has both devices, the first 40 characters of the cell, and the valid relations.
         """
         if cell in _ACCESS_STATES:
             message = f"{cell} is a state of nvidia-smi topo -p2p, which shows no links"

@@ -408,10 +408,12 @@ def _format_title(selection: Selection) -> str:
 def _format_line(rule: TunerRule, default_channels: str = OWN_CHANNELS) -> str:
     """Return a rule as a line for the example tuner of NCCL or RCCL, without line feed.
 
-    The fields, separated by commas, are collective, first and last size in bytes (both
-    included), algorithm, protocol, channels, nodes and ranks. 0 channels become
-    `default_channels`. Any number of nodes or ranks becomes -1. Of an interval of nodes or
-    ranks, only the first number is written.
+    Eight fields are separated by commas: collective, first and last size in bytes (both
+    included), algorithm, protocol, channels, nodes and ranks.
+
+    - 0 channels become `default_channels`.
+    - An interval of nodes or ranks becomes its first number, because the format has no
+      intervals. The interval of all numbers (from 0 to the largest) becomes -1.
     """
     fields = (
         *(_NAME_OF[rule.kind], *rule.sizes, rule.algorithm, rule.protocol),

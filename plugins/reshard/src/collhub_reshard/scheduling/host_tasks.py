@@ -247,10 +247,10 @@ def find_needing_hosts(tasks: UnitTasks) -> list[tuple[int, ...]]:
 def _list_move_times(
     tasks: UnitTasks, moves: Sequence[Move], rows: Sequence[int]
 ) -> list[tuple[Fraction, Fraction | None]]:
-    """Return the release and due times of tasks in seconds, as exact fractions.
+    """Return (release, due time) in seconds for each unit task in `rows`, in this order.
 
-    They are those of the move of each unit task in `rows`, in this order. Floats are converted by
-    their shortest decimal text. `None` means no due time.
+    Both are exact fractions of the shortest decimal text of the floats `release_s` and
+    `due_s` of the task's move. The due time is None if the move has none.
     """
     times = [
         (

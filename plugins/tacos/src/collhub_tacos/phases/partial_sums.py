@@ -292,10 +292,11 @@ class Vectors:
     def add_total(self, parts: Sequence[int]) -> int:
         """Return the number of the vector that is the sum of `parts`; missing sums are added.
 
-        `parts`: at least one number of an existing vector. Repeatedly, the two vectors that are
-        available earliest are replaced by their sum, ties by their numbers; a sum is available
-        1000 ps after the later one. So vectors that arrive one after another are added on
-        arrival, and simultaneous vectors in a tree. A single part is returned itself.
+        `parts`: numbers of existing vectors. The number of a single part is returned itself.
+        Otherwise the two vectors that are available earliest are replaced by their sum, until one
+        vector remains. At equal times the lower number comes first. A number that occurs several
+        times is added several times. An existing sum of the same two vectors is used again. A new
+        sum is available 1000 ps after the later summand. `IndexError` is raised without parts.
         """
         pending = sorted((self.vectors[part].time_ps, part) for part in parts)
         while len(pending) > 1:

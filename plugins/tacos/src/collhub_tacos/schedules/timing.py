@@ -278,8 +278,9 @@ def _compute_first_link_windows(network: LinkNetwork, times: LinkTimes, links: i
 def _build_event_queue(transfers: int, links: int, ready: int) -> EventQueue:
     """Build the event queue at time 0, without events, with `ready` links that may send.
 
-    It has room for one arrival per transfer and one release per link. The size of the hash table is
-    the smallest power of two above that, at most `_MAX_TABLE_SIZE`.
+    It has room for `transfers` + `links` + 1 events: at most one arrival per transfer and one
+    release per link. The size of its hash table is the smallest power of two above this
+    number, at most 16384 (`_MAX_TABLE_SIZE`).
     """
     from collhub_tacos.schedules.event_loop import EventQueue
 
