@@ -234,12 +234,13 @@ def find_launcher() -> Sequence[str]:
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Report whether mpi4py is installed, and if it is, whether an MPI launcher is found.
+    """Report whether mpi4py is installed, and if it is, whether mpiexec can be started.
 
     - Without mpi4py, the check passes. Its line `mpi4py` has the way to install it. Only
       this executor needs mpi4py.
-    - With mpi4py, there are lines for its version and for `mpiexec`. The check fails if no
-      launcher is found; no error is raised.
+    - With mpi4py, there are lines for its version and for `mpiexec`. The check fails if
+      there is no mpiexec, or if `mpiexec --version` does not start or takes too long
+      (`find_launcher`). No error is raised.
 
     mpi4py is not imported, because that would start MPI. `request` and `options` have no
     effect.
