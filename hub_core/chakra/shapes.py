@@ -187,7 +187,7 @@ class _ShapeParser:
     def shape(self) -> Shape:
         """Parse all fields of the record; return its shape, or raise `WireError` for a bad field.
 
-        Mask and template are padded with 0: the bits that all records share, and their values.
+        Mask (bits that all records share) and template (their values): uint64, padded with 0 bits.
         """
         for item in walk(self._content, 0, len(self._content)):
             self._add_field(item)

@@ -344,17 +344,14 @@ def _store_source_arguments(
 ) -> None:
     """Store the arguments after IN in the session: rank files before `--`, program arguments after.
 
-    The last `session.separated_arguments` words are those after `--`; they become
-    `session.source_arguments`. The files before `--`, together with IN, must be the ranks of one
-    job:
+    The last `session.separated_arguments` words are the program arguments; they become
+    `session.source_arguments`. The words before them are files, which together with IN must be
+    the ranks of one job. The first rule that applies decides:
 
-    - If their names are those of all files of one set, `session.rank_files` is unchanged: the set
-      is found by the name of IN.
-    - Otherwise, if their contents show that they are rank files, they become `session.rank_files`,
-      IN first.
-    - Otherwise, raises `click.UsageError`, which names the first file after IN.
-
-    Without files before `--`, `session.rank_files` is unchanged.
+    - No files, or the names of IN and the files are those of all files of one set:
+      `session.rank_files` is unchanged. The set is found by the name of IN.
+    - The contents show that all are rank files: they become `session.rank_files`, IN first.
+    - Otherwise: `click.UsageError`, which names the first file after IN.
     """
     session = context.obj
     more = arguments[: len(arguments) - session.separated_arguments]

@@ -347,9 +347,9 @@ def _split_into_words(text: str, at_hyphens: bool = False) -> list[str]:
 
 
 def _wrap_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """Yield the printed lines of one row of a table, each with one cell per column.
+    """Yield the lines of one row of a table, with one text per column; a row that fits is one line.
 
-    Cells are wrapped to the widths of their columns (at least 1), shorter cells continued by "".
+    Cells are wrapped at words to their column's width (at least 1); shorter ones continue as "".
     """
     if all(len(cell) <= width for cell, width in zip(row, widths, strict=True)):
         yield tuple(row)

@@ -224,11 +224,15 @@ def schema_violations(document: object, schema_file: str) -> list[SchemaViolatio
 
 
 def empty_arrays(value: object, arrays: Container[str], path: str = "$") -> object:
-    """Return a copy of a document with empty columns and extensions; `value` is not changed.
+    """Return a document in which long lists and the extensions are empty; do not change `value`.
 
-    The schema validator is too slow for long lists, so these are checked separately. Lists at the
-    JSON paths `arrays` become `[]`, and an object at `$.extensions` becomes `{}`; all other values
-    are kept. `path`: JSON path of `value`.
+    The schema validator is too slow for long lists, so these are checked separately.
+
+    - A list whose JSON path is in `arrays` becomes `[]`.
+    - An object at `$.extensions` becomes `{}`.
+    - All other values are kept. Objects are copied; lists and the values in them are not searched.
+
+    `path` is the JSON path of `value`. A member adds a point and its key, such as `$.nodes.kind`.
     """
     if isinstance(value, list):
         return [] if path in arrays else value
@@ -296,8 +300,9 @@ def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
 def _format_message(error: ValidationError) -> str:
     """Return the message of a violation: expected and actual type, or the validator's text.
 
-    A wrong type gives `expected TYPE, got TYPE` without the value, which may be large. The
-    validator's text is truncated to 200 characters (`_MAX_MESSAGE`), followed by `...`.
+    A wrong type gives `expected TYPE, got TYPE` without the value, which may be large. Several
+    permitted types are joined by ` or `. Any other text is kept up to 200 characters. A longer one
+    is cut there and followed by `...`.
     """
     if error.validator == "type":
         types = error.validator_value

@@ -127,10 +127,12 @@ def parse_time(text: str) -> float:
 def format_bytes(count: float) -> str:
     """Format a number of bytes in the smallest of B, KiB, MiB, GiB, TiB with a number below 1024.
 
-    A number of B is rounded to an integer: `512 B`. A multiple of a larger unit is printed
-    exactly: `3 MiB`; any other value with four significant digits, without trailing zeros:
-    `1.5 MiB`. The rounded number selects the unit: 1048575 bytes are `1 MiB`. Numbers of TiB
-    are not limited.
+    The printed number, after rounding, decides the unit: 1048575 bytes are `1 MiB`. Numbers of
+    TiB have no limit. A negative number is always in B.
+
+    - In B, the number is rounded to an integer, halves to the even one: `512 B`.
+    - In a larger unit, an integer is printed exactly: `3 MiB`.
+    - Any other number has four significant digits without trailing zeros: `1.5 MiB`.
     """
     number, unit = f"{count:.0f}", "B"
     for larger, size in _BINARY.items():

@@ -161,9 +161,9 @@ def parse_rule(text: str, synthesizers: Sequence[str]) -> CollectiveRule:
     KIND is a standard or uneven collective in any usual spelling, or `*` for every one. SIZE is in
     bytes: `1MiB` for exactly this size, `<`, `<=`, `>` or `>=` before it for a limit, and
     `1KiB..1MiB` for a range that includes both. Without SIZE all sizes match, without GROUP all
-    groups. ALGORITHM is `native`, `native:NAME` (option `algorithm`), a name of `synthesizers` with
-    `:key=value,key=value`, or any other text without options: a path or a synthesizer, not checked
-    here. Raises `UsageError` for an invalid text, kind, size or option, and for an empty range.
+    groups. ALGORITHM is `native`, `native:NAME` (option `algorithm`), or a name of `synthesizers`
+    with `:key=value,key=value`. Any other text, maybe with colons, is a path or synthesizer without
+    options, not checked here. Raises `UsageError` for an invalid text, kind, size, option or range.
     """
     match = _RULE.fullmatch(text)
     if match is None:

@@ -204,8 +204,8 @@ class TimingSource:
     def note(self) -> str:
         """The line by which reports name the source of their times.
 
-        For nominal links it is a fixed text. For a machine it has the name, the library, and the
-        held-out error of the model in percent, `not measured` if that is unknown.
+        For nominal links it is a fixed text. For a machine it has the name, the library and the
+        held-out error of the model: percent with one decimal, or `not measured` if unknown.
         """
         machine = self.machine
         if machine is None:

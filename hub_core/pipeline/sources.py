@@ -112,10 +112,14 @@ def open_rank_files(paths: Sequence[str], report: Report) -> Input:
 def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
     """Return whether the contents of files, rather than their names, show that they are rank files.
 
-    False if a file is repeated or missing. Otherwise False if the name and the content of some file
-    make it a member of a set (`_is_set`). Otherwise True if one format of rank files has its
-    signature in every file (first 4096 bytes, decompressed). Raises `InputError` for a file that is
-    empty, unreadable or begins with 4096 zero bytes.
+    The rules apply in this order:
+
+    - False if a file is repeated or missing.
+    - False if the name and content of one file already make it a member of a set of rank files.
+    - True if one format of rank files has its signature in every file (first 4096 bytes,
+      decompressed); otherwise False.
+
+    Raises `InputError` for a file that is empty, unreadable or begins with 4096 zero bytes.
     """
     places = [Path(path) for path in paths]
     if len(set(places)) < len(places) or not all(file.is_file() for file in places):

@@ -226,11 +226,14 @@ class _Run:
         return outcome
 
     def _executed(self, source: bytes, arguments: list[str], complained: _PrintedText) -> Report:
-        """Prepare the language, execute the program, and return {} if neither raises an exception.
+        """Prepare the language and execute the program; return a report, {} at a normal end.
 
-        Any exception gives a report instead of being raised, including KeyboardInterrupt: for
-        `SystemExit` the report of `_report_exit`, else the report of `_failure`. `complained`:
-        the text that the program has written to standard error, used in the first case.
+        Every exception gives a report instead of being raised, also KeyboardInterrupt:
+
+        - `SystemExit` with status 0 or None: the line of the exit (`exit_line`).
+        - `SystemExit` with another status: an error with the status. Its reason is the last line
+          of `complained`, the program's standard error; if that is blank, a text as status.
+        - Any other exception: its failure, from `_failure`.
         """
         try:
             self._language.prepare(self._name)

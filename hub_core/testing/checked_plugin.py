@@ -101,9 +101,10 @@ class CheckedPlugin:
     def sources(self, reader: Reader) -> dict[str, Source]:
         """Return valid inputs of a reader by name.
 
-        They are the samples that the reader declares. For a reader of algorithms, the kit's samples
-        are added, as written by an installed writer of the same format; a written sample replaces a
-        declared one with the same name.
+        They are the samples that the reader declares. A reader of algorithms also gets the sample
+        algorithms of the test kit, if there is an installed writer of the same format. A writer of
+        this plugin is preferred. It writes them with its default options; a sample that it refuses
+        with a `HubError` is left out. A written sample replaces a declared one of the same name.
         """
         sources = load_declared_samples(reader)
         # There are no kit samples for readers of topologies.

@@ -127,11 +127,11 @@ def _collect_fields(
 
 
 def _format_bounds(result: SynthesisResult) -> str:
-    """List all lower bounds in one line, and the ratio of the time to the largest one.
+    """List all lower bounds in one line, in their order: `NAME TIME, NAME TIME`; "" without bounds.
 
-    The ratio is `result.ratio_to_bound`, which ignores bounds that hold only for messages of one
-    size; if there are such bounds, the text says so. Without a ratio (None), only the bounds are
-    listed. "" without bounds.
+    If the result has a `ratio_to_bound`, it follows after `; ` with three decimals: the time
+    divided by the largest bound. This ratio ignores bounds that hold only for messages of one
+    size. If there are such bounds, the text explains that the largest one holds for any size.
     """
     bounds = ", ".join(f"{name} {format_time(value)}" for name, value in result.bounds_ns.items())
     ratio = result.ratio_to_bound

@@ -277,11 +277,15 @@ def _iterate_pairs(
 
 
 def _iterate_matrix_pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pair]:
-    """Yield the links of the matrices `links` and `betas`, whose rows are destinations.
+    """Yield the links of the matrices `links` and `betas`, by source, then by destination.
 
-    The order is by source, then destination. An entry of `links` is the number of parallel links; 0
-    means none. The bandwidth follows from the entry of `betas`. Raises `InputError` for a link from
-    a GPU to itself or an invalid entry.
+    Row d, column s of both matrices is for the link from GPU s to GPU d. In `links` it is the
+    number of parallel links, 0 to 64; 0 means none, and `betas` is then not read. In `betas` it is
+    the time of one chunk in the profile's units. The bandwidth is the bytes of a chunk divided by
+    this time, rounded to an integer from 1e6 bytes/s on.
+
+    Raises `InputError` for matrices that are not `gpus` x `gpus`, a link from a GPU to itself, an
+    invalid number, and a bandwidth below 1 or above 1e18 bytes/s.
     """
     counts, betas = _read_matrix(root["links"], gpus), _read_matrix(root["betas"], gpus)
     for source, destination in product(range(gpus), repeat=2):
@@ -432,9 +436,11 @@ def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[s
 
 
 def _format_document(content: dict[str, JsonValue]) -> bytes:
-    """Return a JSON object as UTF-8 with one line per key and, for a matrix, one line per row.
+    r"""Return a JSON object as UTF-8 with one line per key, in order, and a final newline.
 
-    The order of keys is kept. A list that contains a list is a matrix.
+    A list that contains a list is a matrix: each of its elements is on its own line. Any other
+    value is on the line of its key. Characters of values outside of ASCII become `\u` escapes.
+    Keys are written without escapes. The braces are on lines of their own.
     """
     rows = []
     for key, value in content.items():

@@ -354,13 +354,16 @@ def _count_batches(name: str) -> RowDimensions:
 
 
 def _slice_rows(*names: str) -> Slices:
-    """Return a rule for reductions, which permits slices if dimension 0 is not reduced.
+    """Return a rule for reductions: a function from a call to the operands that may be slices.
 
-    `names`: possible names of the argument with the reduced dimensions; all dimensions are
-    reduced if it is absent or empty. The reduced operand is the first argument that is
-    present of `self`, `input`, `grad_output` and `grad`. The rule permits slices of this
-    operand and of all operands that `_slice_pointwise` permits. No operand may be sliced if
-    the reduced one is no tensor or has fewer than two dimensions.
+    The reduced operand is the first argument that is present of `self`, `input`, `grad_output`
+    and `grad`. `names` are possible names of the argument with the reduced dimensions, where
+    negative numbers count from the end. Without it, or if it is empty, all are reduced.
+
+    - No operand may be a slice if the reduced one is no tensor or has fewer than two
+      dimensions, or if dimension 0 is reduced.
+    - Otherwise the reduced operand may be a slice. So may every operand with as many dimensions
+      as the result and the same size of dimension 0.
     """
 
     def find(call: Call) -> frozenset[str]:
@@ -398,10 +401,12 @@ def _count_unnormalized(call: Call) -> int:
 
 
 def _slice_normalized(*names: str) -> Slices:
-    """Return a rule for normalizations that permits slices of the named operands.
+    """Return a rule for normalizations: a function from a call to the names of operands.
 
-    `names`: arguments of the call; absent ones and those that are no tensors are ignored. No
-    operand may be sliced if all dimensions are normalized (`_count_unnormalized` gives 0).
+    A rank may compute the call with slices of these operands instead of the complete tensors.
+    The names are those of the tensors in the arguments `names` of the call; absent arguments
+    and those that are no tensors are ignored. The result is empty if the operand of the
+    normalization (`input` or `self`) is absent, or if all its dimensions are normalized.
     """
 
     def find(call: Call) -> frozenset[str]:

@@ -436,10 +436,11 @@ class _Best:
     def offer(self, keys: Int64Array, ahead: Int64Array, patience: int, guard: int) -> None:
         """Build a list schedule with these keys, and keep it unless it is worse than the best one.
 
+        Lower values are better, and an equal value replaces the best one. A schedule that does not
+        fit (value -1) is dropped. A kept one replaces value, result, keys, `ahead`, `patience` and
+        start times. Every call counts one turn and adds steps to the budget, also if it keeps none.
+
         `ahead`: limits of activations by stage; `patience`, `guard`: see `build_list_schedule`.
-        An equal value replaces the best one. A schedule that does not fit (value -1) is
-        dropped. A kept one replaces value, result, keys, limits, patience and start times. Each
-        call counts a turn, and adds steps to the budget.
         """
         self.turn += 1
         passes, starts, places, value = self.search.run(keys, ahead, patience, guard)

@@ -253,7 +253,9 @@ def _add_messages(
 def _generate_lines(text: str, path: str) -> Iterator[tuple[int, str]]:
     """Yield (row number from 1, text) of the rows of a CSV file.
 
-    Empty rows at the end are left out, also rows of blanks and commas; those before are kept.
+    Rows are separated as by `str.splitlines`, also within quotes. Rows at the end that have
+    only blanks and commas, or no text, are left out; such rows before them are kept.
+
     Raises `InputError`, located in row 1, before the first row for a text of more than
     `MAX_BYTES` (2^26) characters or `MAX_ACTIONS` (10^6) commas.
     """

@@ -67,12 +67,16 @@ def list_files(paths: Sequence[str]) -> list[TraceFile]:
 
 
 def rank_numbers(paths: Sequence[str]) -> list[int | None]:
-    """Return the ranks in file names: `rank3`, `worker-3`, or `job.3.json` next to `job.2.json`.
+    r"""Return the rank in each file name; None for a name without a rank.
 
-    Folders in the paths are ignored. A number without such a word, before the suffix, is a rank
-    only if there are several names and all of them differ only in this number; so
-    `llama-3.1.json` as the only file contains no rank. None for a name without a rank. Repeated
-    ranks are not detected.
+    Only the part after the last `/` or `\` counts. Repeated ranks are not detected.
+
+    - First, the first `rank` or `worker` (in any case) that is not preceded by a letter and is
+      followed by 1 to 6 digits decides, as in `rank3` or `worker-3`. `-` or `_` may be between;
+      a digit or letter after the digits is not permitted.
+    - Otherwise a number between points before the suffix is the rank, as in `job.3.json`. This
+      needs several names, all of which differ only in this number. So `llama-3.1.json` as the
+      only file contains no rank.
     """
     names = [re.split(r"[/\\]", path)[-1] for path in paths]
     words = [_RANK_WORD.search(name) for name in names]

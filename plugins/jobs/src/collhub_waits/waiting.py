@@ -233,8 +233,9 @@ class WaitGraph:
     def states(self, row: int) -> dict[int, State]:
         """Return the state of an operation by rank, for the ranks that recorded it.
 
-        `row`: entry of one of these ranks. For a message the other ranks are those at its other
-        ends.
+        `row` is the entry of one rank. Its rank comes first, then the other participants in the
+        order of the matching. The participants of a message are the ranks at its other ends.
+        A participant without an entry for the operation is left out.
         """
         state = self.records.columns["state"]
         states = {self.records.rank(row): State(int(state[row]))}

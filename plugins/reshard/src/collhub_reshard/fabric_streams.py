@@ -170,14 +170,15 @@ class _StreamSearch:
     def run(self) -> tuple[Float64Array, list[Float64Array]]:
         """Find trees for all deliveries by column generation; return (shares, prices).
 
-        Each round solves the linear program of the known trees (`_solve`). Then it adds, to
-        each delivery, a tree that is cheaper at its prices than the price of the delivery. The
-        search stops after a round without a new tree, at the latest after `_PRICING_ROUNDS` + 1
-        (41) rounds.
+        It begins with some trees per delivery that avoid loaded links. Each round solves the linear
+        program of the known trees. Then it adds, to each delivery, a tree that is cheaper than the
+        price of the delivery, if there is one. For this step every link is slightly dearer: by 1e-4
+        times its seconds per byte. The search stops after a round without a new tree, and after
+        `_PRICING_ROUNDS` + 1 (41) rounds; the last one adds no tree.
 
-        `shares`: float64[trees] of the last round, the part of its delivery that each known
-        tree carries. `prices`: one float64[links] for each of the last two rounds, or for the
-        only one: the price of a link times its seconds per byte.
+        - Shares: float64[trees], the part of its delivery that each known tree carries.
+        - Prices: float64[links] for each of the last two rounds, the earlier first, or for the only
+          one. A link has the price of the linear program times its seconds per byte.
         """
         self._spread()
         prices: list[Float64Array] = []

@@ -251,10 +251,12 @@ def parse_version(text: str) -> str:
 
 @functools.cache
 def constants_of(version: str) -> NcclConstants:
-    """Return the constants of a version of NCCL, such as `2.28.9`.
+    """Return the constants of a version of NCCL 2, such as `2.28.9`.
 
-    Versions before 2.18 have the constants of 2.18, versions after 2.30 those of 2.30. A text
-    without a version has those of `DEFAULT_VERSION`. Results are cached.
+    Some versions change constants; all changes up to the given version apply. The patch counts:
+    2.29.7 differs from 2.29.0. A missing patch is 0. Versions before 2.18 have the constants of
+    2.18, versions after 2.30 those of 2.30. A text that does not begin with `2.` and a number has
+    those of `DEFAULT_VERSION`. Results are cached.
     """
     numbers = version_numbers(version)
     constants = _FIRST

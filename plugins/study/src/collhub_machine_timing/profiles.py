@@ -68,12 +68,14 @@ def parse_machine(text: str) -> MachineProfile:
 
 
 def describe_machine(machine: str | None, topology: Topology) -> MachineDescription | None:
-    """Return name, library and held-out error of the profile that a simulation uses, or
-    None.
+    """Return name, library and held-out error of the profile that a simulation uses.
 
-    `machine`: name or JSON text of the profile, which raises the errors of
-    `select_profile`. None selects the profile of the topology; the result is None if the
-    topology has no profile, or if this profile has no model or describes another machine.
+    - `machine` is a text: the profile is that of `select_profile`, a name or JSON text. Its
+      errors are raised, for example for a profile without a model or of another machine.
+    - `machine` is None: the profile is that of the topology. The result is None if there is no
+      such profile, if it has no model, or if it does not describe the topology.
+
+    The held-out error is a fraction, or None if it was not measured.
     """
     if machine is None:
         profile = find_profile(topology)

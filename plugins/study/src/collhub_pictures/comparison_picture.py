@@ -93,9 +93,12 @@ def draw(request: BandwidthComparison) -> bytes:
     """Draw the comparison as an ASCII SVG document; equal numbers give equal bytes.
 
     The label of a curve has its name and the bandwidth at the largest size. Curves differ in
-    colour (for any colour vision), marker and dash. Every point of an algorithm has a
-    tooltip with its numbers. Sizes must be above 0, and a series with a value above 0 must
-    have no 0. Raise `UsageError` (`nothing-to-draw`) if no algorithm has a bandwidth.
+    colour (for any colour vision), marker and dash. Every point of an algorithm has a tooltip
+    with its numbers.
+
+    Series without a bandwidth above 0 are omitted, also the bound. Raise `UsageError`
+    (`nothing-to-draw`) if no algorithm remains. Sizes must be above 0, and a series with a
+    value above 0 must have no 0; both are not checked.
     """
     plot = _create_plot(request)
     fastest = find_winners(request.series, len(request.sizes))

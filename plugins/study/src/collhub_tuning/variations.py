@@ -60,19 +60,17 @@ def create_variations(
     failures: Sequence[str],
     slow_links: Sequence[str] = (),
 ) -> list[Variation]:
-    """Create one network for every value of all ranges, every failure and every set of slow
-    links.
+    """Create the networks of all ranges, then of all failures, then of all sets of slow links.
 
-    `ranges`: such as `bandwidth=10GB/s..100GB/s`, which scales all links so that the
-    fastest has the value, or `latency=100ns..10us` for the slowest. Each value is twice
-    the previous one, and the last is the upper limit (`_parse_range`). `failures`: links
-    that fail together, such as `3-4` (both directions) or `3->4,5-6`. `slow_links`: links
-    that have a fraction of their bandwidth together, such as `3-4=0.5,5-6=0.25`.
+    - `ranges`: `bandwidth=10GB/s..100GB/s` scales all links so that the fastest has the value;
+      `latency=100ns..10us` so that the slowest has it. There is one network per value. Each
+      value is twice the previous one, and the last is the upper limit.
+    - `failures`: links that fail together, `3-4` (both directions) or `3->4,5-6`.
+    - `slow_links`: fractions of the bandwidth, above 0 and at most 1: `3-4=0.5,5-6=0.25`.
 
-    Each is a separate change of the original network, which is not changed and not in the
-    result. The order is that of these three; of equal names one remains, at the first
-    position. Raises `UsageError` for other texts and unknown links, and for failures that
-    disconnect the network.
+    Each network is a separate change of `topology`, which is not changed and not in the
+    result. Of equal names the first position remains. Raises `UsageError` for invalid texts,
+    unknown links, and failures that disconnect NPUs.
     """
     variants = [variant for text in ranges for variant in _create_from_range(topology, text)]
     for text in failures:

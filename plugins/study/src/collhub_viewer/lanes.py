@@ -183,16 +183,15 @@ def _number_units(
 ) -> Int64Array:
     """Convert offsets of some rows in INPUT or OUTPUT to numbers of units of the full buffer.
 
-    `mask`: the chosen rows; the result (int64) has one entry for each of them. `offset`:
-    offset in units of every row of the table. `is_input`: whether the offsets are in INPUT,
-    otherwise OUTPUT.
+    `mask` chooses the rows; the result (int64) has one entry for each of them. `offset` has the
+    offset in units of every row of the table. `is_input` selects INPUT, otherwise OUTPUT. Let S be
+    the units per rank. The first rule that applies decides:
 
-    - The buffer has only the share of its rank: the number is rank * units per rank +
-      offset.
-    - The collective divides data by both source and target (all-to-all): unit u of the
-      INPUT of rank r has the number r * `unit_count` + u, and a unit of the OUTPUT has the
-      number that it has at its source.
-    - Otherwise the number is the offset.
+    - The collective divides data by source and target (all-to-all): an INPUT offset u of rank r
+      becomes r * `unit_count` + u. An OUTPUT offset u becomes the number at its source:
+      (u // S) * `unit_count` + r * S + u % S.
+    - The buffer has only the share of its rank: r * S + offset.
+    - Otherwise: the offset.
     """
     collective, traits = algorithm.collective, algorithm.collective.kind.traits
     rank, at = algorithm.steps.rank[mask].astype(np.int64), offset[mask]

@@ -269,13 +269,15 @@ def choose_grains(
 def _list_sizes(population: Int64Array, chunks: int) -> list[Int64Array]:
     """List possible sizes of messages by height of their receiver in a tree, in chunks.
 
-    The result has `_TRIED_SCALES` arrays int64[heights]; entry h is the number of chunks of
-    a message to a rank of height h (0 for leaves). `population`: number of ranks of each
-    height below the root's, each at least 1. The arrays have growing scales, from messages
-    of about one chunk to messages of all `chunks`. For a scale s, entry h is s *
-    sqrt(population[h] / population[0]), rounded down to a multiple of entry h + 1, but at
-    least that entry, and at most `chunks`. The multiple is of 1 for the greatest height.
-    Arrays may be equal.
+    The result has 160 arrays int64[heights]. Entry h is the size of a message to a rank of height
+    h, 0 for leaves. `population` is the number of ranks of each height below the root's, each at
+    least 1. Each array belongs to a scale s. The scales grow geometrically from 1 to a scale
+    at which all entries are `chunks`. Arrays may be equal.
+
+    The entries are computed from the greatest height down, from s * sqrt(population[h] /
+    population[0]). This number is rounded down to a multiple of the entry for height h + 1, but
+    is at least that entry. For the greatest height it is a multiple of 1, at least 1. At the
+    end, entries above `chunks` become `chunks`.
     """
     weights = np.sqrt(population / population[0])
     # At the last scale, all messages have all chunks.

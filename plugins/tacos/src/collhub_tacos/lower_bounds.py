@@ -101,7 +101,9 @@ class CollectiveDemand:
     ) -> CollectiveDemand:
         """Build the demand of a collective whose rank r is NPU `members[r]`.
 
-        It states which nodes take part (bool[nodes]), and the node of the root, -1 without a root.
+        Its `is_member` (bool[nodes of `network`]) is True for every node in `members`, also if the
+        collective needs no message of it. Its `root` is the node of the collective's root rank, or
+        -1 if the collective has no root.
         """
         is_member = np.zeros(network.num_nodes, np.bool_)
         is_member[members] = True

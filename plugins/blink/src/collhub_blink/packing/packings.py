@@ -130,10 +130,13 @@ def to_ingress_bound(network: RankNetwork, rate: Rate) -> RateBound:
 def to_partition_bound(network: RankNetwork, network_strength: Strength) -> RateBound:
     """Convert the strength of a network to a bound of an all-reduce, in bytes/s.
 
-    The bound has the kind `partition`, and its blocks are the sides of the partition that
-    gives the strength. Each link must have an equal reverse link. If switches multicast or
-    reduce, the result is `compute_minimum_cut_bound` instead, because one message would
-    count several times in a partition.
+    The rate is the value of `network_strength` times the unit of the graph (bytes/s per unit
+    of weight). The bound has the kind `partition`. Its blocks are the sides of the partition
+    that gives the strength, as nodes of the topology, with switches.
+
+    If switches multicast or reduce, `network_strength` is ignored and the result is
+    `compute_minimum_cut_bound`, because one message would count several times in a partition.
+    Each link must have an equal reverse link; this is not checked.
     """
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)

@@ -36,12 +36,16 @@ _MAX_NODES_OF_A_FRONT = 24
 def build_rooted_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the candidate packings of trees for a broadcast or a reduce.
 
-    For a reduce, all links are reversed. If all nodes are ranks, these are the packings of
-    `find_tree_front`: the one with the fewest trees, then packings with more trees and less
-    depth; only one if the task limits the depth. With switches or idle NPUs they are those
-    of `_generate_switched_packings`. The last packing is always one shallow tree. Raise
-    `InputError` (`depth`) if the task limits the depth, and no trees within it are found or
-    there are switches or idle NPUs.
+    For a reduce, all links are reversed. The last candidate is always a packing of one shallow
+    tree. Before it are:
+
+    - If all nodes are ranks: the packing with the fewest trees, then packings with more trees and
+      less depth. If the task limits the depth, only the one with the fewest trees within it.
+    - With switches or idle NPUs: one chain if it reaches the best rate, trees with concentrated
+      traffic, trees with spread traffic, and one packing per division into equal hosts.
+
+    Raise `InputError` (`depth`) if the task limits the depth and no trees within it are found,
+    or there are switches or idle NPUs.
     """
     network = task.oriented_network
     rate = broadcast_rate(network.graph, task.root)

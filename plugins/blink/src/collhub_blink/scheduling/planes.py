@@ -243,13 +243,16 @@ def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
 def _rescale_chunks(pipeline: Pipeline, begin: int, scale: int, units: int) -> Chunks:
     """Convert the chunks of one plane's schedule to the common units of all planes.
 
-    A unit of the plane is `scale` common units. A share (the part of one rank) has `units` common
-    units, of which this plane has those from `begin` on. A share has U units of the plane
-    (`units_per_rank`).
+    A unit of the plane is `scale` common units. A share (the part of one rank) has U units of the
+    plane, U = `units_per_rank`. In common units a share has `units`, and the plane has those from
+    `begin` on.
 
-    The sizes of the chunks become `count` * `scale`. Offset k in INPUT or OUTPUT becomes (k // U) *
-    `units` + `begin` + (k % U) * `scale`. Example: U = 2, `scale` 3, `units` 10 and `begin` 4
-    change offset 3 to 17. Origin, target and order of the chunks stay. The pipeline is not changed.
+    - The count of every chunk is multiplied by `scale`.
+    - An offset k in INPUT or OUTPUT becomes (k // U) * `units` + `begin` + (k % U) * `scale`.
+      For U = 2, `scale` 3, `units` 10 and `begin` 4, offset 3 becomes 17.
+    - Origin, target and order of the chunks are kept. Chunks have no other offsets.
+
+    The pipeline is not changed.
     """
     chunks, share = pipeline.chunks, pipeline.collective.units_per_rank
     offsets = []

@@ -345,12 +345,16 @@ class Axes:
 
 
 def find_axes(kind: Kind, x_rank: int) -> Axes:
-    """Return the dimensions of a contraction of x with w by role; see `Axes`.
+    """Return which dimensions of a contraction of x with w are rows, summed and free (`Axes`).
 
-    `x_rank`: number of dimensions of x. A MatMul has x[rows..., sum], w[sum, free] and the
-    result [rows..., free]. A BatchMatMul has x[..., row, sum], w[..., sum, free] and [...,
-    row, free]; its batch dimensions are no rows. Every other kind counts as a Conv: x[row,
-    sum, ...], w[free, sum, ...] and [row, free, ...]; positions are no rows.
+    `x_rank` is the number of dimensions of x. Rows are the dimensions of x that the result
+    has at the same position. The kind decides:
+
+    - MatMul: x[rows..., sum], w[sum, free], result[rows..., free].
+    - BatchMatMul: x[..., row, sum], w[..., sum, free], result[..., row, free]. Only the
+      dimension before the last is a row; batch dimensions are not.
+    - Any other kind, treated as a Conv: x[row, sum, ...], w[free, sum, ...],
+      result[row, free, ...]. Only dimension 0 is a row.
     """
     last = x_rank - 1
     if kind is Kind.MATMUL:

@@ -464,13 +464,17 @@ def _reduce(kind: Kind, reduction: Reduction | None) -> Expansion:
 
 
 def _average(build: Builder) -> str:
-    """Add a mean: a sum, divided by the number of elements that one rank adds; return its name.
+    """Add a mean to the program and return its name: a sum divided by a number of elements.
 
-    It is along the dimensions of `dim`, or of all elements if `dim` is missing or empty. If
-    an axis of the mesh slices a reduced dimension, the result is a partial sum: each rank
-    has the mean of its block as its term. Raise `TypingMistakeError` if the argument
-    `dtype` is present, for a mean of all elements of a sliced operand, and for elements
-    that are no floats.
+    The dimensions are those of `dim`, and all if `dim` is missing or empty. The divisor is the
+    number of elements that one rank adds. Reduced dimensions are removed, unless `dim` is given
+    and `keepdim` is true. If an axis of the mesh slices a reduced dimension, the result is a
+    partial sum: the term of each rank is the mean of its own block.
+
+    Raise `TypingMistakeError` in these cases:
+
+    - The argument `dtype` is present, or the elements are no floats.
+    - All elements of a sliced operand would be averaged without `dim`.
     """
     x = build.operand("self")
     if build.argument("dtype") is not None:

@@ -438,12 +438,17 @@ def _check_slices(program: Program, operations: list[Operation], conditions: Con
 
 
 def _check_equal_counts(operations: list[Operation], conditions: Conditions) -> None:
-    """Require that the AllGatherVs of a stage gather the rows of its ReduceScatterV.
+    """Require that the AllGatherVs of a stage gather the rows that its ReduceScatterV delivers.
 
-    Each must depend on the first ReduceScatterV of `operations`, also indirectly, and have
-    the same counts. Each one that does adds a condition `slices-only` to `conditions`; the
-    first other one raises `RefusedMoveError`. Raise `StopIteration` without a
-    ReduceScatterV.
+    The AllGatherVs are checked in the order of `operations`. Each must meet two rules:
+
+    - It depends on the first ReduceScatterV of `operations`, directly or through other
+      operations of this list.
+    - Its counts (rows per rank) are equal to those of that ReduceScatterV.
+
+    One that meets both adds the condition `slices-only` to `conditions`. The first one that
+    does not raises `RefusedMoveError`; conditions added before it remain. Without an
+    AllGatherV, no condition is added. Raise `StopIteration` without a ReduceScatterV.
     """
     scatter = next(entry for entry in operations if entry.kind is Kind.REDUCE_SCATTER_V)
     dependent = find_descendants(operations, [scatter.name])

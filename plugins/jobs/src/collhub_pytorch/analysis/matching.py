@@ -160,10 +160,11 @@ def _mismatch_error(workload: Workload, subject: str, row: int, first: int) -> I
 
 
 def _group_hint(workload: Workload, row: int) -> str:
-    """Return an additional explanation of a mismatch, for the end of the message.
+    """Return an additional explanation of a mismatch, to append to the message.
 
-    It says that host libraries do not record groups, so that collectives of fewer ranks look like
-    those of all ranks. `""` if the node has a group, or if its rank records a device.
+    The text begins with `; `. It explains that host libraries (gloo, mpi, ucc) do not record
+    groups, so that collectives of fewer ranks look like those of all ranks. The result is "" if
+    the node in `row` has a group, or if the file of its rank records the work of a device.
     """
     nodes = workload.nodes
     if nodes.group[row] >= 0 or has_device(workload, int(nodes.rank[row])):

@@ -202,12 +202,15 @@ class _Operators:
         return cls(names, order, start, end, thread, label, parent, has_issuer, is_of_job)
 
     def visible_rows(self) -> Int64Array:
-        """Return the operators that count as work of the host, as rows of this table by start.
+        """Return the operators that count as work of the host: int64 rows of this table, by start.
 
-        They are the outermost operators that enclose no operator which issues collectives; an
-        operator that encloses one is replaced by the operators directly inside it, and so on.
-        Operators in threads of a communication library are left out (`is_of_job` is False). The
-        result is int64.
+        An operator counts if all of these hold:
+
+        - It encloses no operator of torch.distributed, at any depth. Its own name does not matter.
+        - Every operator that encloses it does enclose such an operator.
+        - It runs in a thread of the job (`is_of_job`), not of a communication library.
+
+        Equal starts keep the order of the table.
         """
         is_open = np.zeros(len(self.row), np.bool_)
         for operator in range(len(self.row)):

@@ -392,10 +392,11 @@ def order_calls(
     contradictions = 0
 
     def advance(rank: int) -> CallKey | None:
-        """Count the arrival of a rank at its next call, after skipping calls that are done.
+        """Count the arrival of a rank at its next call that is not done.
 
-        Changes `position` and `missing`. Returns the key of the call if now all its ranks have
-        arrived. None otherwise, and if the rank has no further calls.
+        `position[rank]` moves past calls that are done, up to this call. `missing` of the call, the
+        number of ranks that have not arrived, is reduced by 1. Returns the key of the call if it is
+        now 0, otherwise None. Without a further call, returns None and counts no arrival.
         """
         queue = queues[rank]
         while position[rank] < len(queue) and queue[position[rank]] in is_done:

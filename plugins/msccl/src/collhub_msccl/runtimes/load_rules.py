@@ -178,11 +178,13 @@ def _check_chunks(
 ) -> None:
     """Refuse `i_chunks` or `o_chunks` that does not match nchunksperloop (`chunks-inconsistent`).
 
-    Each size must be equal to nchunksperloop. Exceptions: for `i_chunks` of an all-gather
-    and `o_chunks` of a reduce-scatter, the size times `ngpus` must be equal to it. Sizes of
-    0 and below are accepted here. A missing attribute of `algo` counts as 0. `gpu` must
-    have both sizes (`KeyError`). Only microsoft/msccl has this rule; the caller checks the
-    runtime.
+    `i_chunks` is checked before `o_chunks`, and each can be refused. Sizes of 0 and below are
+    accepted. Any other size must be equal to nchunksperloop, with two exceptions: for `i_chunks`
+    of an all-gather and `o_chunks` of a reduce-scatter, the size times `ngpus` must be equal to it.
+
+    Texts are read like C's `strtol`; a text without digits and a missing attribute of `algo` are
+    0. `gpu` must have both sizes (`KeyError`). Only microsoft/msccl has this rule; the caller
+    checks the runtime.
     """
     chunk_count = algo.attributes.get("nchunksperloop", "")
     for name, divided in (("i_chunks", "allgather"), ("o_chunks", "reduce_scatter")):

@@ -225,9 +225,12 @@ def _join_sums(first: Recorded, second: Recorded) -> Recorded | None:
 def _send_sum(name: str) -> _Join:
     """Return the rule that fuses a sum with a put of its result over a memory channel.
 
-    A rule takes two adjacent operations and returns the fused one, or None. Here it has the name
-    `name`, and the destinations and channels of both, those of the sum first. None if the put uses
-    another channel type, or if its source is not the first destination of the sum.
+    A rule takes two adjacent operations and returns the fused one, or None. This rule gives None
+    if the put uses another channel type, or if the first source of the put is not the first
+    destination of the sum. Otherwise the fused operation is the sum with these changes:
+
+    - Its name is `name`, and its channel type is `memory`.
+    - Its destinations and channels are those of the sum, then those of the put.
     """
 
     def rule(first: Recorded, second: Recorded) -> Recorded | None:

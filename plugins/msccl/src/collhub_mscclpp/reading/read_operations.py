@@ -226,9 +226,9 @@ def _read_channel_type(
 def _read_part(value: JsonValue) -> dict[str, int]:
     """Return which part of its ranges the thread block processes, as `part` (from 0) and `parts`.
 
-    Without `tbg_info` it is part 0 of 1. Raises `InputError` if a member is missing, if the
-    number of parts is not an integer in 1..1024, or if the part is not one in 0..`parts` -
-    1.
+    Without a member `tbg_info` it is part 0 of 1. Otherwise `parts` is its `tbg_size`, and
+    `part` is its `tb_id`. Raises `InputError` if one of both is missing, if `tbg_size` is not
+    an integer in 1..1024, or if `tb_id` is not an integer in 0..`parts` - 1.
     """
     if not value.has("tbg_info"):
         return {"part": 0, "parts": 1}

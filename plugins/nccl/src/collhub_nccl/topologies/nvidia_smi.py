@@ -334,9 +334,10 @@ def _merge_groups(group: list[int], devices: Sequence[_SmiDevice], relation: str
 
 
 def _merge(group: list[int], first: int, second: int) -> None:
-    """Give all devices of two groups the lower of the two numbers, in place.
+    """Join two groups in place: devices with the higher group number get the lower one.
 
-    `group` has the number of each device's group. Equal numbers change nothing.
+    `group` has the group number of each device. `first` and `second` are two group numbers, in
+    any order. Equal numbers change no entry.
     """
     low, high = sorted((first, second))
     if low == high:

@@ -270,12 +270,17 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
 def _partitions(
     element: Element, rate: float, above: _Above, gpus: list[Element], draft: XmlMachine
 ) -> None:
-    """Add the partitions of one GPU to `draft`, linked with a node for the device and each other.
+    """Add the partitions of one GPU to `draft`, with a node for their PCI device and the links.
 
-    All links have both directions. The node of the device is linked to the node above with
-    `rate` (GB/s). Links between partitions and this node are unlimited, those between two
-    partitions have `_PARTITION_LINK` GB/s. `gpus`: one element per partition; each is also
-    added to `draft.gpus`, in this order, with the number of partitions.
+    `gpus` has one XML element per partition, and `element` is the one of the PCI device. The
+    links, each in both directions, are:
+
+    - device and the node above it: a PCI link with `rate` (GB/s)
+    - device and every partition: a local link without a limit
+    - every two partitions: a local link of 2618 GB/s
+
+    The partitions are also added to `draft.gpus`, in the order of `gpus`. Each has the number
+    of partitions.
     """
     machine, bus = draft.machine, bus_of(element)
     device = _pci_node(element, draft)

@@ -181,10 +181,14 @@ def _find_remaining(
 def _number_messages(trees: InTrees) -> tuple[Int64Array, Int64Array]:
     """Number the messages of all in-trees; return (numbers, first pair of every number).
 
-    In the tree of a destination, every other NPU sends one message to its parent. The numbers
-    are int64[destinations, NPUs], -1 at the destination itself. Messages with the same arc and
-    the same contributing NPUs get the same number; numbers from 0 ascend by arc. The first
-    pairs are int64[messages]: the smallest destination * NPUs + NPU with this message.
+    In the tree of a destination, every other NPU sends one message to its parent. Messages
+    with the same arc and the same contributing NPUs are one message with one number. Numbers
+    from 0 ascend by arc; on one arc they ascend by the bits of the contributing NPUs (64 NPUs
+    per uint64 word, words compared in order).
+
+    - The numbers are int64[destinations, NPUs], -1 at the destination itself.
+    - The first pairs are int64[messages]: the smallest destination * NPUs + NPU with this
+      message.
     """
     sets = _find_contributors(trees)
     nodes = len(trees.arc)

@@ -206,13 +206,18 @@ class LinkSchedule(ColumnTable):
         )
 
     def _windows(self, times: LinkTimes) -> Int64Array:
-        """Return the window of every message: int64[messages], as `times.rule` defines it.
+        """Return the window of every message: int64[messages].
 
-        If the rule keeps the order of a link, a message waits for the one that is `window`
-        positions before it on its link (`compute_windows`); the window of a message that waits for
-        none is larger than its position. Otherwise a window of 0 means that a message waits for
-        none: with `sums_in_turn`, messages that reduce have the window of their link
-        (`compute_link_windows`) and all other ones 0; without it, all have 0.
+        A message with window w waits for the one that is w positions earlier on its link. The
+        first rule that applies decides:
+
+        - `times.rule.sums_in_turn`: a message that reduces has the window of its link, any other
+          message has 0. 0 means that the message waits for none.
+        - `times.rule.keeps_order` is False: all windows are 0.
+        - Otherwise the windows are those of `compute_windows`. A message at position i of its link
+          (from 0) that waits for none has i + 1.
+
+        The window of a link is the number of messages that may be in flight on it.
         """
         network = self.network
         if times.rule.sums_in_turn:

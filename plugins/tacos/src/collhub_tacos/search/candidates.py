@@ -103,11 +103,13 @@ class Prospects:
         """Return whether a variant may still reach the fastest one, judged with `rung` chunks.
 
         `tried`: the numbers of chunks for which the variant has a time, ascending. Let t be its
-        time with `rung` chunks, and u that with the largest tried number up to `rung` /
-        `_MIN_COUNT_RATIO` (1.5). Its gain g is u - t, at least 0. It is assumed to gain at most 2 g
-        (`_REMAINING_GAINS`) with more chunks: True if t - 2 g is at most 1.02
-        (`_MAX_FINAL_SLOWDOWN`) times the time of the fastest variant with `rung` chunks. Also True
-        if there is no such number, or if t is infinite.
+        time with `rung` chunks, and u that with the largest tried number of at most `rung` / 1.5.
+        The gain g is u - t, or 0 if t is larger. It is assumed that more chunks gain at most 2 g.
+        The first rule that applies decides:
+
+        - True if there is no such number of chunks, or if t is infinite.
+        - True if t - 2 g is at most 1.02 times the smallest time of a variant with `rung` chunks.
+        - Otherwise False.
         """
         time_ps, fewer = (
             self._times[rung][variant],

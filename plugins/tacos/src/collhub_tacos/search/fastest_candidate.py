@@ -119,10 +119,15 @@ class _BestCandidate:
     def keep(self, candidate: SynthesisCandidate) -> None:
         """Record a candidate if it is better than the best one that it competes with.
 
-        Candidates with an algorithm, and, if times are simulated, those of at most
-        `MAX_COMPARED_TRANSFERS` (200 000) transfers compete with each other across all forms, by
-        their evaluated time (`_compare`). Any other candidate competes by its planned time
-        `time_ps`, and only within its form. Of equal times the earlier candidate is kept.
+        Candidates compete in one of two ways:
+
+        - With those of all forms, by evaluated time. This is for a candidate with an algorithm and,
+          if times are simulated, for one of at most `MAX_COMPARED_TRANSFERS` (200 000) transfers.
+          One that is not promising, or gets no time, is dropped. One with more transfers than the
+          best must be faster by more than 0.1 %.
+        - Only with those of its own form, by planned time `time_ps`. This is for all other ones.
+
+        Of equal times the earlier candidate is kept.
         """
         is_small = candidate.num_transfers <= MAX_COMPARED_TRANSFERS
         if candidate.algorithm is not None or (self._is_simulated and is_small):

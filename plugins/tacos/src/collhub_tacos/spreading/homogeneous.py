@@ -202,11 +202,13 @@ def _choose_seed_count(network: LinkNetwork, num_chunks: int) -> int:
 def _generate_variants(
     network: LinkNetwork, origin: Int64Array, step_ps: int, arrival_ps: int, *, is_quick: bool
 ) -> Iterator[_LockstepVariant]:
-    """Yield the variants of the search, each with every step length (`choose_step_lengths`).
+    """Yield the variants of the search, each method with every step length before the next method.
 
-    If the network is symmetric (all nodes equivalent), the variant that computes one node and
-    translates it to all other nodes comes first. The variant that computes all nodes follows if the
-    network is not symmetric or `is_quick` is True.
+    There are two methods. The first computes one node and translates it to all other nodes; it is
+    used only if the network is symmetric (all nodes equivalent). The second computes all nodes;
+    it is used if the network is not symmetric, or if `is_quick` is True.
+
+    The step lengths are those of `choose_step_lengths`, in its order.
     """
     translations = Translations.of(network, origin)
     kernels: list[Translations | None] = []
