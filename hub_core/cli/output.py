@@ -332,9 +332,9 @@ def fitted_widths(table: Sequence[Sequence[str]], room: int) -> list[int] | None
 
 
 def _split_into_words(text: str, at_hyphens: bool = False) -> list[str]:
-    """Split a text at spaces into words between which a line may be wrapped; no word is empty.
+    """Split a text at spaces (no other white space) into words, none of which is empty.
 
-    A space between a digit and a letter, `µ` or `%` ("5 ms") becomes a no-break space (`_TIE`),
+    A space between a digit and `A-Z`, `a-z`, `µ` or `%` ("5 ms") becomes a no-break space,
     which the caller replaces. `at_hyphens`: also split after a hyphen between ASCII letters.
     """
     # Imported here: most output is not wrapped.

@@ -93,11 +93,12 @@ class Arcs:
     def lengths_from(self, starts: BoolArray, weight: Float64Array) -> Float64Array:
         """Return the length of the shortest path to every node from the nearest node of `starts`.
 
-        float64[nodes]: the minimum sum of `weight` over the arcs of a path in their direction;
-        0 for the nodes of `starts`, infinite without a path. `starts`: bool[nodes]; `weight`:
-        float64[arcs], not negative. All arcs are relaxed in rounds (Bellman 1958, Ford 1956):
-        O(arcs * arcs of the longest shortest path). With numpy this is faster than a heap in
-        Python on networks of thousands of links.
+        `starts`: bool[nodes]. `weight`: float64[arcs], not negative. The result is
+        float64[nodes]: the smallest sum of `weight` over a path that follows the arcs'
+        directions. It is 0 for the nodes of `starts`, and infinite without a path.
+
+        All arcs are relaxed in rounds (Bellman 1958, Ford 1956): O(arcs * arcs of the longest
+        shortest path). With numpy this is faster than a heap in Python.
         """
         length = np.where(starts, 0.0, np.inf)
         rows, heads, first = self.entering

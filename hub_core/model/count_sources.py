@@ -59,11 +59,11 @@ class TokenRouting:
     def draw(self, num_ranks: int) -> list[Int64Array]:
         """Draw the experts of every token: per rank an array int64[tokens, top] of expert numbers.
 
-        The experts of a token are different and in arbitrary order. They are drawn without
-        repetition in proportion to their popularity (the largest values after adding Gumbel
-        noise to its logarithm). The k-th popularity is k^-skew; the popularities are assigned
-        to the experts in random order. Equal parameters and numbers of ranks give the same
-        result.
+        The k-th of all popularities is k^-skew, k from 1. They are assigned to the experts in
+        random order, equally for all ranks. Each token gets `top` different experts: those with
+        the largest sums of a random Gumbel number and the logarithm of their popularity. So they
+        are drawn without repetition in proportion to popularity. Their order within a token is
+        arbitrary. Equal parameters and numbers of ranks give the same result.
         """
         generator = np.random.default_rng(self.seed)
         popularity = np.arange(1, self.experts + 1, dtype=np.float64) ** -self.skew

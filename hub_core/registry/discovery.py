@@ -65,15 +65,14 @@ def discover(
     error; the failure is its status. The first rule that applies excludes a plugin from
     import:
 
-    - DISABLED: `use_plugins` is False, or its name or distribution is in `disabled` or,
-      separated by commas, in `COLLHUB_DISABLE_PLUGINS` of `environment` (None: that of the
-      process).
+    - DISABLED: `use_plugins` is False, or its name or distribution is in `disabled` or in
+      `COLLHUB_DISABLE_PLUGINS` (separated by commas) of `environment`, None for `os.environ`.
     - BROKEN: another plugin or the core has its name.
     - BROKEN: `admission`, called right before an import, returns a reason.
 
     Raises `UsageError` (`unknown-plugin`) for a name in `disabled` that is not installed;
-    unknown names in the variable are ignored. Ctrl-C during an import raises
-    `KeyboardInterrupt` with the plugin.
+    unknown names in the variable are ignored. Ctrl-C raises `KeyboardInterrupt` with the
+    plugin.
     """
     candidates = _sort_candidates()
     _check_names(disabled, candidates)

@@ -38,12 +38,16 @@ class SwitchGroups:
 
 
 def find_switch_groups(algorithm: Algorithm, topology: Topology) -> SwitchGroups | None:
-    """Find the multicasts and sums that switches can do for an algorithm; None if there are none.
+    """Find the multicasts and sums that switches can do for an algorithm; None if there are
+    none.
 
-    A multicast is a group of equal messages of one sender, a sum a group of messages that one
-    receiver adds up. Multicasts are searched only if the topology has multicasting switches,
-    and sums only if it has reducing switches. Messages of a multicast are excluded from sums,
-    because the switch would add all copies.
+    - A multicast is a group of at least two consecutive sends of a rank with equal source
+      units and dependencies. They are searched only if the topology has multicasting
+      switches. Sends with an unknown source are ignored.
+    - A sum is a group of at least two messages that a chain of additions to the same units
+      receives on one rank. They are searched only if the topology has reducing switches.
+      Messages of a multicast that was found are excluded, because the switch would add all
+      copies.
     """
     empty = np.zeros(0, np.int64)
     steps = algorithm.steps

@@ -265,10 +265,11 @@ def _find_receive_reduces(fields: NodeFields, links: ResolvedLinks) -> tuple[Boo
 def _find_combining_halves(fields: NodeFields, is_half: BoolArray) -> BoolArray:
     """Return which nodes are the combining halves of receive-reduce steps: bool[nodes].
 
-    These are the COMP nodes with `comp_kind` 0 (reduction) directly after a node in
-    `is_half` of the same rank; the first node of a batch is none. `is_half`: bool[nodes],
-    the receiving halves. Raise `TraceError` (`attribute-kind`, `attribute-range`) if the
-    `comp_kind` of any COMP node is invalid; a missing one is accepted here.
+    Such a node is a COMP node with `comp_kind` 0 (reduction). The node directly before it in
+    the batch has the same rank and is in `is_half`: bool[nodes], the receiving halves. The
+    first node of a batch is no combining half, nor is a COMP node without `comp_kind`. Raises
+    `TraceError` if the `comp_kind` of any COMP node is no integer (`attribute-kind`) or
+    unknown (`attribute-range`).
     """
     kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), -1)
     is_pair: BoolArray = fields.is_comp & (kind == CompKind.REDUCE)

@@ -80,8 +80,10 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 def find_longest_chains(relation: HappensBefore, counts: BoolArray) -> Int64Array:
     """Return the maximum number of counted edges on any path to each row: int64[rows].
 
-    `counts`: bool per edge of the relation, whether it is counted. The value is 0 for a row
-    without counted edges on a path to it, and for rows that never run.
+    A path is a sequence of edges of the relation, each from a row to one that happens after
+    it. `counts`: bool per edge, whether it is counted. The value is 0 for a row without
+    counted edges on a path to it. It is 0 also for rows that never run, which wait for
+    themselves in a cycle or for such rows.
     """
     order = relation.order
     runs = order.position[relation.children] >= 0

@@ -339,15 +339,16 @@ def _judge_regions(
 def _count_blocks(task: _Task) -> float:
     """Return the value of `_Task.blocks`: the number of blocks of units to check separately.
 
-    The memory of a check is `task.memory_units` plus the units of all sent messages. The result is
-    the first that applies:
+    The memory of a check is `task.memory_units` plus the units of all sent messages; its
+    operations are the units of all steps. The first rule that applies decides:
 
-    - 0 (all units at once): the expectation is that of the caller, or the memory is at most
-      `_MIN_CELLS_OF_RANGES` and the operations are at most `MAX_WORK`
-    - 0: some step never runs, or units are not independent (`is_divisible`)
-    - 1 (by ranges first): the memory is at most `MAX_CELLS` and the operations are at most
-      `MAX_WORK`
-    - the larger of memory / `_CELLS_OF_BLOCK` and operations / `MAX_WORK`; it may be a fraction
+    1. 0 (all units at once), if the caller gave the expectation.
+    2. 0, if the memory is at most `_MIN_CELLS_OF_RANGES` and the operations at most
+       `MAX_WORK`.
+    3. 0, if a step never runs, or if units depend on one another.
+    4. 1 (by ranges first), if the memory is at most `MAX_CELLS` and the operations at most
+       `MAX_WORK`.
+    5. The larger of memory / `_CELLS_OF_BLOCK` and operations / `MAX_WORK`, not rounded.
     """
     given, steps = task.given, task.given.algorithm.steps
     moved = float(steps.count[steps.sends].sum(dtype=np.float64)) / task.unit

@@ -84,11 +84,13 @@ class Costs:
     def mlp(self) -> Part:
         """Return operations, parameters and bytes of the MLP, or the gate and experts, of a rank.
 
-        Operations, including those of the gate, are divided by the tensor parallelism; every token
-        passes `top_k` experts. The parameters are those of the norm and, with one expert, of the
-        MLP; with more than one expert, of the gate, because those of the experts are in
-        `expert_parameters`. Bytes are those of these parameters, of the input and output hidden
-        states, and of the inner tensors.
+        - Operations: of all matrix products, including the gate with more than one expert,
+          divided by the tensor parallelism and rounded down. Every token passes `top_k` experts.
+        - Parameters: of the norm, plus those of the MLP with one expert, or of the gate with
+          more. The parameters of several experts are in `expert_parameters` instead.
+        - Bytes: element bytes times the elements of these parameters, of the input and output
+          hidden states, and of the inner tensors. Only the inner tensors, and an MLP's own
+          parameters, are divided by the tensor parallelism.
         """
         options, h = self.options, self.options.hidden
         products = 2 * self.tokens * self._matrices * h * self.width * options.top_k

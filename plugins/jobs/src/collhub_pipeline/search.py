@@ -259,11 +259,12 @@ def _generate_variants(shape: Shape) -> Iterator[Schedule]:
 
 
 def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
-    """Search the orders of one placement; return whether the budget is used up.
+    """Search the orders of passes for one placement; return whether the budget is used up.
 
-    The search also starts from the `_SEEDS` best named schedules that have this placement and
-    recompute the same stages. Results are offered to `best`. The search of this placement stops
-    when a schedule has the objective `bound` or less.
+    The search also starts from named schedules that have this placement and recompute the
+    same stages, at most the 3 best of them (`_SEEDS`). All schedules that are found, also bad
+    ones, are offered to `best`. The search of this placement stops at the first improved
+    schedule with an objective of at most `bound`, or when the budget is used up.
     """
     search = ListSearch(shape, space.device_of, space.recomputed, best.budget)
     known = [

@@ -418,21 +418,18 @@ def _choose_times(
 ) -> NetworkTimes:
     """Create the object that simulates times of collectives on the network `topology_text`.
 
-    `algorithms`: by kind, algorithms that replace the default ones. `backend`: name of the
-    simulator. `machine`: name or content of a machine profile, `none`, or None if the option is
-    not given.
+    `algorithms`: replacements of the default ones, by kind. `backend`: name of the simulator.
+    `machine` decides:
 
-    - With a profile, this machine is simulated.
-    - With None, it is the known machine that the topology names, if `backend` is the default
+    - A name or content of a profile: this machine is simulated.
+    - None (no option): the known machine that the topology names, if `backend` is the default
       simulator or one that models machines.
-    - With `none`, it is this known machine only if `backend` models machines.
-    - Otherwise, and without a known machine, `backend` simulates the links of the topology.
+    - `none`: this known machine, only if `backend` models machines.
+    - Otherwise, `backend` simulates the links of the topology.
 
-    On a machine, the time of an algorithm is that of its fastest number of copies.
-
-    No collective is simulated yet. Raises `HubError` for an invalid topology, for an unknown
-    machine, for a machine that is not that of the topology, and if `machine` and `backend`
-    contradict each other.
+    On a machine, the fastest number of copies of an algorithm counts. Raises `HubError` for
+    an invalid topology, an unknown machine, one of another topology, and one that contradicts
+    `backend`.
     """
     from collhub_pytorch.replay import NetworkTimes
     from hub_core import choose_timing

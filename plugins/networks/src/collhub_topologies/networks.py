@@ -252,16 +252,19 @@ def _list_local_links(npus: int, groups: int, routers: int) -> Ends:
 
 
 def _list_global_links(npus: int, routers: int, global_links: int) -> Ends:
-    """List both ends of all pairs of links between the groups of a dragonfly.
+    """List both ends of all pairs of links between the groups of a dragonfly, as two arrays.
 
-    With a = `routers` per group and h = `global_links` per router, there are a * h + 1
-    groups, and one pair of links joins every two of them. Port j of a group, from 0 to a *
-    h - 1, is at its router j // h. It is joined to port a * h - 1 - j of the group that is
-    j + 1 places further, modulo the number of groups.
+    A pair of links joins two groups, one link per direction. With a = `routers` per group and
+    h = `global_links` per router, there are a * h + 1 groups, and one pair joins every two of
+    them.
 
-    Each pair occurs once, with the router of the lower group in the first array, sorted by
-    lower group, then by its port. Routers are numbered after the `npus` NPUs, group by
-    group.
+    - Port j of a group, from 0 to a * h - 1, is at its router j // h.
+    - It is joined to port a * h - 1 - j of group (g + j + 1) modulo the number of groups,
+      where g is its own group.
+    - Routers are numbered after the `npus` NPUs, group by group.
+
+    Each pair occurs once, with the router of the lower group in the first array. Pairs are
+    sorted by lower group, then by its port.
     """
     groups = routers * global_links + 1
     group, port = _list_coordinates(groups, groups - 1)

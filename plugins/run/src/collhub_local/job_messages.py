@@ -166,14 +166,14 @@ def _build_contract(
 ) -> Contributions:
     """Build the contract of the messages: every received unit must be the unit that was sent.
 
-    The result has one entry per message and unit, message by message in the order of `messages`,
-    with ascending units. Unit i of a message is sent from INPUT unit `sent[row of send] + i` of the
-    sending rank. OUTPUT unit `received[row of receive] + i` of the receiving rank must get its
-    content.
+    The result has one entry per message and unit, in the order of `messages`, with ascending
+    units. Unit i of a message is INPUT unit `sent[send] + i` of the sending rank, and must be
+    in OUTPUT unit `received[receive] + i` of the receiving rank. `send` and `receive` are the
+    message's rows in `nodes`.
 
-    All arrays have one entry per row of `nodes`. `counts`: units of the row; for a message that of
-    its send decides. `sent`: first unit of a send in INPUT of its rank. `received`: first unit of a
-    receive in OUTPUT of its rank. Lonely sends and receives have no entry.
+    All arrays have one entry per row of `nodes`. `counts`: units of the row; for a message
+    that of its send decides. Lonely sends and receives, and messages of 0 units, have no
+    entry.
     """
     send, receive = messages.send, messages.receive
     sizes = counts[send]

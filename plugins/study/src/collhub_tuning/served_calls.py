@@ -138,14 +138,15 @@ def _divide(
     kind: CollectiveKind,
     mode: bool,
 ) -> Iterator[Stretch]:
-    """Yield ranges of sizes between all limits of the calls in both lists, ascending from 0
-    bytes.
+    """Yield the ranges of sizes between all limits of the calls in both lists, by ascending
+    size.
 
-    All calls must be of the collective `kind` and of the mode (`mode`: True for in
-    place); this is not checked. Both ends of a range are included; the last one has no
-    end (None). A range has the server of the first of the `declared` calls that covers
-    it, or "", and the servers of all `actual` calls that cover it, in their order.
-    Without calls there is one range of all sizes.
+    The ranges begin at 0 bytes and have no gaps. Both ends of a range are included; the last
+    one has no end (None). Without calls there is one range of all sizes. A range has:
+
+    - the server of the first of the `declared` calls that covers it, or ""
+    - the servers of all `actual` calls that cover it, in their order
+    - `kind` and `mode` (True for in place), which all calls must have; this is not checked
     """
     rows = [*declared, *actual]
     borders = {0, *(row.min_bytes for row in rows)}

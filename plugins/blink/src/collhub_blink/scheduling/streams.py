@@ -32,8 +32,9 @@ def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
 
     It lists the streams: which fraction of the data is sent along which tree. Size, occupancy
     and unit limits are those of the task; `reduces_first` is that of the packing. Messages
-    follow `Topology.routes`, one route per pair of NPUs, as everywhere in the hub. The routes
-    of the packing may differ. Errors of `_prepare_without_size` pass through.
+    follow `Topology.routes`, one route per pair of NPUs, which may differ from the packing's
+    routes. Without size-dependent parts, the result is cached for up to 32 packings. Raises
+    `IndexError` for a packing without targets and trees.
     """
     prepared = _prepare_without_size(packing, task.topology, task.collective, task.npus)
     return replace(

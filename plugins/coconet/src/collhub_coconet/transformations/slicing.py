@@ -68,10 +68,14 @@ def split_at_root(program: Program, target: str, root: int = 0) -> Rewrite:
 
 
 def _check_target(program: Program, target: str, conditions: Conditions) -> Operation:
-    """Return the AllReduce with this name, whose reduction must be commutative (default: sum).
+    """Return the AllReduce with the name `target`, whose reduction must be commutative.
 
-    Records the condition `commutative`. Raises `RefusedMoveError` if no AllReduce has the name
-    (`target`), and if its reduction is not commutative.
+    An AllReduce without a reduction counts as a sum. The condition `commutative` is recorded
+    in `conditions`. Raises `RefusedMoveError` with one of these conditions; then none is
+    recorded:
+
+    - `target`: no operation has the name, or it is no AllReduce.
+    - `commutative`: the result depends on the order of the ranks.
     """
     operation = find_operation(program, target, Kind.ALL_REDUCE, conditions)
     reduction = operation.reduction or Reduction.SUM

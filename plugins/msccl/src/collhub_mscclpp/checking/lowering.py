@@ -332,9 +332,12 @@ def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
 def as_executed(plan: Plan) -> tuple[Int64Array, Int64Array]:
     """Return the buffer and the index of every operand as the executor uses them.
 
-    Both are int64[operands]. They differ from the plan in two cases. All sources of a `put`
-    or `ppkt` over a memory channel have the buffer of the first source. In a get, the
-    source and the destination at the same position swap their indices.
+    Both are int64[operands] and equal to those of the plan, with two exceptions:
+
+    - All sources of a `put` or `ppkt` over a memory channel have the buffer of the first
+      source.
+    - In a `get`, the source and the destination at the same position swap their indices, but
+      not their buffers. Each must have its counterpart, otherwise `KeyError` is raised.
     """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]

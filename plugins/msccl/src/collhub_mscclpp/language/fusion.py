@@ -189,8 +189,10 @@ def _join_semaphores(first: Recorded, second: Recorded) -> Recorded:
 def _join_transfers(first: Recorded, second: Recorded) -> Recorded | None:
     """Return the fusion of two puts or two gets; channel i transfers range i.
 
-    The ranges and channels of the first operation come first; equal channels are repeated.
-    Return None if the channel types differ, or the sizes of the first range of each.
+    It is the first operation with sources, destinations and channels of both, those of the
+    first before those of the second. A channel of both occurs twice. Returns None if the
+    channel types differ, or if the first source ranges have different sizes. The arguments
+    are not changed.
     """
     is_equal = first.channel_type == second.channel_type and first.src[0].size == second.src[0].size
     if not is_equal:

@@ -256,12 +256,13 @@ _Moves = dict[int, list[tuple[int, list[int], list[int]]]]
 
 
 def _collect_moves(plan: Plan, ranges: Ranges) -> _Moves:
-    """Return the moves of data operations, as lists by row of the operation.
+    """Return the moves of data operations: a dict of lists by row of the operation.
 
-    A move is (cells, source rows, destination rows): ranges of equal size, whose sources
-    are summed into the destinations. Rows are rows of `ranges`. An operation that pairs
-    sources with destinations has one move per pair, in the order of the ranges; other
-    operations have one. Operations without ranges are not in the result.
+    A move is (cells, source rows, destination rows). Its ranges have equal size, and the sum
+    of its sources is written to each destination. Rows are rows of `ranges`. An operation
+    that pairs sources with destinations has one move per pair, in the order of the ranges.
+    Other operations have one move. Rows within a move keep the order of `ranges`. Operations
+    without ranges have no entry.
     """
     entries: dict[tuple[int, int], tuple[int, list[int], list[int]]] = {}
     operation = plan.operands.operation[ranges.operand].tolist()

@@ -375,10 +375,14 @@ def is_simulator_decisive(setting: Setting, request: SynthesisRequest) -> bool:
 def simulate_if_decisive(
     setting: Setting, request: SynthesisRequest, algorithm: Algorithm
 ) -> int | None:
-    """Return the simulated time in ns if the simulator is decisive, else None.
+    """Return the simulated time of an algorithm in ns, or None if planned times decide.
 
-    None also for more than 2 * `MAX_SIMULATED_TRANSFERS` steps, and if the simulation gives no
-    time.
+    None is returned in these cases:
+
+    - The link model is ALPHA_BETA, and the network is no `PathNetwork`.
+    - The network of the setting has another name than the topology of the request.
+    - The algorithm has more than 2 * `MAX_SIMULATED_TRANSFERS` (2 million) steps.
+    - The simulation gives no time.
     """
     # A transfer has at least a send and a receive.
     if (
