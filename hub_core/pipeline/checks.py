@@ -232,8 +232,8 @@ def check_runtime(
     `runtime`: NAME or NAME@VERSION. `options`: those of its check. Findings on opening the
     file go to `report`. The first rule that applies decides:
 
-    1. If the file is recognized, but in no format that the check declares, it is not checked.
-       The report has `is_applicable` False and the finding `not-applicable`.
+    1. If the check declares formats and the file is recognized, but in none of them, it is
+       not checked. The report has `is_applicable` False and the finding `not-applicable`.
     2. If VERSION ignores such files, the check does not run. The report is not ok and has the
        error `not-used-by-version`.
     3. Otherwise the check runs. Without VERSION, an ok report gets the warning

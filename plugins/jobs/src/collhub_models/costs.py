@@ -89,8 +89,10 @@ class Costs:
         - Parameters: of the norm, plus those of the MLP with one expert, or of the gate with
           more. The parameters of several experts are in `expert_parameters` instead.
         - Bytes: element bytes times the elements of these parameters, of the input and output
-          hidden states, and of the inner tensors. Only the inner tensors, and an MLP's own
-          parameters, are divided by the tensor parallelism.
+          hidden states, and of the inner tensors.
+
+        Of the elements, only the inner tensors, and an MLP's own parameters without its output
+        bias, are divided by the tensor parallelism.
         """
         options, h = self.options, self.options.hidden
         products = 2 * self.tokens * self._matrices * h * self.width * options.top_k

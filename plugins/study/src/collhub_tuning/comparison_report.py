@@ -82,8 +82,8 @@ class ComparisonOutcome:
 
         All plugins that offer bounds compute them with thorough methods. The bounds hold for the
         network of the timing: the nominal network, or the one with measured switches if the times
-        belong to a measured machine. At each size, the winner's time limits the search, which
-        stops when the bound is at most 2 % below it. A size without times has no such limit.
+        belong to a measured machine. At each size the search stops when the winner's time is at
+        most 2 % above the bound. Without a time at this size there is no such limit.
         """
         sizes = self.question.sizes
         rankings = [self.ranking(size) for size in sizes]
