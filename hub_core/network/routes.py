@@ -227,9 +227,9 @@ class Traffic:
     def share(self) -> Float64Array:
         """Bytes of the part of every rank: float64[ranks].
 
-        Part r is bytes [size * r // ranks, size * (r + 1) // ranks). In an uneven collective parts
-        are not rounded: in proportion to the rank's count or, with counts per pair, the bytes that
-        the rank receives from all other ranks.
+        - No counts: part r is the bytes [size * r // ranks, size * (r + 1) // ranks).
+        - Counts per rank: the size times the rank's fraction of all counts, not rounded.
+        - Counts per pair: the bytes that the rank receives from all other ranks, not rounded.
         """
         if self.collective.counts is not None:
             received: Float64Array = self.pair_bytes.sum(axis=0)

@@ -263,8 +263,8 @@ def staged_all_to_all(num_ranks: int) -> Algorithm:
 def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
     """Build a binomial-tree broadcast of two units for calls in place and out of place.
 
-    First the root copies INPUT to OUTPUT. In round d (1, 2, 4, ... below n), each of the d ranks
-    with the data sends it as one message to the rank d after it (mod n), if that has no data yet.
+    First the root copies INPUT to OUTPUT. In round d (1, 2, 4, ... below n), rank root + i
+    sends both units to rank root + i + d (mod n), for each i < d with i + d < n.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, 0), count=2)

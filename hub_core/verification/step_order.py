@@ -157,14 +157,16 @@ class OrderGraph:
 
     @cached_property
     def program_chain(self) -> Int64Array:
-        """Return the first node of the chain that contains each node: int64[nodes].
+        """Return for each node the first node of its chain: int64[nodes].
 
-        Every node is in exactly one chain, perhaps as its only node. Consecutive nodes of a
-        chain are steps of one rank that are connected by a data or control dependency; messages
-        do not count. A step selects the latest step of the same lane (thread block, -1 is none)
-        on which it depends, or else the latest step on which it depends. If several steps
-        select one, the earliest that has the same lane is its successor, or else the earliest.
-        Steps that are not successors start chains.
+        A chain is a sequence of steps in which each one depends on the step before it. Only data
+        and control dependencies count, not messages. Every node is in exactly one chain.
+
+        1. Each step selects one of the steps on which it depends: the latest one of its own
+           lane (thread block; -1 is none), otherwise the latest one of any lane.
+        2. If several steps select the same step, one of them follows it in its chain: the
+           earliest one of the same lane, otherwise the earliest one.
+        3. Every step that follows no other step starts a chain, perhaps as its only node.
         """
         split = self.num_dependencies
         parents, children = self.parents[:split], self.children[:split]

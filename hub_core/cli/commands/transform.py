@@ -384,11 +384,11 @@ def _run_search(
     shared: Mapping[str, Assignments],
     budget: SearchBudget,
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
-    """Run the pass `name`, a search, with parallel workers; return the result and the changes.
+    """Run the pass `name`, a search; return the new model and the changes as texts.
 
-    Progress is shown; changes are texts. `options`: of the pass. `shared`: by component; only those
-    of the engine that starts the workers are used. `budget`: limits, which also records those that
-    ended the search. The workers are stopped at the end. Raise `HubError` if engine or pass fails.
+    Progress is shown. `workers` are stopped at the end, also after an error. `shared`: options by
+    component; only those of the engine that starts the workers are used. `budget`: limits, which
+    also records those that ended the search. Raise `HubError` if engine or pass fails.
     """
     from hub_core.pipeline.calls import transform as run_pass
 

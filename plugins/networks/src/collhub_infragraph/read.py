@@ -181,10 +181,13 @@ def read(source: Source, options: InfragraphReadOptions) -> Topology:
 def parse_graph(root: Value, findings: NetworkFindings) -> VertexGraph:
     """Parse the vertices and edges of a document in any of its three forms.
 
-    A document with the key `nodes` is a node-link graph of networkx. Every other document is an
-    infrastructure: either the document itself, or its value at the key `infrastructure`. Beside it
-    there may be `annotations`. What the parser notices is added to `findings`. Raises `InputError`
-    for the grammar before InfraGraph 0.3 and for invalid content.
+    1. With the key `nodes`: a node-link graph of networkx. All other keys of step 2 are ignored.
+    2. Otherwise, with the key `infrastructure`: its value is the infrastructure.
+    3. Otherwise, the document itself is the infrastructure.
+
+    In the forms 2 and 3, the optional key `annotations` of the document is read too, and warnings
+    are added to `findings`. A key whose value is null counts as missing. Raises `InputError` for
+    invalid content, and for the grammar before InfraGraph 0.3 (key `connections` or `inventory`).
     """
     _refuse_old_grammar(root)
     if root.get("nodes") is not None:

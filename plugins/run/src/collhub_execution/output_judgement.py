@@ -462,9 +462,11 @@ def _split_by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Arra
 def _collect_cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]:
     """Group the contributions of a contract by rank and by unit of the rank's OUTPUT.
 
-    The result maps a rank to a mapping from unit to a list of (source rank, source unit). A source
-    rank below 0 means all ranks and gives one entry per rank. Access to a missing rank or unit
-    creates an empty result.
+    A contribution is a unit of a source rank that belongs to an OUTPUT unit. The result maps
+    a rank to a mapping from OUTPUT unit to a list of (source rank, source unit), in the order
+    of the contract, with duplicates. A source rank below 0 means all ranks: it gives one
+    entry for each rank from 0 to `num_ranks` - 1. Access to a missing rank or unit creates an
+    empty entry, also in the result itself.
     """
     # Defaults, so that ranks and units missing in the contract need no test.
     cells: dict[int, _Cells] = defaultdict(lambda: defaultdict(list))

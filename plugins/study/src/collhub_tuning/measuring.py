@@ -456,8 +456,10 @@ def _synthesize_by_size(
 ) -> Callable[[int], Algorithm]:
     """Return a function that synthesizes an algorithm for a size in bytes.
 
-    Each call executes the synthesizer again, with a part of the budget. It raises `HubError` if the
-    synthesis fails or its result does not support the mode of the question.
+    Each call executes the synthesizer `name` again; results are not stored. Its limit of work is
+    the remaining work of `budget`, and its work counts for `budget`. The call raises `HubError` if
+    the synthesis fails, or if the result lacks a mode (in place, out of place) that the question
+    requires.
     """
 
     def synthesize(size: int) -> Algorithm:

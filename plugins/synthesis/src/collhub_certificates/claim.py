@@ -148,11 +148,14 @@ def read_capacities(
     """Return the bandwidth of every link in bytes/s, as one dict per plane.
 
     A plane is an independent network. The keys are (source, destination). Of parallel links
-    of a plane only the first counts. Links without a plane are on plane 0, which is always
-    in the result. The links are those of the topology, else those of the certificate.
-    Raises `FlawError` (`certificate-topology`) if the topology is not that of the
-    certificate, if neither lists the links, and for a link whose plane is more than 1 above
-    the highest plane before it (0 before the first link).
+    of a plane only the first counts. Links without a plane are on plane 0, which is always in
+    the result. The links are those of `topology`, or if it is None, of the certificate.
+
+    Raises `FlawError` (`certificate-topology`) in these cases:
+
+    - The description in the certificate contradicts the topology, or its own digest.
+    - There is no topology, and the certificate does not list its links.
+    - The plane of a link is more than 1 above the highest one before (0 before the first).
     """
     network = _check_network(certificate["network"], topology)
     planes: list[dict[tuple[int, int], Fraction]] = [{}]

@@ -82,13 +82,17 @@ def find_binary_trees(num_ranks: int, root: int) -> Int64Array:
 
 
 def move_root(parents: Int64Array, sizes: Sequence[int], root: int) -> Int64Array:
-    """Renumber the ranks of trees with root 0 level by level, so that `root` is their root.
+    """Renumber the ranks of trees with root 0, so that `root` is their root; return new trees.
 
-    `parents`: int64[trees, ranks], -1 at rank 0; the result has the same shape. `sizes`: ranks of
-    each level, the first varies fastest with the rank; their product must be the number of ranks.
-    In every level, the coordinate of a rank is moved by that of the root, modulo the size. Ranks of
-    a group remain together, and edges between groups connect ranks at the same distance as before:
-    the routes of switches by rank in a group stay as even as for root 0.
+    `parents`: int64[trees, ranks], the parent of every rank in every tree, -1 at the root. The
+    result has the same shape. `sizes`: ranks per group of each level, the innermost level first;
+    their product must be the number of ranks.
+
+    A rank has one coordinate per level; that of the first level varies fastest. The new number of
+    a rank has in every level the sum of the coordinates of the old rank and of `root`, modulo the
+    size. So ranks of one group remain in one group. The distance between two groups (the
+    difference of coordinates, modulo the size) remains equal, too: switches with routes by
+    distance are used as evenly as for root 0.
     """
     rank = np.arange(parents.shape[1])
     moved, stride = np.zeros_like(rank), 1

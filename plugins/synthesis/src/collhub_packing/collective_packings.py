@@ -401,11 +401,10 @@ def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: i
 
 
 def _compute_touching(links: DuplexLinks, scale: int) -> Int64Array:
-    """Return for each node the total capacity of the links at it, times `scale`:
-    int64[nodes].
+    """Return for each node the sum of the capacities of its links, times `scale`: int64[nodes].
 
-    A link counts once at each of its two nodes. Raises `InputError` (of `scaled`) if the
-    scaled capacities of all links add up to 2^60 or more.
+    A link counts at both of its nodes; a node without links has 0. Raises `InputError` if the
+    capacities of all links, each counted once, times `scale` add up to 2^60 or more.
     """
     capacity = scaled(links.capacity, scale)
     total = np.zeros(links.num_nodes, np.int64)

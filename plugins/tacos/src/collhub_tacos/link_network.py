@@ -176,11 +176,15 @@ class PathNetwork(LinkNetwork):
     paths: Routes
 
     def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> PathTimes:
-        """Return the times of a message of `chunk_bytes` on every arc of an idle network.
+        """Return the times in ps of a message of `chunk_bytes` on every arc of an idle network.
 
-        An arc is the path between two NPUs over links and switches. The result has, in ps: `busy`
-        of the arc's first link, `arrival` summed over its links, and `hops`, the times of all
-        single links. Times on single links are integer nanoseconds, as in simulators, because
+        An arc is the path from one NPU to another over links and switches. The result has:
+
+        - `hops`: the times of every single link, busy and arrival
+        - `busy` of an arc: the busy time of its first link
+        - `arrival` of an arc: the sum of the arrival times of its links
+
+        The times of every single link are truncated to multiples of 1 ns, as in simulators, because
         fractions would change the order at switches. Raises `InputError` if a message takes too
         long to be counted in ps.
         """

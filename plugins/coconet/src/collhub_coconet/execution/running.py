@@ -479,12 +479,17 @@ class _ExecutionState:
     def _find_largest_term(
         self, part: CollectiveRuns | RowRuns, operation: Operation, elements: Int64Array
     ) -> float:
-        """Return the largest finite magnitude of any rank's expected contribution to a reduction.
+        """Return the largest magnitude of one rank's expected contribution to a reduction.
 
-        Contributions are the operand's elements at the flat indices `elements`, on the ranks of the
-        group; 0 without finite elements. A NaN or an infinity has no influence on the rounding of
-        the other elements. For a scalar it is the largest contribution of a complete block
-        (`find_largest_term`), for any `elements`. The expected values must exist.
+        Contributions are the expected values of the operand on each rank of the group.
+
+        - Reduction to a tensor: the largest finite magnitude at the flat indices `elements`; 0 if
+          there is none. NaN and infinity are ignored, because they do not change the rounding of
+          the remaining elements.
+        - Reduction to a scalar: `elements` is ignored. The result is the largest contribution of
+          a complete block (`find_largest_term`), which may be NaN or infinite.
+
+        The expected values must have been computed (assertion).
         """
         count = self.flat.binding.num_ranks
         if part.is_scalar:

@@ -454,11 +454,13 @@ def _cut_product(
 
 
 def _fits_grid(program: Program, binding: Binding, operation: Operation, grid: Grid) -> bool:
-    """Check whether a result has the shape of a grid, and its slices are blocks of the grid.
+    """Check whether the result of an operation can use the chunks of a grid (a cut of a tensor).
 
-    A result that is not sliced only needs the shape. For a sliced one, the grid must also have more
-    than one block, and the sliced dimension must be one of the (at most two) dimensions along which
-    the grid has blocks. Chunks of rows fit any other slices than those along rows.
+    1. False if the shape of the result is not that of the grid.
+    2. True if the result is not sliced, so that each rank has the complete tensor.
+    3. Sliced, with a grid of rows (`row_blocks`): True unless dimension 0 is sliced.
+    4. Sliced, with any other grid: True if the grid has more than one block, and the sliced
+       dimension is `dimension` or `across` of the grid.
     """
     kind = program.types[operation.name]
     if binding.shape(kind.shape) != grid.shape:

@@ -120,8 +120,8 @@ class Ready:
     def nodes_of(self, rank: Int64Array, chunk: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return all pairs (i, node that produces chunk `chunk[i]` on rank `rank[i]`).
 
-        They are two int64 arrays, sorted by i; a chunk may have several nodes, or none. Ranks are
-        those of the job.
+        They are two int64 arrays, sorted by i. A chunk may have several nodes, which are in the
+        order of `self.node`, or none. Ranks are those of the job.
         """
         width = 1 + max(int(self.chunk.max(initial=0)), int(chunk.max(initial=0)))
         key, requested_key = self.rank * width + self.chunk, rank * width + chunk

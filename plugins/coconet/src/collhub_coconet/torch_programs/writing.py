@@ -748,9 +748,13 @@ class _ModuleWriter:
     def _format_uneven_collective(self, operation: Operation, group: str) -> str:
         """Return the Python expression that starts an uneven collective, with its counts of rows.
 
-        It calls the function of the written module for the kind: `_all_to_all_rows` (also with
-        the rows of the result), `_all_gather_rows`, or `_reduce_scatter_rows`. `group`:
-        expression of the process group. Raise `InputError` for a reduction that PyTorch lacks.
+        It calls a function of the written module; `group` is the expression of the process group:
+
+        - all-to-all: `_all_to_all_rows(operand, counts, rows of the result, group)`
+        - all-gather: `_all_gather_rows(operand, counts, group)`
+        - reduce-scatter: `_reduce_scatter_rows(operand, counts, reduction, group)`
+
+        Raise `InputError` for a reduce-scatter with another reduction than sum, prod, min or max.
         """
         x, counts = operation.reads[0], read_counts(operation).table.tolist()
         if operation.kind is Kind.ALL_TO_ALL_V:

@@ -181,12 +181,16 @@ def run_split_at_root(workload: Workload, options: RootOptions) -> tuple[Workloa
 
 
 def run_reorder(workload: Workload, options: ReorderOptions) -> tuple[Workload, PassReport]:
-    """Move `members` (default: all that can move) before the AllGather `target`.
+    """Move operations before an AllGather, so that they compute on slices of the data.
 
-    `members`: names of operations, joined by `+`. Returns the new workload and a report.
-    Raises `UsageError` if no target is given and the program does not have exactly one
-    AllGather, and all exceptions of `rewrite_workload`: `RefusedMoveError` also if the
-    target is no AllGather, and if no operation can move.
+    `target`: name of the AllGather; if it is missing, the only AllGather of the program.
+    `members`: names of the operations, joined by `+`; if they are missing, all operations that
+    can move. Returns a new workload and a report; `workload` is not changed.
+
+    Raises `UsageError` if `target` is missing and the program does not have exactly one
+    AllGather, or if `members` has no name. Raises `RefusedMoveError` if the target is not an
+    AllGather, if no operation can move, or if one of `members` cannot move. The errors of
+    `rewrite_workload` are raised, too.
     """
 
     def transformation(program: Program) -> Rewrite:

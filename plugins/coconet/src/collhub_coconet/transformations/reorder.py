@@ -327,8 +327,10 @@ class _Move:
     def _record_slice(self, operation: Operation, slice_name: str) -> None:
         """Store the name and the sliced dimension of the result of a moved operation in the object.
 
-        Nothing is stored for a reduction to a scalar, whose result is replicated. Any other
-        operation must read at least one value with a stored dimension.
+        The dimension is counted from the end of the shape. It is that of the sliced operands, of
+        which at least one must be stored; all of them must have the same (not checked). Only a
+        contraction keeps the dimension as counted from the start. For a reduction to a scalar,
+        whose result is replicated, no entry is made.
         """
         if operation.kind in REDUCTIONS_TO_SCALARS:
             return

@@ -190,8 +190,9 @@ class RankEvents:
     def distributed_number(self, key: str) -> int | None:
         """Return the number of `key` in `distributedInfo`; None if it is missing, null or negative.
 
-        A text with an integer counts as a number, and a fraction is truncated. Raises
-        `InputError` (`profile-record`) for any other value.
+        A text with an integer counts as a number, true and false count as 1 and 0, and a fraction
+        is truncated towards 0 (-0.5 gives 0). Raises `InputError` (`profile-record`) for any other
+        value.
         """
         value = self.distributed().get(key)
         if value is None:

@@ -335,10 +335,11 @@ def _find_launches(activities: Activities, runtime: RuntimeCalls) -> Int64Array:
 def _nccl_launches(
     activities: Activities, runtime: RuntimeCalls, launch: Int64Array
 ) -> list[tuple[int, int, int, str]]:
-    """List (row, thread, launch time in ns, name) of the kernels of NCCL, ordered by row.
+    """List the launches of NCCL kernels as tuples (row, thread, start in ns, name), ordered by row.
 
-    `launch`: row of the launching runtime call by activity; kernels with -1 are left out. The row
-    is that of the activity, the name "" if it is not stored.
+    `row`: row of the kernel in `activities`. `thread` and start: those of the runtime call that
+    launched it. `name`: its kernel name, or "" if `activities` does not have its text. `launch`:
+    for each activity, the row of its launching call in `runtime`; kernels with -1 are left out.
     """
     rows = np.flatnonzero(activities.is_nccl & (launch >= 0))
     return [

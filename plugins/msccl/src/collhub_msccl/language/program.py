@@ -457,7 +457,8 @@ class MSCCLProgram:
     def _check_rank(self, rank: int) -> None:
         """Check that `rank` is one of the ranks 0 to `num_ranks` - 1 of the program.
 
-        Raises `TypeError` if it is not an integer, and `IndexError` if it is out of range.
+        Raises `TypeError` if it is no Python `int`, also for numpy integers (True and False count
+        as 1 and 0), and `IndexError` if it is out of range, also if it is negative.
         """
         # Programs for older releases pass the buffer first.
         if not isinstance(rank, int):

@@ -219,11 +219,15 @@ def add_messages(
 
 
 def _signal_messages(draft: Draft, writer: BlockWriter, sends: Sequence[int]) -> None:
-    """Write signals that the data of sends has arrived, or may be pulled by the receiver.
+    """Write signals on the channels of sends: their data has arrived, or may now be pulled.
 
-    A block barrier comes first, if needed. Without sends, no operation is written. All
-    sends must use memory channels (not checked). The channels of pulled messages are added
-    to `writer.lent`, so that the block waits at its end until the data has been read.
+    If a receiver reads a message itself, the message is pulled. A block barrier comes first,
+    if needed. The signals follow in the order of `sends`, at most 8 per operation. Without
+    sends, there is neither a barrier nor a signal.
+
+    All sends must use different memory channels (not checked). The channels of pulled
+    messages are added to `writer.lent`, so that the block waits at its end until the data has
+    been read.
     """
     channels = [draft.channel(row, writer.part) for row in sends]
     for row, channel in zip(sends, channels, strict=True):

@@ -141,10 +141,16 @@ class SwitchSteps:
     def lanes(self, steps: StepTable) -> Int64Array:
         """Return the lane of every step: int64[rows].
 
-        Switch operations with the same kind (sum or multicast), rank and set of partners share
-        an additional lane. These lanes are numbered from the highest lane of the algorithm + 1,
-        first for sums, then for multicasts. A multicast that sends a sum has the lane of the
-        sum. All other steps have the lane of the algorithm.
+        A switch operation (a sum or a multicast) consists of several steps. Its steps get new
+        lanes:
+
+        1. Switch operations share a lane if they have the same kind, rank and set of partners.
+        2. The lanes begin at the highest lane of the algorithm + 1. They are numbered in the
+           order of their first operation, first for all sums, then for all multicasts.
+        3. However, a multicast that sends the result of a sum has the lane of the sum. Its number
+           from rule 2 remains unused, if no other multicast has it.
+
+        All other steps keep their lane, also -1.
         """
         lane = steps.lane.astype(np.int64)
         following = int(lane.max(initial=-1)) + 1

@@ -89,10 +89,15 @@ _LOST_COLUMNS = (
 
 
 def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
-    """Write an algorithm as a folder of format `nccl`: a C++ and a Python program with its tables.
+    """Convert an algorithm to a folder of format `nccl`: a C++ and a Python program with tables.
+
+    The program is for calls out of place, or in place if the algorithm supports only these; the
+    option `mode` selects one. The result has the files of the folder, which are not written here,
+    and the losses: properties of the algorithm that the program does not have.
 
     Raises `InputError` if the algorithm cannot be executed (see `levelled_program`) or is too large
-    for the tables, and `UsageError` for a wrong `name` or a `mode` that the algorithm has not.
+    for the tables. Raises `UsageError` for a mode that the algorithm does not support, and for a
+    `name` that cannot be part of a function's name.
     """
     in_place = _is_in_place(algorithm, options.mode)
     names = choose_names(algorithm, options.name)

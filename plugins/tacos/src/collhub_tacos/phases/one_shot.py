@@ -383,9 +383,11 @@ def build_one_shot_candidates(
 def _compute_minimum_ps(setting: Setting, sums: PartialSums, pieces: int) -> int:
     """Return a lower bound in ps on the time if the vector is sent in `pieces` pieces.
 
-    It is the maximum over all links of the busy time of its messages, plus the time from the end of
-    the last one's busy time to its arrival. Every message of `sums` is sent once per piece over all
-    links of its arc. 0 if no message is sent.
+    Every message of `sums` is sent once per piece, over all links of its arc (the path between
+    two NPUs). Each link must send its messages one after the other. So its time is the number of
+    its messages times the busy time of one, plus the time from the end of the last busy time
+    until that message has arrived at the end of this link. The result is the maximum over all
+    links with a message, and 0 if there is no message.
     """
     times = setting.link_times(pieces)
     paths, hops = get_links_of_arcs(setting.network, times)

@@ -41,11 +41,15 @@ def compute_link_windows(network: LinkNetwork, times: LinkTimes) -> Int64Array:
 def max_released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
     """Return how many messages of a link may wait for the same message; 0 for any number.
 
-    Simulators start messages that become free at the same instant in an internal order, in
-    ASTRA-sim in that of a hash set. In a set of two this is the planned order. In a set of four
-    it is the planned order if each NPU has only one link, because its steps then have adjacent
-    numbers. So the result is 0 if the rule has no slow start. Otherwise it is 4 on networks
-    with switches in which arcs begin with no more different links than there are NPUs, else 2.
+    1. 0 if the rule has no slow start.
+    2. Otherwise 2 for a network without switches.
+    3. Otherwise 4 if each NPU sends over one link only: the number of distinct pairs of an NPU and
+       the first link of one of its arcs is at most the number of NPUs.
+    4. Otherwise 2.
+
+    The reason: simulators start messages that become free at the same instant in an internal
+    order, in ASTRA-sim in that of a hash set. This is the planned order in a set of two, and in a
+    set of four if the numbers of their steps are adjacent, as with one link per NPU.
     """
     if not rule.begins_slowly:
         return 0
