@@ -124,22 +124,23 @@ def build_message_steps(
     slot: Int64Array,
     channel: Int64Array,
 ) -> StepColumns:
-    """Return the step columns of all messages: row r is the SEND or the receive of end r.
+    """Return the columns (`COLUMN_NAMES`) of the steps of all messages; row r is that of end r.
 
-    `needs`: bool per end, whether its rank must have the chunk after the collective. `slot`: int64
-    per end, offset in SCRATCH. `channel`: int64 per end, channel of its message. "Arrived" means
-    that the chunk arrived at the rank in an earlier row.
+    An end is the send or the receive of a message. `needs`: bool per end, whether its rank
+    must have the chunk after the collective. `slot`: int64 per end, offset in SCRATCH.
+    `channel`: int64 per end. Inputs are not checked.
 
-    - The memory of a chunk at a rank is OUTPUT at the chunk's output offset if `needs`, otherwise
-      SCRATCH at `slot`.
-    - A SEND reads that memory if the chunk arrived, otherwise INPUT at the input offset of the
-      chunk. It has no destination (`Buffer.UNKNOWN`, offset 0).
-    - A receive writes to that memory. It is a RECV_REDUCE if its transfer reduces and the rank has
-      an operand: the chunk arrived, or the rank contributes to it. Then it reads the operand as a
-      SEND would read it. Otherwise it is a RECV without a source (UNKNOWN, 0).
+    - Memory of the chunk: OUTPUT at the chunk's output offset if `needs`, otherwise SCRATCH
+      at `slot`.
+    - Operand: this memory, if the chunk arrived at the rank in an earlier row. Otherwise
+      INPUT at the chunk's input offset.
+    - Send: a SEND from the operand, without a destination.
+    - Receive: a RECV_REDUCE of the operand into the memory, if the transfer reduces, and the
+      chunk arrived earlier or the rank has it (or a contribution) from the start. Otherwise
+      a RECV into the memory, without a source.
 
-    `peer` is the NPU at the other end, `count` the units of the chunk, and `duration_ns` is -1. The
-    columns are those of `COLUMN_NAMES`. Nothing is checked.
+    A missing source or destination is `Buffer.UNKNOWN` with offset 0. `peer` is the NPU at
+    the other end, `count` the units of the chunk, and `duration_ns` is -1.
     """
     has_arrived = message_ends.has_arrived
     # A relay without a contribution has no operand: its first receive is a RECV.

@@ -209,13 +209,18 @@ def _check_writer(writer: SelectionWriter) -> Iterator[str]:
 def _check_coverage(
     selected: SelectedCollective, served: Sequence[ServedCalls], *, has_losses: bool
 ) -> Iterator[str]:
-    """Yield a problem per size and mode that is served by several calls or by none.
+    """Yield a problem for each size and mode that several calls serve, or that no call serves.
 
-    The order is by window, then by size ascending, then in place before out of place. Only the
-    modes that the collective has are checked. The sizes of a window are its selected sizes, its
-    first size, and its last size if it has an end. A size is served by `served` entries of this
-    kind of collective that have the mode and include the size. A size that is not served is no
-    problem if `has_losses`.
+    Checked sizes in bytes of a window: its selected sizes, its first size, and its last size
+    if it has one; each once. Checked modes: those that the collective has. The order is by
+    window, then by ascending size, then in place before out of place.
+
+    An entry of `served` serves a size if it has this kind of collective and this mode, and
+    `min_bytes` <= size <= `max_bytes` (None: no upper limit). Its multiples of elements and
+    bytes are ignored.
+
+    - Several entries serve it: always a problem.
+    - No entry serves it: a problem unless `has_losses`.
     """
     kind = selected.collective.kind
     modes = [mode for mode in ("in_place", "out_of_place") if getattr(selected.collective, mode)]

@@ -105,21 +105,27 @@ def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
 
 
 def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int32]) -> NodeTable:
-    """Return the nodes with the ids, order, tags and parent lists that `extension` records.
+    """Return the nodes with the tags, order, ids and parent lists that `extension` records.
 
-    `extension`: the object with the optional members `tags` and `ranks` that the module
-    describes. `channel`: int32, the channel of the step of every node. `nodes` is not modified.
+    `extension`: an object with the optional members `tags` and `ranks`. `channel`: int32,
+    the channel of the step of every node. `nodes` is not modified.
 
-    - If `tags` is "channel", every message of the job gets the channel of its step as tag.
-      Another value of `tags` has no effect.
-    - Each rank in `ranks` gets the recorded order of its nodes, or keeps its order if none is
-      recorded. The nodes then get the recorded ids, or 0, 1, 2 and so on if none are recorded.
-    - The parents of nodes with a recorded list get the order of this list.
+    - `tags` is "channel": every message of the job gets its step's channel as tag. Any other
+      value has no effect.
+    - `ranks`: an object by rank with the optional members below. Ranks without an entry keep
+      their ids, order and lists.
+    - `order` of a rank: its entry i is the position, in the rank, of the node that becomes
+      node i. Missing or null: the order is kept.
+    - `ids` of a rank: in the new order. Missing or null: 0, 1, 2, ....
+    - `data`, `control` of a rank: pairs (node, parents), which set the order of the parents.
+      A value that is no list is ignored.
 
-    Ranks that are not listed keep their ids, order and lists. Raises `InputError`
-    (`invalid-extension`) for an extension that is no object, has other members, or has `ranks`
-    of another form. It is also raised for an unknown rank, for orders, ids or lists of another
-    form, and if they do not fit the nodes, for example because the steps were changed.
+    Raises `InputError` (`invalid-extension`) if:
+
+    - `extension` is no object or has other members, or `ranks` is no object of objects
+    - a rank is unknown
+    - an order, ids or a pair has another form, or does not fit the nodes, for example
+      because the steps were changed
     """
     if not isinstance(extension, dict) or not set(extension) <= {"tags", "ranks"}:
         raise _create_misfit("it is not an object of tags and ranks")

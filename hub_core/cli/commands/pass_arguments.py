@@ -227,14 +227,20 @@ def is_search(session: Session, name: str) -> bool:
 def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassStep]]:
     """Separate the options after passes from the other arguments: (other arguments, passes).
 
-    Passes are in the order of the command line; each is `--pass NAME` or `--pass=NAME`, which also
-    remains in the arguments. An option `-O KEY=VALUE` or `-OKEY=VALUE` after it is stored in this
-    pass and removed from the arguments. For example, `-O a=1 --pass p -O b=2` gives the arguments
-    `-O a=1 --pass p` and the pass p with b = 2.
+    Each `--pass NAME` or `--pass=NAME` begins a pass, and also remains in the arguments.
+    Passes are in the order of the command line. An option `-O KEY=VALUE` or `-OKEY=VALUE`
+    belongs to the last pass before it. It is stored there and removed from the arguments.
+    For example, `-O a=1 --pass p -O b=2` gives the arguments `-O a=1 --pass p` and the pass
+    p with b = 2.
 
-    These options remain, in their order: an option without `=` or with an empty key, an option with
-    a key that this pass already has, options before the first pass, and everything from `--` on.
-    Nothing is checked here.
+    These remain in the arguments, in their order:
+
+    - options before the first pass
+    - options without `=`, with an empty key, or with a key that the pass already has
+    - everything from `--` on. A `--` directly after `-O` or `--pass` is the value of this
+      option and does not count.
+
+    Names, keys and values are not checked.
     """
     remaining: list[str] = []
     steps: list[PassStep] = []

@@ -847,10 +847,13 @@ class _Lowering:
     def _count_global(self, entry: str) -> int:
         """Count the instructions whose shapes are those of all devices together.
 
-        These are the instructions outside of `sdy.manual_computation` and its older forms, in
-        all computations that `entry` executes; each computation counts once. Instructions
-        without cost (`FREE`) and those that execute computations (loops, conditionals, calls)
-        do not count.
+        All computations that `entry` executes are counted, each once, including `entry` itself.
+        These instructions do not count:
+
+        - those inside `sdy.manual_computation` or its older forms, whose shapes are those of one
+          device
+        - those without cost (`FREE`)
+        - those that execute computations: loops, conditionals and calls
         """
         total, seen, pending = 0, {entry}, [entry]
         while pending:

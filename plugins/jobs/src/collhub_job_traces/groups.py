@@ -254,20 +254,21 @@ def report(stand: Stand, source: Source) -> None:
 def translate_groups(
     stand: Stand, rank: _Column, group: _Column, groups: Sequence[ProcessGroup], file: str
 ) -> Int64Array:
-    """Return the column of groups, int64, translated for the ranks without a file.
+    """Return the column of groups (int64), translated for the ranks without a file.
 
-    Nodes of such a rank are copies of the nodes of its stand-in (`stand`), so they have groups
-    of the stand-in. Nodes of ranks with a file, nodes without a group (below 0), and groups
-    that contain the rank are kept. Any other group is replaced by a group that contains the
-    rank and has the same distances between consecutive ranks. For example, rank 2 with the
-    stand-in 0 gets (2, 3) for (0, 1).
+    Nodes of a rank without a file are copies of the nodes of another rank, its stand-in
+    (`stand`). Their groups are translated from those of the stand-in. `rank`, `group`:
+    columns of all nodes, not changed; a group is an index of `groups`, below 0 for none.
 
-    Several groups of the stand-in may have these distances. If the copied group is the k-th of
-    them by index, the k-th such group of the rank is taken. `rank`, `group`: columns of all
-    nodes, not changed; a group is an index of `groups`.
+    The first rule that applies gives the new group of a node:
 
-    Raises `InputError` (`group`) if the stand-in is not in the group, or the rank has no such
-    k-th group. The lowest such rank, and its lowest such group, is reported.
+    1. Its rank has a file, it has no group, or its group contains its rank: unchanged.
+    2. Groups match if the distances between their consecutive ranks are equal, as in (0, 1)
+       and (2, 3). If its group is match number k (by index) among the groups of the
+       stand-in, it becomes match number k among the groups of its rank.
+
+    Raises `InputError` (`group`) if the stand-in is not in the group, or if the rank has
+    fewer matches. It reports the lowest such rank, and the lowest such group of this rank.
     """
     column = group.astype(np.int64)
     of_rank = _list_groups_by_rank(groups, len(stand.of))

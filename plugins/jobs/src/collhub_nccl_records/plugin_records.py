@@ -41,25 +41,28 @@ _THREAD = re.compile(r"[-_.]\d+(?:\.[A-Za-z]+)*\Z")
 def read_inspector_lines(
     lines: Iterable[tuple[int, bytes | None]], file: str
 ) -> Iterator[CallRecord | SkippedLine]:
-    """Yield a record per call in NCCL's Inspector lines, and a `SkippedLine` per unreadable line.
+    """Yield the calls in lines of NCCL's Inspector, and a `SkippedLine` per unreadable line.
 
-    `lines`: (line number, content); None as content for a line that is too long. `file`: name of
-    the file. Each line gives the first of these that applies, in the order of the lines:
+    `lines`: (number, content); content None for a line that is too long. `file`: its name.
+    The first rule that applies to a line decides. Invalid lines raise no exception.
 
-    1. Empty: nothing.
-    2. Too long, or no JSON object: a `SkippedLine`.
-    3. A non-empty object `dump_stats`: no record. If it counts overwritten calls, one `SkippedLine`
-       with their number. Its `header` and `metadata` are used for the next N lines that have no
-       `header`; N is the sum of its `coll_records`, `p2p_records` and `proxy_records`. A later
-       `dump_stats` line replaces it.
-    4. A member `proxy_trace`: nothing, but a line without `header` counts as one of the N lines.
-    5. No `header` object, or neither `coll_perf` nor `p2p_perf`: a `SkippedLine`.
-    6. Otherwise a `CallRecord`.
+    1. Empty: no result.
+    2. Too long, or no JSON object: `SkippedLine`.
+    3. Non-empty object `dump_stats`: a `SkippedLine` with the number of overwritten calls,
+       if any. The next N lines without `header` use its `header`, and its `metadata` unless
+       they have their own. N is `coll_records` + `p2p_records` + `proxy_records`. A later
+       such line replaces it.
+    4. Member `proxy_trace`: no result. Without `header` it counts as one of the N lines.
+    5. No `header`, or neither `coll_perf` nor `p2p_perf`: `SkippedLine`.
+    6. Otherwise: `CallRecord`.
 
-    Missing and invalid numbers are -1, and missing texts "". The start is the latest kernel stop
-    minus the duration (`coll_exec_time_us` or `p2p_exec_time_us`); if one of them is unknown, the
-    earliest kernel start. The process is `HOST:PID`; without a pid the host, without both `file`.
-    Invalid lines raise no exception.
+    Fields of a record; missing or invalid numbers are -1, texts "":
+
+    - process: `HOST:PID`, otherwise the host, otherwise `file`
+    - name of the communicator: `comm_name`, but "" for `unknown`
+    - root: the peer of a message, -1 for a collective
+    - duration: `coll_exec_time_us` or `p2p_exec_time_us`
+    - start: latest kernel stop minus duration, otherwise the earliest kernel start
     """
     members: dict[tuple[object, ...], Member] = {}
     marker: dict[str, Any] = {}

@@ -86,14 +86,22 @@ def layout_of(options: PipelineOptions) -> Layout:
 def schedule_from(
     options: PipelineOptions, shape: Shape, budget: SearchBudget | None = None
 ) -> Schedule:
-    """Build the schedule that the options name, or read it from the file `options.csv` if given.
+    """Read the schedule from the file `options.csv`; without a file, build the named schedule.
 
-    A schedule from a file recomputes all stages if the option `recompute` is `all`, otherwise none;
-    it is not checked against the memory of `shape`. `budget`: limits the search of the schedule
-    `search`; other schedules ignore it. Raises `UsageError` with code `option-value` if the file
-    has other numbers of devices or microbatches than the options, and `InputError` for an invalid
-    file. Raises `UsageError` if a built schedule does not fit the shape; its code is `memory` if it
-    needs too much memory.
+    A schedule from a file recomputes all stages if the option `recompute` is `all`,
+    otherwise none. It is not checked against the memory of `shape`. Errors for a file:
+
+    - `InputError`: the file is invalid or cannot be read.
+    - `UsageError` (`option-value`): it has other numbers of devices or microbatches than the
+      options.
+
+    Only the schedule `search` uses `budget`, its limit; None means no limit. At the limit it
+    returns the best schedule so far. Errors for a built schedule:
+
+    - `UsageError` (`memory`): it needs more memory than `shape` has, or no schedule fits.
+    - `UsageError`: it does not fit `shape` for another reason.
+    - `BudgetReached`, only with `search`: the limit was reached before any schedule was
+      found.
     """
     if options.csv is None:
         return schedule_of(options.schedule, shape, budget)

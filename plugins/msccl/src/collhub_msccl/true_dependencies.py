@@ -102,13 +102,17 @@ def _find_queries(
     clocks: Clocks,
     table: StepTable,
 ) -> _Queries | None:
-    """Combine each access with every other thread block of the rank that accesses its unit.
+    """Combine each access with the other thread blocks of its rank that access the same unit.
 
-    The combinations (queries) are ordered by access, then by block. Each has the last row of the
-    other block that must precede the access by the clocks, or -1. Units that only one block
-    accesses are left out; without other units the columns are empty. Returns None if there are
-    more than 2^23 combinations. This number includes, for the remaining units, those of an access
-    with its own block.
+    Such a combination is a query. Queries are ordered by access, then by block. Each query
+    has the last row of the other block that must precede the access according to `clocks`,
+    or -1.
+
+    Units that only one block of the rank accesses give no queries. The columns are empty if
+    there are no queries.
+
+    Returns None if a count exceeds 2^23. It counts the queries, plus one for each access to
+    a unit that several blocks access.
     """
     pair = np.cumsum(accesses.is_new) - 1
     row_of_pair = accesses.row[accesses.is_new]

@@ -385,15 +385,21 @@ class _RendezvousGraph:
         self._end[self._messages.send] = np.where(arrival >= 0, arrival, receive)
 
     def levels(self, order: Order) -> StepLevels:
-        """Return the level of each step: the maximum number of messages on a path of waits to it.
+        """Return the levels and the order of the steps.
 
-        A path follows `edges`. A message counts at its receive, or at its arrival if it is staged.
-        The step itself counts too: a first receive has level 1, a local step without predecessors
-        level 0. A SEND has the level of its message instead.
+        `order`: complete order of the nodes of the graph. A staged message first arrives in
+        scratch; its arrival is a separate node before its receive. The result has, for each
+        step:
 
-        The result has, by step: its level; the level of its message, which is that of the arrival
-        if it is staged, and -1 for a local step; the position in `order`; and whether it is a
-        staged receive. `order`: complete order of the nodes.
+        - Level of a receive or local step: the highest number of messages on a path of `edges`
+          to it. A message counts at its receive, or at its arrival if it is staged; the step
+          itself is included. So a first receive has level 1, and a local step without
+          predecessors level 0.
+        - Level of a SEND: the level of its message.
+        - Level of its message: that of the receive, or of the arrival if it is staged. It is -1
+          for a local step.
+        - Its position in `order`.
+        - Whether it is a staged receive.
         """
         # A message counts at its RECV*, or at the arrival that precedes a staged RECV*.
         is_staged = self._arrival >= 0

@@ -247,9 +247,19 @@ class RunTimes:
     def within(self, excerpt: RunExcerpt) -> RunTimes:
         """Return the run with only the rows of an excerpt; times are not changed.
 
-        A row is kept if its rank is in the excerpt and it runs or waits at any time of the window,
-        ends included. A limit that the excerpt leaves open (None) does not restrict the rows.
-        Raises `UsageError` (`nothing-to-show`) if the excerpt is invalid or no row remains.
+        A row is kept if all of these hold; a limit of None does not restrict the rows:
+
+        - Its rank is in the ranks of the excerpt.
+        - It finishes at or after the start of the window, or never.
+        - It begins at or before the end of the window.
+
+        Raises `UsageError` (`nothing-to-show`) if one of these holds:
+
+        - The excerpt has a rank that the run lacks.
+        - The window begins after the end of the run.
+        - The window has a limit, and its start (0 by default) is not before its end (by default
+          the end of the run).
+        - No row remains.
         """
         table = self.subject.table
         cure = (

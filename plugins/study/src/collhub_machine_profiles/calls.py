@@ -215,16 +215,20 @@ def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Me
 
 
 def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[Table]:
-    """Build a table of times by size for each configuration of the points; empty without points.
+    """Build one table of times by size for each configuration of the points.
 
     A configuration is collective, ranks, nodes, library (with version and variant) and data
-    type. Tables are sorted by these five; libraries are compared as text. Points of different
-    machines are combined in one table.
+    type. Tables are sorted by these five; libraries are compared as text. Points of all
+    machines are combined. Without points the list is empty.
 
-    `other_place` ("in" or "out"): points of this place are dropped if the same configuration
-    has other points on the same machine (`one_place`). The sizes of a table ascend. The time of
-    a size is the median of its points in us. `repeats` of a table is the number of points of
-    the size that has the fewest.
+    A table has:
+
+    - the sizes in bytes, ascending
+    - the time of each size in us: the median of its points
+    - `repeats`: the lowest number of points of a size
+
+    `other_place` ("in" or "out") is the less preferred place. Its points are dropped if the
+    same configuration has a point of another place, of any size, on the same machine.
     """
     groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
     for point in one_place(points, other_place):

@@ -34,16 +34,25 @@ _PER_RANK = frozenset({"all-gather"})
 
 
 def read_deepspeed(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read times by collective and size from a log, or from a summary in JSON.
+    """Read the times by collective and size of DeepSpeed from a log or a JSON summary.
 
-    Minima over the ranks (`show_straggler`) are preferred; otherwise a note tells that the times of
-    rank 0 include the wait for other ranks. Of single calls of one size the median counts. Ranks
-    are those of the request or of the file (`metadata.world_size`), otherwise they are derived
-    from the bandwidths of a log. Nodes are those of the request, otherwise 1. A log has times with
-    a resolution of 10 us: shorter than 100 us they are skipped with a note.
+    The text is JSON if it begins with `{`. Minima over the ranks (`show_straggler`) are
+    preferred to the times of rank 0. The latter include waits, which a warning (`waits`)
+    reports. A log without a summary gives the times of its single calls. Several times of
+    one size count as their median. The size is that of the full buffer: the size in the
+    file, for an all-gather times the ranks.
 
-    Raises `InputError` if no time can be used, for JSON without ranks (`missing-facts`), and for a
-    log whose ranks cannot be derived (`ranks`, `rank-range`).
+    - Ranks, JSON: `metadata.world_size`, otherwise those of the request.
+    - Ranks, log: those of the request, otherwise derived from its bandwidths.
+    - Nodes: those of the request, otherwise 1.
+
+    Skipped with a warning: JSON operations that are no collectives, times of a log below 100
+    us (its resolution is 10 us), and points out of range. In a log, only all-reduce,
+    all-gather, reduce-scatter, all-to-all, broadcast and reduce count.
+
+    Raises `InputError` if no time remains, for an invalid JSON document or entry, for JSON
+    without ranks (`missing-facts`), and if the ranks of a log cannot be derived (`ranks`,
+    `rank-range`).
     """
     del options
     text, file = text_of(facts.source), facts.source.name

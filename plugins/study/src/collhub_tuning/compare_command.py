@@ -417,13 +417,15 @@ def _run_seed_of_collective(
 
 
 def _create_variations(topology: Topology, arguments: dict[str, Any]) -> list[Variation]:
-    """Create the changed networks that `--vary`, `--without-link` and `--degrade` ask for.
+    """Create the changed networks that `--vary`, `--without-link` and `--degrade` request.
 
-    `arguments`: the command's arguments; the values of these options are at the keys
-    `ranges`, `failures` and `slow_links`, which must exist. The result is that of
-    `create_variations`: one network for every value of a range, every failure and every
-    set of slow links, in this order, without the given network itself. It is [] if no
-    option is given. Raises `UsageError` for invalid options.
+    `arguments`: the command's arguments. The values of these three options are at the keys
+    `ranges`, `failures` and `slow_links`, which must exist.
+
+    The result has one network for every value of a range, then for every failure, then for
+    every set of slow links. Each is a separate change of `topology`, which is not in the
+    result. Of networks with equal names only the last one remains, at the position of the
+    first. Without these options the result is []. Raises `UsageError` for invalid options.
     """
     from collhub_tuning.variations import create_variations
 

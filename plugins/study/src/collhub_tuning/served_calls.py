@@ -111,9 +111,11 @@ def format_sizes(min_bytes: int, max_bytes: int | None) -> str:
 
 
 def format_server(calls: ServedCalls) -> str:
-    """Return the server of calls with the condition on their sizes, if there is one.
+    """Return the name of the algorithm of calls, then the required multiples in brackets.
 
-    Example: `ring (multiples of 8 elements)`.
+    The multiple of elements comes first, then that of bytes, joined by `, `. A multiple of 1
+    is omitted; without any other, the result is only the name. Kind, modes and limits of the
+    sizes are not shown. Example: `ring (multiples of 8 elements, multiples of 64 bytes)`.
     """
     conditions = [
         f"multiples of {number} {unit}"

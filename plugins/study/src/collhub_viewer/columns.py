@@ -55,9 +55,10 @@ class ColumnLines:
         return self._size / self._budget
 
     def reset(self, num_lines: int) -> None:
-        """Remove all lines from number `num_lines` (from 0) on, and clear the omitted columns.
+        """Keep only the first `num_lines` lines, and clear the list of omitted columns.
 
-        Their bytes are available again in the budget.
+        The bytes of the removed lines are available again in the budget. If there are at most
+        `num_lines` lines, no line is removed, but the list is cleared too.
         """
         self._size -= sum(map(len, self.lines[num_lines:]))
         del self.lines[num_lines:]

@@ -106,14 +106,18 @@ class TimeCuts:
         self._far = np.minimum(paths.lengths(nodes), _UNREACHABLE_PS)
 
     def list_of_sets(self, sets: Sequence[BoolArray]) -> list[TimeCut]:
-        """Return, for each node set (bool[nodes]), the cut in time for the data that must leave it.
+        """Return the cut in time of each node set (bool[nodes]), in the order of `sets`.
 
-        A cut gives each node the time from which it is on the far side. It is 0 for the nodes
-        of the set. Each other node gets the time at which the last message can have crossed a
-        link out of the set; it is 0 if no link leads out or if no data must leave the set. If
-        every member needs the data and this time is not 0, the distance of the node from the
-        nearest end of such a link is added, up to the time of the last member. There must be a
-        set.
+        A cut gives each node the time in ps from which it is on the far side:
+
+        - Node of the set: 0.
+        - Any other node: the crossing time, at which the last message can have crossed a link
+          out of the set. It is 0 if no link leads out, or if no data must leave the set.
+        - For an all-gather, broadcast or all-reduce, other nodes are later if the crossing time
+          is not 0: their distance from the nearest end of a link out of the set is added. The
+          time of the last member of the collective limits the sum.
+
+        For all other kinds no distance is added. `sets` must not be empty.
         """
         exits = build_exits(self._demand, self._network, sets)
         heads = np.split(self._network.destination[exits.links], exits.indptr[1:-1])

@@ -260,7 +260,11 @@ def _parallel_links(row: _Row, findings: NetworkFindings) -> int:
 
 
 def _latency(value: Value | None) -> float:
-    """Return a latency in ns; 0 without a value. Raises `InputError` if it is out of range."""
+    """Return a latency in ns as a float; 0.0 if `value` is None.
+
+    Numbers and texts of numbers are accepted. Raises `InputError` unless 0 <= latency <
+    1e18, and for a value that is no number.
+    """
     if value is None:
         return 0.0
     latency = float(value.number())

@@ -226,14 +226,15 @@ class Layout:
     def _compute_margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
         """Return an upper bound for the messages, delays or streams that one event creates.
 
-        A stream is a part of a collective. The bound is 64 + 2 (nodes + streams + `custom_nodes`) +
-        4 x active x (ranks of the largest phase + 4):
+        An event creates objects of one rank only. A stream is a part of a collective. The bound
+        is 64 + 2 (nodes + streams + `custom_nodes`) + 4 * active * (width + 4):
 
-        - nodes: those of the rank with most nodes; an event creates objects of one rank only
-        - streams: with slots (`has_slots`) those of the node with most streams, as only one
-          collective of a rank runs; without slots those of the rank with most streams
-        - active: without slots all of these streams; with slots at most as many as the queues allow
+        - nodes: the highest number of nodes of a rank
+        - streams: with `has_slots` (a rank runs one collective at a time) the highest number of
+          a node, otherwise of a rank
         - `custom_nodes`: nodes of a custom algorithm on a rank
+        - active: the streams; with `has_slots` at most 2 * active chunks * dimensions + 2
+        - width: ranks of the largest phase, at least 1
         """
         widths = self.choices.phase["size"].max(initial=1) + 4
         streams = node["streams"] * (node["choice"] != NO_CHOICE)

@@ -200,11 +200,19 @@ def allgather_ring_inplace(
 def allreduce_ring_inplace(
     gpus: Sequence[int] | int, gpu_offset: int = 0, index_offset: int = 0, ch: int = 0
 ) -> None:
-    """Add an all-reduce along a ring of ranks to the current program, with one chunk per rank.
+    """Add an in-place all-reduce along a ring of ranks to the current program.
 
-    Chunk k is in slot `index_offset` + k of `Buffer.input`. It is summed along the ring from the
-    k-th rank to the rank before it, which then passes the sum around to all others. `gpus`,
-    `gpu_offset`, `ch` and errors are as in `allgather_ring_inplace`.
+    There is one chunk per rank. Chunk k (from 0) is in slot `index_offset` + k of
+    `Buffer.input` of every rank. It is summed along the ring, from the k-th rank to the rank
+    before it. This rank then passes the sum around to all other ranks. A ring of one rank
+    adds no operation.
+
+    `gpus`: the number of ranks, which are then consecutive from `gpu_offset` on; or a list
+    of different ranks, to each of which `gpu_offset` is added. `ch`: channel; -1 for none
+    given.
+
+    Raises `ValueError` if a chunk is missing, `IndexError` for a rank or slot out of range,
+    and `AssertionError` if the topology lacks a link.
     """
     ranks = _list_ranks(gpus, gpu_offset)
     size = len(ranks)

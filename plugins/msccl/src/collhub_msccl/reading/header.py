@@ -190,10 +190,11 @@ class _AttributeReader:
             self._add_error("unknown-protocol", f"proto {name!r} is not one of {known}")
 
     def check_sizes(self) -> None:
-        """Warn (`size-range`) if minBytes is greater than maxBytes, so that no call uses the file.
+        """Warn (`size-range`) if minBytes exceeds a positive maxBytes, so that no call fits.
 
-        A missing attribute counts as 0. A maxBytes of 0 means no limit. Sizes are not compared if
-        one of them is not a complete number below 2^31.
+        A missing attribute counts as 0. A maxBytes of 0 or less means no limit, so there is no
+        warning. Neither is there one if a value is not a complete number with a magnitude below
+        2^31.
         """
         lowest, lowest_state = parse_number(self._algo.get("minBytes", "0"))
         highest, highest_state = parse_number(self._algo.get("maxBytes", "0"))

@@ -173,10 +173,15 @@ def _read_sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | 
 
 
 def _explain_unused_file(source: Source, algo: RawElement, runtime: Runtime) -> Diagnostic:
-    """Explain why no call uses a file that is loaded: no size fits, or both modes are 0.
+    """Return an error `never-selected` with the reason why no call uses a file, and a cure.
 
-    Returns an error `never-selected` at the line of `<algo>`, with a cure. The caller has checked
-    that no call uses the file.
+    The runtime loads the file. The error is at the line of `<algo>`. The first rule that
+    applies gives the reason:
+
+    1. No size fits minBytes and maxBytes for this runtime, also if both modes are 0.
+    2. Otherwise: inplace and outofplace are both 0.
+
+    The caller must have checked that no call uses the file; rule 2 is not checked here.
     """
     location = Location(source.name, algo.line)
     reason = f"{runtime.title} loads the file but never uses it"

@@ -211,10 +211,16 @@ def _register_parts() -> None:
 
 
 def compute_spans(nodes: Nodes) -> tuple[Any, Any]:
-    """Return the earliest begin of every node without limits, and its longest remaining time.
+    """Return (earliest begin, longest remaining time): two lists with one entry per node.
 
-    The remaining time reaches from the begin of a node to the end of everything that depends on it.
-    Nodes must be in a possible order of execution.
+    Blocks and links are assumed to be free at any time. Times are in the unit of `nodes`.
+    Nodes must be in a possible order of execution (not checked).
+
+    - Begin: the maximum of 0, begin + duration of each parent, and begin + transit of the
+      node from which it receives a message.
+    - Remaining time, from the begin of the node: the maximum of its duration, its duration +
+      remaining time of each child, and its transit + remaining time of the node to which it
+      sends a message.
     """
     size = len(nodes.rank)
     start = [0] * size

@@ -440,18 +440,20 @@ def _order_by_memory(
     scratch_units: Int64Array,
     kept_keys: Int64Array,
 ) -> StepTable | None:
-    """Build the table of the steps with the given dependencies, and with conflicts ordered by row.
+    """Build a step table in which data dependencies order all steps with conflicting accesses.
 
-    `columns`: one entry per row of a step table, in its order. `kept_keys`: dependencies as parent
-    * rows + child; they stay. Two rows of a rank conflict if they access a common unit of any
-    buffer and at least one writes it. Each conflicting pair is ordered, directly or through other
-    pairs, by a data dependency of the later row on the earlier one. Conflicts are computed in every
-    mode (in place, out of place) that the collective supports, where buffers can share memory. If
-    it supports none, only the kept dependencies remain.
+    `columns`: one entry per row of a step table, in its order. `kept_keys`: dependencies
+    that remain, as parent * rows + child. `scratch_units`: size of SCRATCH by rank, int64.
 
-    `scratch_units`: int64[ranks], the size of SCRATCH, which gives the addresses of buffers. The
-    table has no control dependencies, and a dependency occurs once. Returns None if a mode has too
-    many accesses to analyse (`find_accesses`).
+    - Two rows of a rank conflict if they access a common unit and at least one writes it.
+      Units are compared by address, because buffers can share memory in place.
+    - The later row of a conflict gets a dependency on the earlier one, unless dependencies
+      through other rows order them.
+    - Conflicts of all modes (in place, out of place) that the collective supports count. If
+      it supports none, only the dependencies of `kept_keys` remain.
+
+    The table has no control dependencies, and each dependency once. Returns None if a mode
+    has too many accesses to analyse.
     """
     collective, rank = algorithm.collective, columns["rank"].astype(np.int64)
     keys = [kept_keys]

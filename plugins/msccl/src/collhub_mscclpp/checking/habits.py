@@ -30,21 +30,25 @@ def check_habits(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Warn of operations whose effect differs from what their members in the plan say.
+    """Warn in `findings` of operations that the executor runs differently from the plan.
 
-    - `put-sources`: a `put` or `ppkt` over memory channels has a source in another buffer than its
-      first source; one warning per such source.
-    - `get-indices`: the source and the destination at the same position of a `get` have different
-      indices.
-    - `memory-signal`: an operation that moves data and then signals (`pws`, `pwsf`) uses a memory
-      channel.
-    - `flush-count`: a flush lists fewer entries in dst_buff than it has channels.
-    - `alignment`: the plan has ranges and `buffer_alignment` is not a multiple of 16; one warning,
-      at the operation of the first range.
+    First, per range (entry of src_buff or dst_buff), in the order of the ranges:
 
-    The warnings are added to `findings`: first the first two codes, in the order of the ranges,
-    then the next two in the order of the operations, then `alignment`. Unknown operations are
-    skipped.
+    - `put-sources`: a source of a `put` or `ppkt` over memory channels is in another buffer
+      than the first source of this operation.
+    - `get-indices`: a range of a `get` has another index than the first range at the same
+      position. So source and destination differ.
+
+    Then per operation, in the order of the operations:
+
+    - `memory-signal`: it moves data and then signals (`pws`, `pwsf`), over a memory channel.
+    - `flush-count`: a flush has fewer entries in dst_buff than channels.
+
+    Finally once, at the operation of the first range:
+
+    - `alignment`: `buffer_alignment` is not a multiple of 16. Not reported without ranges.
+
+    Operations with unknown names get none of the first four warnings.
     """
     table, operands = plan.operations, plan.operands
     first_of: dict[int, int] = {}

@@ -69,14 +69,20 @@ class PlanFollower:
 
         Call it in an order in which the operations can be executed; this is not checked.
 
-        - Wait, acquire: takes the oldest signal of each counter, if any. The next step of the
-          block depends on the steps of that signal. Those without a lane get the block's lane.
-        - Signal, release: adds a signal with earlier steps of the block to each counter.
+        - Wait, acquire: takes the oldest signal of each counter; a counter without one is
+          skipped. The next step of the block depends on the steps that the signal announces.
+          Those without a lane get the block's lane.
+        - Signal, release: adds a signal to each counter, except of channels without a partner.
+          If the waiting rank is the block's own, it announces the earlier steps of the block.
+          Otherwise it announces the receives, on the waiting rank, of the block's messages that
+          no signal has announced yet.
         - Barrier: the next step depends on the earlier steps of all blocks at the barrier.
-        - Data, per move: a single source is copied to all destinations. Several are added into
-          the first destination on the block's rank (`StopIteration` without one), which is then
-          copied to the other destinations. Signals are added last.
-        - Any other operation has no effect.
+        - Data, per move: one source is copied to all destinations. Several sources are summed in
+          the first destination on the block's rank, which is then copied to the other
+          destinations. Without such a destination, `StopIteration` is raised. Finally signals
+          are added as above.
+
+        Any other operation has no effect.
         """
         kind = self._plan.operation(operation)
         block = int(self._plan.operations.block[operation])

@@ -132,16 +132,21 @@ def order_work(
 def _order_rows(
     edges: tuple[Int64Array, Int64Array], switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """Return an order of all rows that respects the dependencies, and the rows without one.
+    """Return (order of all rows that respects the dependencies, rows for which there is none).
 
-    `edges`: (parents, children), rows. The second array ascends. It has the rows in a cycle of
-    dependencies and the rows that depend on such a cycle. If there are none, it has those in and
-    after a cycle of switch operations that wait for each other. Only if it is empty, the first
-    array is an order of all rows; otherwise it is not usable.
+    `edges`: (parents, children), as rows. The order can be used only if the second array is
+    empty. The second array ascends. It is, by the first rule that applies:
 
-    Rows are ordered by level, which is the length of the longest path of dependencies to them, then
-    by row. With switch operations, the rows of an operation count as one node, so that they are
-    adjacent. So do those of a sum and the multicast of its result.
+    1. The rows in a cycle of dependencies, and all rows that depend on them.
+    2. The rows of switch operations that wait for each other, and all rows that depend on
+       them.
+    3. Empty.
+
+    A level is the length of the longest path of dependencies to a row. Without switch
+    operations, rows are ordered by level, then by row. With them, the rows of a switch
+    operation are one node, and so are those of a sum and the multicast of its result. Nodes
+    are ordered by their level, then by their first receive (of a sum) or send. So the rows
+    of a node are adjacent.
     """
     rows = len(switches.multicast)
     parents, children = edges

@@ -70,10 +70,12 @@ def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int)
 
 
 def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
-    """Number the groups of records that have a counted record, and return each record's number.
+    """Number the groups that have a counted record; return each record's number, int64.
 
-    `root` identifies the group of each record; `is_counted` marks the records that count. Numbers
-    ascend from 0 in the order of `root`. Records of a group without a counted record get 0.
+    Records with equal `root` form a group. `is_counted` marks the counted records. Groups
+    with at least one of them are numbered 0, 1, 2, ... by ascending `root`. All records of
+    such a group get its number. Records of any other group get 0. For example, the roots 5,
+    3, 3, 4, of which the first two records count, give 1, 0, 0, 0.
     """
     counted = np.unique(root[is_counted])
     index = np.searchsorted(counted, root)

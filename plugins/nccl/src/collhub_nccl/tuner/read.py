@@ -332,23 +332,22 @@ def _has_numbers(line: str, fields: Sequence[str]) -> bool:
 def _find_defects(line: str, fields: Sequence[str], dialect: Dialect) -> Iterator[Defect]:
     """Yield the faults of a line of a tuner file, each as (code, message, cure).
 
-    The first of these faults is the only one of its line; all have the code `not-a-rule`:
+    If one of these faults applies, only the first of them is yielded, as `not-a-rule`:
 
     1. More than 255 characters.
     2. With RCCL: an empty field.
     3. Fewer than 8 fields.
     4. With NCCL: two commas without text between them.
 
-    Other lines are checked completely, in this order:
+    Otherwise all of these checks are made, in this order:
 
-    1. Collective, algorithm and protocol: `unknown-word` for each that is unknown.
-    2. The two sizes: `unit` or `out-of-range` for each (`explain_size`). If both are
-       numbers and the first exceeds the second: `out-of-range`.
-    3. Channels: `one-channel` or `out-of-range` (`explain_channels`).
-    4. Nodes, ranks and optional conditions: `out-of-range` (`_find_number_defects`).
-    5. If all three words are known: `refused-choice` if the library does not execute this
-       algorithm and protocol for the collective, and with RCCL for all algorithms
-       `nvls...`.
+    1. Collective, algorithm, protocol: `unknown-word` for each unknown one.
+    2. Both sizes: `unit` (such as `4K`) or `out-of-range`, for each invalid one.
+    3. Both sizes are valid and the first exceeds the second: `out-of-range`.
+    4. Channels: `one-channel` (-1, if the library would then use one) or `out-of-range`.
+    5. Nodes, ranks and optional conditions: `out-of-range`.
+    6. If the words of check 1 are known: `refused-choice` if the library does not execute
+       this combination. RCCL executes no algorithm `nvls...`.
     """
     if len(line) > _LONGEST_LINE:
         message = (

@@ -259,18 +259,22 @@ class Pipelining:
         return Pipeline(collective, chunks, transfers, int(finish.max(initial=0)))
 
     def _cut_chunks(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
-        """Divide the data into chunks, and divide the collective into units that fit the chunks.
+        """Divide the data into chunks, and the collective into units that fit the chunks.
 
-        `counts`: number of chunks of every stream. The data consist of equal shares, one per rank
-        or a single one (`num_shares`). A stream carries a fraction of one share, and this fraction
-        is cut into equal chunks. The chunks are listed stream by stream. Every share is divided
-        into the same number of units: the smallest one for which all chunks are whole numbers of
-        units. Returns the collective with the total number of units, the chunks, and the units of
-        one chunk by stream.
+        The data consist of equal shares: one per rank, or a single one (`num_shares`). Each
+        stream carries a fraction of one share. Stream s is cut into `counts[s]` equal chunks, so
+        there are sum(counts) chunks. They are listed by stream, then by ascending position. All
+        shares have the same number of units: the smallest one with which each chunk is an
+        integer number of units.
 
-        Raises `InputError` with the code `size-too-small` if a chunk has less than one byte, and
-        with `too-many-units` if all shares together need more than 2^62 units, which happens if the
-        weights of trees give fractions with large denominators.
+        Returns (collective with the units of all shares, chunks, int64 units of one chunk by
+        stream).
+
+        Raises `InputError`, checked in this order:
+
+        - `size-too-small`: a chunk has less than one byte.
+        - `too-many-units`: all shares together need more than 2^62 units. Weights of trees that
+          give fractions with large denominators cause this.
         """
         # Compute the fraction of a share that a chunk of each stream is.
         pairs = zip(self.streams, counts, strict=True)

@@ -279,14 +279,19 @@ def _build_spread(
 def _build_collect(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build the candidates for a reduce-scatter or reduce with `pieces` chunks per part of a rank.
+    """Build the candidates for a reduce-scatter or reduce; a rank's part has `pieces` chunks.
 
-    All have the form "reversed": a spreading (schedule that brings chunks to all NPUs) on the
-    transposed network, reversed in time. Each spreading gives one candidate per window rule
-    (limit of messages in flight). The planned spreading, with a fixed order on links, comes
-    first and has number 0; it is left out if `prospects` (times of earlier candidates) rule it
-    out. The free ones, without such an order, follow with the numbers 1, 2, ..., also if 0 is
-    missing. The number is the index of a candidate's variant. The list may be empty.
+    Each candidate is a spreading in reversed time (form "reversed"). A spreading is a
+    schedule on the transposed network that brings chunks to all NPUs. The spreadings are, in
+    this order:
+
+    1. Number 0: the planned one, which has a fixed order on links. It is left out if
+       `prospects` (times of earlier candidates) make it hopeless.
+    2. Numbers 1, 2, ...: the free ones, which have no such order (`spread_freely`). They
+       keep these numbers if number 0 is left out.
+
+    Each spreading gives one candidate per window rule (limit of messages in flight on a
+    link). The number becomes the index of the candidate's variant. The list may be empty.
     """
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]

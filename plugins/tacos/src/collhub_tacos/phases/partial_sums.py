@@ -294,13 +294,17 @@ class Vectors:
         return len(self.vectors) - 1
 
     def add_total(self, parts: Sequence[int]) -> int:
-        """Return the number of the vector that is the sum of `parts`; missing sums are added.
+        """Return the number of the vector that is the sum of `parts`, and add missing sums.
 
-        `parts`: numbers of existing vectors. The number of a single part is returned itself.
-        Otherwise the two vectors that are available earliest are replaced by their sum, until one
-        vector remains. At equal times the lower number comes first. A number that occurs several
-        times is added several times. An existing sum of the same two vectors is used again. A new
-        sum is available 1000 ps after the later summand. `IndexError` is raised without parts.
+        `parts`: numbers of existing vectors; `IndexError` is raised without parts. A single part
+        is returned itself. A number that occurs twice counts as two summands.
+
+        Repeatedly, the two vectors that are available earliest (ties: lower number) are replaced
+        by their sum. So later arrivals are added on arrival, and simultaneous vectors in a tree.
+
+        - A sum of the same two vectors that already exists is reused without any change.
+        - A new sum is available 1000 ps after the later summand. It increases `uses` of each
+          summand by one, and becomes their `adder`.
         """
         pending = sorted((self.vectors[part].time_ps, part) for part in parts)
         while len(pending) > 1:

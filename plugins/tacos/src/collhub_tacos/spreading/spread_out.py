@@ -233,15 +233,22 @@ def _run_kernels(task: SpreadTask, progress: Progress) -> Iterator[SpreadResult]
 
 
 def spread_freely(task: SpreadTask) -> list[SpreadResult]:
-    """Return spreadings without a fixed order on links, whose time only a simulator can determine.
+    """Return schedules in which a message waits only for its data; links have no fixed order.
 
-    Their planned times ignore contention (`build_free_all_gathers`). The result is empty if any
-    of these holds:
+    The planned times ignore contention, so only a simulator can
+    determine the real times.
 
-    - The network has no switches, or rank r is not on NPU r for all NPUs.
-    - Only some ranks are requested, or the schedule is too large for repeated simulation.
-    - No switch multicasts or reduces, and the task is no all-gather of all NPUs or all arcs
-      have equal times.
+    Each plan gives one schedule, in ascending order of the maximum load of a link. All plans
+    are used if switches multicast or reduce, otherwise at most the first 3.
+
+    The result is empty if no plan exists, or if any of these holds:
+
+    - The network has no switches.
+    - Some NPUs only relay, or rank r is not on NPU r for all NPUs.
+    - Only some ranks are requested.
+    - Chunks times (NPUs - 1) exceed 200,000, too many for repeated simulation.
+    - No switch multicasts or reduces, and (not every NPU starts with a chunk, or all arcs
+      have equal times).
     """
     is_small = task.setting.is_compared(len(task.origin)) and task.setting.requested_ranks is None
     has_stages = isinstance(task.network, PathNetwork) and not task.setting.has_relays
