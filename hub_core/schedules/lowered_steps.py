@@ -222,10 +222,11 @@ def _find_local_chunks(
 def _is_adjacent_to_previous(
     npu: Int64Array, chunk: Int64Array, holders: ChunkHolders
 ) -> BoolArray:
-    """Return whether each chunk directly follows the chunk of the previous row: bool[rows].
+    """Return whether one step can copy each chunk together with that of the row before:
+    bool[rows].
 
-    Both must be on the same NPU, and be adjacent in INPUT and in OUTPUT, so that one step can copy
-    them. False for the first row.
+    True if both are on the same NPU, and the chunk begins where the previous one has its end,
+    in INPUT and also in OUTPUT. False for the first row.
     """
     is_adjacent = np.zeros(len(npu), np.bool_)
     is_adjacent[1:] = npu[1:] == npu[:-1]

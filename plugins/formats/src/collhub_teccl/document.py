@@ -276,10 +276,12 @@ class _Parser:
         self._of_paths.append((demand, volumes[0]))
 
     def _parse_hop(self, text: object, json_path: str) -> tuple[int, int, float, int]:
-        """Parse a hop; returns source, destination, volume (1 if not given) and epoch.
+        """Parse a hop; return its source, destination, volume in chunks and epoch.
 
-        The switches of the hop are added to those of the schedule. Raises `InputError` for any
-        other text and for an invalid volume.
+        A hop is a text such as `0->1 with volume 0.5 in epoch 3 via switches 8->9`. The parts
+        with the volume (1 if missing) and the switches are optional. The switches are added to
+        those of the schedule. Raises `InputError` for a value that is no such text, and for a
+        volume that is not above 0 or is above 1 + `TOLERANCE`.
         """
         match = _HOP.fullmatch(text) if isinstance(text, str) else None
         if match is None:

@@ -88,9 +88,10 @@ class Shape:
 
     @property
     def limits(self) -> tuple[Memory, ...] | None:
-        """Memory limit of each device; None without a limit.
+        """Memory limit of each device, as a tuple; None without a limit.
 
-        Raises `UsageError` (`option-value`) if there are several limits, but not one per device.
+        A single limit is used for every device. A tuple of limits must have one entry per device,
+        also if it has only one entry; otherwise `UsageError` (`option-value`) is raised.
         """
         if self.memory is None or not isinstance(self.memory, tuple):
             return None if self.memory is None else (self.memory,) * self.devices

@@ -214,13 +214,13 @@ def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
 
     The first of these that applies gives the ranks:
     - the list of ranks, if its text is not empty and not truncated (`...`); `[]` has no ranks
-    - start, stride and size, if start and size are known and the stride is positive, or for one
-      rank (a stride of 0 marks ranks without a regular order)
+    - start, stride and size, if the start is at least 0, the size is above 0, and the stride
+      is above 0 or the size is 1 (a stride of 0 marks ranks without a regular order)
     - none: a group with a name or a truncated list is marked as cut, because its ranks are
       unknown; any other call is of all ranks of the job
 
-    `file`: for errors. Raises `InputError` for an invalid list of ranks, and `ValueError` for a
-    number that is no integer.
+    `file`: for errors. Raises `InputError` for an invalid list of ranks. Raises `ValueError`
+    for a number that is no integer, and `TypeError` for a start or stride of None.
     """
     name = str(args.get("Process Group Name", args.get("pg_name", "")))
     text = str(args.get("Process Group Ranks", ""))

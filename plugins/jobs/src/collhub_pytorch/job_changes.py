@@ -183,9 +183,16 @@ def _overlap_changes(job: _Job) -> Iterator[JobChange]:
 def _find_stated_orders(nodes: NodeColumns, meetings: Meetings) -> tuple[BoolArray, BoolArray]:
     """Mark the edges that only define an order: bool[data edges], bool[control edges].
 
-    No data edge is marked. A control edge between a communication and another node is marked if the
-    communication has data edges on that side. Without data edges its format expresses all
-    dependencies as control edges, so that the necessary data are unknown.
+    No data edge is marked. A control edge is marked in two cases:
+
+    - It leads from a communication to another kind of node, and the communication also has data
+      edges to later nodes.
+    - It leads from another kind of node to a communication, and the communication also has data
+      edges from earlier nodes.
+
+    Without data edges on one side, the control edges on this side may be data dependencies, so
+    they are not marked. Edges between two communications are never marked. A communication is a
+    node that is in `meetings` (collectives and messages).
     """
     communicates = meetings.of_node >= 0
     has_data_parent, has_data_child = np.zeros((2, len(nodes)), np.bool_)

@@ -88,7 +88,14 @@ def read(source: Source, options: SimaiFlowOptions) -> Algorithm:
 def _report(
     source: Source, file: str, announced: tuple[int, list[str]], num_flows: int, num_others: int
 ) -> None:
-    """Report flows of other collectives, and fewer flows than the first line announces."""
+    """Report flows that were not read, through `source.report`; there may be no report, or both.
+
+    - A note, if `num_others` (flows of other collectives in the file) is above 0.
+    - A warning, if the file has fewer flows (`num_flows` + `num_others`) than announced.
+
+    `announced`: number and words of the first line; its first word is the number of flows.
+    Without words it is 0. More flows than announced are not reported.
+    """
     if num_others:
         message = f"{num_others} flows of other collectives are not read; see -O layer"
         source.report(Diagnostic(SIMAI_FLOWS, message, Severity.NOTE, Location(file)))

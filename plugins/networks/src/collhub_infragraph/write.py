@@ -310,11 +310,16 @@ class _DocumentBuilder:
         node: int,
         strand: _Strand,
     ) -> tuple[str, int, str, int]:
-        """Return the vertex at which an edge ends at a node: (instance, number, component, index).
+        """Return the vertex at which an edge is connected to a node: (instance, number, component,
+        index).
 
-        It is the node's core (`xpu` or `asic`, index 0). If the edge is parallel to other edges, it
-        is the node's next unused port, which then counts as used, because two edges between the
-        same vertices would count as one.
+        The instance is `npu` or `switch`, and the number is that of the node among the NPUs or
+        the switches. The component is the node's core (`xpu` of an NPU, `asic` of a switch) with
+        index 0.
+
+        If `strand.is_parallel` (further edges join the same two nodes), it is a `port` instead,
+        because two edges between the same vertices would count as one. Each call then uses the
+        next index of the node, from 0, even for the same strand.
         """
         instance, number = self._find_instance(node)
         if not strand.is_parallel:

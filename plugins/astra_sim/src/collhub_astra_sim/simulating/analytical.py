@@ -231,10 +231,14 @@ def simulate_nodes(
 def _collect_transfers(world: SimulatedWorld) -> LinkTransfers:
     """Return the recorded transmissions of messages over links, one row each, as recorded.
 
-    `row` is the row of the message's SEND in the table of trace nodes, not in the step table. Times
-    are in ns. A message is ready for its first link when its SEND starts, and for each later link
-    when it arrives at the end of the previous one. The ready time is limited to the range from 0 to
-    the start of the transmission. `busy_ns` is how long the message occupies the link.
+    `row`: row of the message's SEND in the table of trace nodes, not in the step table. All
+    times are in ns. `busy_ns`: how long the message occupies the link. `ready_ns`: when the
+    message can enter the link, limited to the range from 0 to the start of the transmission:
+
+    - on its first link, when its SEND starts
+    - on each later link, when it arrives at the end of the previous one
+
+    Without transmissions the result is empty.
     """
     records = world.transmission[: world.transmissions[0]]
     node, link, start = (records[name].copy() for name in ("node", "link", "start"))

@@ -95,10 +95,12 @@ def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) 
 
 
 def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
-    """Return which nodes take their given duration in ASTRA-sim: bool[nodes].
+    """Return which nodes take the duration from the workload in ASTRA-sim: bool[nodes].
 
-    If the system is replay-only, all nodes do. Otherwise these are all broadcasts, and all
-    computations; if the system has a roofline, computations on a device do not count.
+    1. If the system is replay-only: all nodes.
+    2. Otherwise: all collectives of kind broadcast and all nodes of kind COMPUTE. If the
+       system has a roofline (times from operations and bytes), only the COMPUTE nodes on the
+       host.
     """
     nodes = workload.nodes
     if system.is_replay_only:

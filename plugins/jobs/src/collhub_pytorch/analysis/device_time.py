@@ -105,10 +105,13 @@ def is_communication(workload: Workload) -> BoolArray:
 def is_computation(workload: Workload) -> BoolArray:
     """Mark nodes of computation: bool[nodes].
 
-    These are nodes of kind COMPUTE except communication, operations on memory (copies, sets),
-    operators that issue communication (names with a namespace of `ISSUER_NAMESPACES`), and entries
-    during which only time passes (`PASSING_TIME`). Nodes without a name count only if the workload
-    was not read from profiles.
+    These are the nodes of kind COMPUTE, with these exceptions:
+
+    - communication that is expressed as COMPUTE, and operations on memory (copies, sets)
+    - operators that issue communication: names that begin with a prefix in
+      `ISSUER_NAMESPACES`, such as `c10d::`
+    - entries during which only time passes: names in `PASSING_TIME`
+    - nodes without a name, if the workload was read from profiles
     """
     is_work = [
         not name.startswith(ISSUER_NAMESPACES) and name not in PASSING_TIME

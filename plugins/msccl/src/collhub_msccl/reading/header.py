@@ -118,8 +118,9 @@ class _AttributeReader:
     def read_number(self, name: str, minimum: int) -> int:
         """Return a required number from the attribute `name`, which must be at least `minimum`.
 
-        Characters after the number are ignored with a warning (`odd-number`). In these cases an
-        error is recorded and `minimum` is returned:
+        The number has the notation of C: `12`, `-1`, `0x10` (16), `010` (octal, 8), after
+        optional white space. Characters after the number are ignored with a warning
+        (`odd-number`). In these cases an error is recorded and `minimum` is returned:
 
         - `missing-attribute`: there is no such attribute.
         - `not-a-number`: the text does not begin with a number.

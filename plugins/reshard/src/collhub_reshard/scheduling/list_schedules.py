@@ -122,13 +122,17 @@ _Class = tuple[int, tuple[int, ...]]
 
 
 def balance_senders(tasks: HostTasks) -> list[int]:
-    """Choose a sender for every task so that all senders finish at nearly the same time.
+    """Choose one sender for every task so that all senders finish at nearly the same time.
 
-    First the bytes are divided among the senders as if tasks could be split, so that the
-    busiest one finishes earliest at the rates of the cards (`share_among_senders`). Then
-    tasks are taken by descending bytes, ties by number. Each one gets the sender with the
-    most bytes left of its share of the tasks with the same senders; of equal ones, the
-    first. The result is in the order of the tasks.
+    1. All tasks with equal possible senders are a group. The bytes of each group are divided
+       among its senders as if tasks could be split, so that the busiest sender finishes
+       earliest (`share_among_senders`).
+    2. The tasks are taken by descending bytes, ties by number. Each one gets the sender with
+       the largest remaining share in the group, ties the first one in the task's list of
+       senders. The bytes of the task are then subtracted from this share, which may become
+       negative.
+
+    The result is in the order of the tasks; it is empty without tasks.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     room = {key: float(share) for key, share in sharing.shares.items()}
