@@ -137,13 +137,15 @@ def key_of(plugin: Plugin) -> str:
 
 
 def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
-    """Read the state that earlier starts left on disk: skipped plugins and suspect plugins.
+    """Read the plugins that earlier starts skipped, and those that made a start fail.
 
-    A plugin is suspect if it is named in the mark file of a start that no longer runs.
-    Empty mark files of such starts are removed. Files that cannot be read are ignored; the
-    result has no plugins if the folder cannot be read. `report` (receives warnings) and
-    `refused` (reasons by name of plugins that this run refuses) are stored in the result
-    and not used here.
+    The latter are suspects: plugins that are named in the mark file of a start that no longer
+    runs. Mark files of running starts are ignored. Empty mark files of other starts are
+    removed. Files that cannot be read are ignored. If the folder cannot be read, the result
+    has no plugins.
+
+    `report` (receives warnings) and `refused` (reasons by name of refused plugins) are only
+    stored in the result.
     """
     record = StartRecord(_get_record_folder(), report, refused)
     with contextlib.suppress(OSError):

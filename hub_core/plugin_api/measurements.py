@@ -59,10 +59,14 @@ class Measurement:
     call: str = ""
 
     def defect(self) -> str | None:
-        """Return the reason why the point cannot be used, or None.
+        """Return the reason why the point cannot be used as text, or None for a usable point.
 
-        Limits: sizes of 1 byte to 2^62, times above 0 and below 1e12 us, 2 to 2^20 ranks, and 1
-        node up to one per rank.
+        The first value outside of its limits, in this order, gives the reason:
+
+        - `size_bytes`: 1 to 2^62, inclusive
+        - `time_us`: above 0 and below 1e12; NaN is refused
+        - `ranks`: 2 to 2^20, inclusive
+        - `nodes`: 1 to `ranks`, inclusive
         """
         if not 1 <= self.size_bytes <= MAX_MEASURED_BYTES:
             return f"size {self.size_bytes} is not between 1 byte and 2^62"

@@ -16,14 +16,18 @@ from hub_core.verification.step_order import sequential_positions
 def find_races(
     verification_input: VerificationInput, regions: Regions
 ) -> tuple[Int64Array, Int64Array]:
-    """Return races, which are unordered conflicts, as (earlier rows, later rows).
+    """Return races between steps, as (earlier rows, later rows) of the step table.
 
-    A conflict is a pair of steps that access a common unit, of which at least one writes
-    it. It is unordered if neither step happens before the other. `earlier` and `later`
-    refer to the sequential run of `sequential_positions`. Only accesses that are neighbours
-    in this run are listed, so some races may be missing; but both arrays are empty only if
-    there is no race. Steps that never run are in no pair. A pair may be repeated, once per
-    common region. Raise `InputError` (`too-large`) for too many overlapping accesses.
+    Two steps race if all of these hold:
+
+    - they access a common unit, and at least one of them writes it
+    - neither must happen before the other, by dependencies and messages
+
+    The earlier row comes first in the run of `sequential_positions`. Only steps that access a
+    unit directly after each other in this run are compared. So some races may be missing, but
+    the arrays are empty only if there is no race. A pair is repeated if several regions have
+    the race. Steps that never run are in no pair. Raise `InputError` (`too-large`) for too
+    many overlapping accesses.
     """
     earlier, later = _find_unordered_conflicts(
         verification_input, regions, verification_input.relation.order.position

@@ -202,9 +202,10 @@ class OrderGraph:
 
     @cached_property
     def partners(self) -> tuple[Int64Array, Int64Array]:
-        """Return (receive of every send, send of every receive): int64[nodes] each.
+        """Return the matched receive of every send, and the matched send of every receive.
 
-        The entry is the node itself if it is no matched send, or no matched receive.
+        Both are int64[nodes] of node numbers. In the first array, a node that is no matched send
+        has its own number. In the second, so does a node that is no matched receive.
         """
         sends = self.parents[self.num_dependencies :]
         receives = self.children[self.num_dependencies :]

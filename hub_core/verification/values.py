@@ -56,14 +56,15 @@ class InputIndex:
         return rank, number - int(self.first[rank])
 
     def expand(self, rows: Contributions) -> tuple[Int64Array, Int64Array]:
-        """Return pairs (row, contribution) of the given rows: two int64 arrays of equal length.
+        """Return the contributions that rows name, as pairs (index into `rows`, contribution).
 
-        `row` is an index into `rows`. The contribution is the number `first[rank] + unit` of a unit
-        of an INPUT, and -1 if the rank or its unit `source_unit` does not exist.
+        The result is two int64 arrays of equal length, which are empty without rows. Rows with a
+        negative `source_rank` name all ranks. They come first, each with one pair per rank, in
+        the order of ranks. The other rows follow, each with one pair. Both groups keep the order
+        of `rows`.
 
-        A row with a negative `source_rank` gives one pair per rank, in the order of ranks, also
-        with -1 for a rank without the unit. These pairs come first, row by row. One pair for each
-        of the other rows follows, in their order.
+        A contribution is the number `first[rank] + source_unit`. It is -1 if there is no such
+        rank, if `source_unit` is negative, or if it is not below the rank's number of INPUT units.
         """
         num_ranks = len(self.sizes)
         everyone = np.flatnonzero(rows.source_rank < 0)

@@ -207,10 +207,9 @@ def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Di
 
 
 def _report_unfinished(rank: int, *, is_reported: bool) -> Diagnostic:
-    """Build the error that a rank never finished, with its rank and advice.
+    """Return the error `never-finishes` for a rank, located at this rank and with advice.
 
-    `is_reported`: whether the simulator reported unreleased nodes of its NPU; the message then
-    mentions them.
+    `is_reported`: the simulator reported unreleased nodes; the message then mentions this.
     """
     # The simulator names a node of the workload, never the stuck node.
     detail = ", the simulator reports unreleased nodes" if is_reported else ""

@@ -120,14 +120,18 @@ def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
 
 
 def build_certificate(task: PackingTask, packing: PlacedPacking) -> JsonObject:
-    """Build the certificate of one packing: problem, rate, bound, and number of trees.
+    """Build the certificate of one packing, a new JSON object for independent checks.
 
-    The result has the fields of `_build_head` and these:
+    It has these fields:
 
-    - `tree_count`: an object with `trees` (number of trees), `at_least` (proved minimum),
+    - the problem: `schema`, `collective`, `ranks` (the NPU of each rank), `network`,
+      `collective_bytes`, and `root` (an NPU) only for a rooted collective
+    - the rate: `rate`, `bound`, `is_optimal` (whether both are equal) and `lower_bound_ns`
+    - `tree_count`: an object with `trees` (their number), `at_least` (the proved minimum),
       `unit` (bytes/s of a weight of 1, an exact fraction as text), `status` and `reason`
-    - `trees`: the list of the trees (`_describe_trees`), only if their number times the
-      number of NPUs of the topology is at most `_MAX_NUMBERS`
+    - `trees`: the list of trees in the packing's order
+
+    `trees` is left out if the number of trees times that of the topology's NPUs is above 2^15.
     """
     document = _build_head(task, packing.bound, packing.rate)
     document["tree_count"] = {

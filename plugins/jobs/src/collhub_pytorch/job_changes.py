@@ -274,14 +274,17 @@ def _replay(workload: Workload, meetings: Meetings, transfer_ns: Int64Array) -> 
 
 
 def _bucket_changes(job: _Job, predictor: Predictor) -> Iterator[JobChange]:
-    """Yield for each class of collectives the change to the bucket size that saves most.
+    """Yield the change to the bucket size that saves most, one for each class of collectives.
 
     A bucket is one collective that replaces several. A class has collectives of equal kind,
-    number of ranks and distance (second rank minus first rank of the group), see
-    `_split_classes`. Classes are in order of descending transfer time (ties by name), and
-    only the first `MAX_CLASSES` are tried. The saving in ns may be negative; of equal
-    savings, the largest bucket size is taken. A class yields no change if no bucket size
-    can be timed: a prediction is missing or 0, or ranks would wait for each other.
+    number of ranks and distance (second rank minus first rank of the group). It has more
+    collectives than ranks.
+
+    Classes come in descending order of their transfer time; of equal ones, the names decide.
+    Only the first `MAX_CLASSES` (6) are tried. Of equal savings, the largest bucket size is
+    taken. The saving in ns may be negative. A class yields no change if no bucket size joins
+    collectives or can be timed: a prediction is missing or 0, or ranks would wait for each
+    other. Passes `HubError` of the predictor.
     """
     classes = sorted(
         _split_classes(job.workload),

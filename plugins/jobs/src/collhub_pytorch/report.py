@@ -115,10 +115,11 @@ def build_blocks(findings: Findings) -> list[Block]:
 
 
 def simulated_table(times: NetworkTimes) -> Table:
-    """Build the table of collectives whose times were simulated: one row per kind, size and ranks.
+    """Build the table of the collectives whose times were simulated.
 
-    The columns are kind, size, ranks, algorithm and time. Rows are in the order of simulation;
-    without any, the table has only its header.
+    There is one row for each kind, size and number of ranks, in the order of simulation. The
+    columns are kind, size, ranks, algorithm and simulated time, all as text for readers.
+    Without a simulation, the table has only its header.
     """
     rows = [
         [kind.label, format_bytes(size), format_ranks(ranks), entry.algorithm,

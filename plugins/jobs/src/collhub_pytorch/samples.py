@@ -63,13 +63,18 @@ def profile_of(rank: int, events: Sequence[Event], world_size: int = 2) -> Mappi
 
 
 def step_events(start_us: int, call: Mapping[str, object] | None = None) -> list[Event]:
-    """Create the events of one step of a rank: a kernel, an all-reduce, and another kernel.
+    """Return the seven events of one step of a rank: a kernel, an all-reduce and a kernel.
 
-    The events are the kernels, the calls that launch them, and a call that makes the second
-    kernel wait for the all-reduce. The first kernel lasts 70 us and ends 10 us before
-    `start_us`. The all-reduce lasts from `start_us` to 200 us, the second kernel from 201
-    to 231 us. `call`: arguments of the all-reduce's event, None for those of
-    `all_reduce_args`.
+    Each of the three follows the event of its launch, which takes 5 us. All times are in us,
+    with s for `start_us`:
+
+    - `gemm`: launched at s - 90, runs from s - 80 to s - 10 on stream 7
+    - the all-reduce: launched at s - 60, runs from s to 200 on stream 20
+    - `cudaStreamWaitEvent`: at s - 50 for 1 us; the next kernel waits for the all-reduce
+    - `relu`: launched at s - 40, runs from 201 to 231 on stream 7
+
+    `call`: arguments of the all-reduce's kernel; None gives those of `all_reduce_args`. An s
+    above 200 gives a negative duration.
     """
     stated = all_reduce_args() if call is None else call
     return [

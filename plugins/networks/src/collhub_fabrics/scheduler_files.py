@@ -167,11 +167,13 @@ class _TopologyFile:
         number: int,
         line: str,
     ) -> dict[str, str]:
-        """Parse the pairs `Key=value` of a line, separated by blanks; keys become lower case.
+        """Parse the words `Key=value` of a line; return the values by key in lower case.
 
-        The value is the text after the first `=` and may be empty. `number`: number of the
-        line, for errors. Raises `InputError` for a word without `=`, an unknown key (`_KEYS`),
-        and a key that is given twice, in any case.
+        Words are separated by blanks. A value is the text after the first `=` and may be empty.
+        The pairs keep the order of the line. A line of blanks gives an empty dict.
+
+        Raises `InputError` at line `number` for a word without `=`, a key that topology files do
+        not have, and a key that occurs twice; upper and lower case are equal.
         """
         pairs: dict[str, str] = {}
         for word in line.split():

@@ -671,10 +671,11 @@ def _is_searched_if_far(topology: Topology) -> bool:
 
 
 def _estimate_ns(name: str, registry: Registry, request: SynthesisRequest) -> float:
-    """Return the estimated time of a synthesizer's result in ns; infinite if unknown.
+    """Return the time in ns that the synthesizer `name` estimates for a request.
 
-    It is unknown without an estimator and if the estimate fails; the reason for a failure is
-    reported when the synthesizer is tried.
+    The result is infinite if the synthesizer has no estimator, if it cannot estimate this
+    request, and for any `HubError`, such as an unknown name or an unsupported collective. The
+    error is dropped here: it appears again when the synthesizer is tried.
     """
     try:
         estimate = hub_core.estimate_synthesis(name, request, registry)

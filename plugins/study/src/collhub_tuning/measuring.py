@@ -257,13 +257,17 @@ class _Simulations:
         return result.time_ns
 
     def exact(self, algorithm: Algorithm, size: int, time_ns: int | None) -> ExactTime:
-        """Return the time in ps with its slack (possible error), for ratios to lower bounds.
+        """Return the time of a simulation in ps with its slack (largest error), for bounds.
 
-        `time_ns`: the simulated time in ns, None if a rank never finishes. The time in ps is
-        None, and the slack 0, if `time_ns` is None, or if the last simulation let several
-        messages use a link at its full rate (`shares_links` False), because lower bounds do not
-        apply then. Otherwise the result is that of `exact_time`, which may simulate again.
-        Raises `HubError` if that fails.
+        The first rule that applies decides:
+
+        1. If messages did not share the rate of a link in the last simulation, lower bounds do
+           not apply. The time is None and the slack 0.
+        2. If `time_ns` is None (a rank never finishes), the time is None and the slack 0.
+        3. Otherwise the result is that of `exact_time`, which may simulate again.
+
+        `time_ns`: simulated time of `algorithm` at `size` bytes. Raises `HubError` if the further
+        simulation fails.
         """
         if not self._shares_links:
             return ExactTime(None)

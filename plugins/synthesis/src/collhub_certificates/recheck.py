@@ -419,10 +419,15 @@ def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:
 
 
 def _separates_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> bool:
-    """Return whether a cut (a set of nodes) has ranks on both sides, and only valid nodes.
+    """Return whether a cut, which is a set of nodes, separates ranks of the collective.
 
-    For a rooted collective it must also contain the root. `inside`, `outside`: numbers of ranks on
-    the two sides.
+    All of these must hold:
+
+    - all numbers in `cut` are nodes of the network
+    - `inside` and `outside`, the numbers of ranks in the cut and outside of it, are not 0
+    - for a rooted collective, the root is in `cut`
+
+    The two numbers are not compared with `cut`.
     """
     if not _are_nodes(claim, cut):
         return False

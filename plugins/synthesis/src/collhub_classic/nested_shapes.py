@@ -284,13 +284,16 @@ def find_forwarding_group(topology: Topology, sizes_text: str, min_ranks: int) -
 
 
 def _choose_forwarded(shape: NestedShape, kind: CollectiveKind, max_ranges: int) -> NestedShape:
-    """Divide the outer levels, so that the exchange of the closest level overlaps with theirs.
+    """Return a shape whose second level forwards its parts while other parts arrive.
 
-    The second level gets r ranks, where r is a divisor, from 2 to `max_ranges`, of the
-    ranks outside of the closest level; the rest is divided by `_divide_level`. The largest
-    r is taken for which the shape has at most `MAX_STEPS_OF_PARTS` steps. In the result
-    (`is_forwarded`), ranges of the second level are sent on in the closest level while
-    other ranges arrive. Without such an r, the shape is returned unchanged.
+    The closest level keeps its size. The second level gets r ranks. The r tried are the
+    divisors, from `max_ranges` down to 2, of the number of ranks per rank of the closest
+    level (the product of all other sizes). The remaining factor is divided into outer levels
+    by `_divide_level`.
+
+    The first r counts for which the shape has at most `MAX_STEPS_OF_PARTS` steps for `kind`.
+    The result has `is_forwarded` True and the old `is_moved`. If no r fits, `shape` is
+    returned unchanged.
     """
     inside, outside = shape.sizes[0], prod(shape.sizes[1:])
     for ranges in range(min(max_ranges, outside), 1, -1):

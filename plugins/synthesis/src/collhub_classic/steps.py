@@ -404,11 +404,12 @@ def _build_receives(
 
 
 def _build_copies(copies: _Copies, places: BlockPlaces) -> dict[str, Int64Array]:
-    """Return the columns of the copy steps from INPUT to OUTPUT by name, one entry per copy.
+    """Return the steps that copy from INPUT to OUTPUT, as columns of a step table by name.
 
-    A step copies `count` adjacent units on the rank of the copy, from the place of its
-    first block in INPUT to that in OUTPUT (`places`). The names are those of
-    `_build_columns`.
+    Each column has one entry per copy, in the order of `copies`. A step copies `count`
+    adjacent units on the copy's rank. It reads them at the place of the copy's first block in
+    INPUT and writes them at the place of this block in OUTPUT, both from `places`. The
+    column `peer` is -1 and `channel` is 0. Without copies, all columns are empty.
     """
     number = len(copies.rank)
     return _build_columns(

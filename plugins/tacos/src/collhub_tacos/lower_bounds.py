@@ -140,15 +140,17 @@ class CollectiveDemand:
         return int(leaving[0])
 
     def count_between(self, sources: BoolArray, targets: BoolArray) -> int:
-        """Return the number of one-unit messages that must get from nodes `sources` to
-        `targets`.
+        """Return how many one-unit messages must get from nodes `sources` to nodes `targets`.
 
-        Both are bool[nodes] and disjoint; other nodes may forward. The result is
-        `units_per_rank` times the chunks of the collective's rule in `_COUNT_LEAVING`, such
-        as a b for an all-to-all with a members in `sources` and b members in `targets`. For a
-        rooted collective, the rule depends on whether the root counts as a source. For a
-        reduce or gather it does unless it is in `targets`; for other collectives, only if it
-        is in `sources`.
+        Both are disjoint bool[nodes]; other nodes may forward. The result is `units_per_rank`
+        times a number of chunks. With a members in `sources` and b members in `targets`, it is:
+
+        - all-gather: a if b > 0; reduce-scatter: b if a > 0; all-to-all: a b
+        - all-reduce: 1 if a > 0 and b > 0
+        - broadcast: 1 if b > 0, and scatter: b, both only if the root is in `sources`
+        - reduce: 1 if a > 0, and gather: a, both only if the root is in `targets`
+
+        In all other cases it is 0.
         """
         inside = int(np.sum(sources & self.is_member))
         outside = int(np.sum(targets & self.is_member))

@@ -144,14 +144,15 @@ def _place_tree(
 def _generate_new_segments(
     path: Sequence[int], has_chunk: set[int], num_npus: int
 ) -> Iterator[Stops]:
-    """Yield the parts of a route, each from one NPU to the next, that still have to be used.
+    """Yield the parts of a route that must still carry a chunk, in the order of the route.
 
-    They begin at the last NPU of `path` that is in `has_chunk`, so that no NPU gets the
-    chunk twice. A part includes both NPUs and the switches between them. If an NPU occurs
-    again, the nodes in between are skipped. NPUs are the nodes below `num_npus`; the last
-    node must be one. No part is yielded if the last node already has the chunk. The caller
-    may add to `has_chunk` during the iteration. Raise `ValueError` if no NPU of the route
-    has the chunk.
+    `path`: nodes of the route; those below `num_npus` are NPUs, the last one must be an NPU.
+    `has_chunk`: NPUs that have the chunk; the caller may add to it during the iteration.
+
+    A part is a tuple of nodes: an NPU, the switches after it, and the next NPU. The first
+    part begins at the last NPU of `path` that has the chunk. If an NPU occurs several times,
+    the next part begins at its last occurrence, so that cycles are skipped. There are no parts
+    if the last node has the chunk. Raise `ValueError` if no NPU of the route has it.
     """
     positions = [position for position, node in enumerate(path) if node < num_npus]
     last_of = {path[position]: position for position in positions}

@@ -367,9 +367,9 @@ def read(source: Source, options: ProgramOptions) -> Workload:
 def _locate_in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
     """Return a finding about the program with `file` as its location.
 
-    A finding that is already located in `file` is returned unchanged. Otherwise its line is
-    the number of an operation: it is put before the message, as in `operation 3: ...`, and
-    the old location is dropped. Without a line the message stays.
+    A finding in `file` is returned unchanged. In any other finding, the line is the number
+    of an operation. It is put before the message, as in `operation 3: ...`; without a line
+    the message stays. The new location is only `file`, without a line.
     """
     location = diagnostic.location
     if location.file == file:

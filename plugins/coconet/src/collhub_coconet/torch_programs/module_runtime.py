@@ -231,12 +231,15 @@ def _divide_bucket(
     parts: Sequence[tuple[int, Callable[[torch.Tensor], torch.Tensor]]],
     ranks: int,
 ) -> list[_Share]:
-    """Return the pending results of the members of a bucket, whose joint result is `tensor`.
+    """Return the pending results of the tensors in a bucket, in the order of `parts`.
 
-    The collective that makes `tensor` may still run: the first `wait` of any result waits for it.
-    `parts`: for each member, in the order of the bucket, its elements per rank, and a function that
-    computes its value from its data [ranks, elements]. `ranks`: number of equal blocks, one per
-    rank, in `tensor`, each with the elements of all members; 1 unless it was gathered.
+    A bucket is one collective for several tensors; its result is `tensor`, and it may still
+    run. The first `wait` of any result waits for it, later ones do not wait again.
+
+    `tensor` has `ranks` equal blocks, one after the other; `ranks` is 1 unless the collective
+    gathers. Each block has the elements of all parts, one part after the other. A part is its
+    number of elements per block and a function. Each `wait` of its result returns the value
+    of this function for its elements, as a tensor [ranks, elements]. Sizes are not checked.
     """
     start = 0
     bucket = _Bucket(tensor)

@@ -81,13 +81,18 @@ def _lower(graph: CapturedGraph, source: Source, options: CapturedOptions) -> Wo
 
 
 def parse_placements(text: str) -> Mapping[str, str]:
-    """Return placements as texts by name, from `w=R,x=S(0)`, or `x=(S(0),R)` for two axes.
+    """Parse the placements of tensors; return the text of each placement by name.
 
-    A placement is `R` (replicated), `L` (local), `S(d)` (sliced along dimension d), or one
-    of these per axis in parentheses. The number of axes is not compared with a mesh. Blanks
-    around names and placements are removed. Empty text gives {}, empty entries between
-    commas are skipped, and of a repeated name the last entry is used. Raise `UsageError`
-    for any other entry, also one of blanks only.
+    The text is a list such as `w=R,x=S(0),y=(S(0),R)`. A placement is one of these:
+
+    - `R`: replicated
+    - `L`: local, a different value per rank
+    - `S(d)`: sliced along dimension d
+    - several of these in parentheses, one per axis of the mesh
+
+    The number of axes is not compared with a mesh. Blanks around names and placements are
+    removed. Empty entries between commas are skipped, so empty text gives {}. The last entry
+    of a name is used. Raise `UsageError` for any other entry, also one of blanks only.
     """
     placements = {}
     for part in filter(None, _COMMA_OUTSIDE_BRACKETS.split(text)):

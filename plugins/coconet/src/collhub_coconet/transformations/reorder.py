@@ -110,11 +110,15 @@ def movable(program: Program, target: str) -> list[str]:
 
 
 def _add_inner_operations(program: Program, members: Sequence[str]) -> list[str]:
-    """Return the members and all unnamed pointwise operations that only members read.
+    """Return the names of the members and of the unnamed operations that only serve them.
 
-    The name of an unnamed operation begins with `_`. Added operations count as members for
-    their operands. An operation without readers is not added. `members`: names, also
-    unknown ones, not changed. The result is sorted alphabetically, without duplicates.
+    An operation is added if all of these hold:
+
+    - it is pointwise, and its name begins with `_`
+    - it has at least one reader, and all its readers are members or added
+
+    `members`: names, which are kept even if they are unknown. The result is a new list,
+    sorted alphabetically and without duplicates.
     """
     names = set(members)
     # In reverse, so that operands of added operations are considered.

@@ -133,9 +133,11 @@ def _find_differences(workload: Workload, first: Int64Array, second: Int64Array)
 
 
 def _dtype(workload: Workload, extra: str) -> str:
-    """Return the type in the preserved data of a node of a profile, "" for other formats.
+    """Return the data type that a reader of profiles kept for a node, as text.
 
-    `extra`: a JSON object if a reader of profiles wrote it; other text gives "".
+    `extra`: the preserved data of the node. Its value `dtype` is returned. The result is ""
+    if the workload is not of a reader of profiles, if `extra` is no JSON object, and if the
+    object has no `dtype`.
     """
     if EXTENSION not in workload.extensions:
         return ""

@@ -131,12 +131,15 @@ class _Parser:
         return True
 
     def _parse_opening_tag(self, inside: str = "") -> tuple[RawElement, bool]:
-        """Parse an opening tag; return its element and whether the tag is self-closing.
+        """Parse an opening tag; return its element and whether the tag ends with `/>`.
 
-        White space and comments before it are skipped. The element has no children yet.
-        `inside`: name of the enclosing element, for messages. Raises `InputError` if no
-        complete opening tag follows (codes of `_refuse`), or if a name or value is too long
-        (`too-long`).
+        White space (except tabs) and comments before it are skipped. The element has no children
+        yet. It has the line of the tag, and the attributes that the runtimes' parser keeps: the
+        first of each name, without those after 16 spaces of the tag.
+
+        `inside`: name of the enclosing element for the message, "" if there is none. Raises
+        `InputError`: `truncated` if the text is at its end, `too-long` for a name above 254 or a
+        value above 255 characters, and another code for other text, such as `tab` or `not-xml`.
         """
         self._skip_between()
         match = _OPEN.match(self._text, self._position)

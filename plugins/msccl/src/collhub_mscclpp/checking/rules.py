@@ -343,11 +343,16 @@ def _report_balance(
     row: int,
     findings: PlanFindings,
 ) -> None:
-    """Report a counter whose increments and takes differ in a launch, as at most one `unbalanced`.
+    """Report a counter that is not raised and awaited equally often in a launch.
 
-    `name`: of the counter. `of_unit`: increments minus takes, by kind of pipeline (bytes and chunks
-    of a slice). `row`: first operation that uses the counter. If the total is not 0, the difference
-    is reported; otherwise it is reported if a kind of pipeline is unbalanced.
+    `of_unit`: increments minus takes of the counter, for each kind of pipeline, which is
+    (bytes, chunks of a slice). At most one `unbalanced` is added to `findings`, at `row`, the
+    first operation that uses the counter. The first rule that applies counts:
+
+    1. If the sum over all kinds is not 0, its absolute value is reported, and whether the
+       counter `name` is raised or awaited more often.
+    2. If the sum is 0 but a kind has another number than 0, different slices are reported.
+    3. Otherwise, also without any kind, there is no finding.
     """
     total = sum(of_unit.values())
     if total:

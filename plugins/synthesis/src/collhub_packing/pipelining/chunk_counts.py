@@ -24,13 +24,17 @@ _MIN_RELATIVE_GAIN = 1e-3
 
 
 def best_chunks(time: TimeOfCount, maximum: int) -> int:
-    """Return the number of chunks in 1..`maximum` with approximately the minimum `time(number)`.
+    """Return a number of chunks from 1 to `maximum` with nearly the shortest time.
 
-    The numbers in `_SAMPLE_COUNTS` (up to `maximum`) are tried first, then the minimum of a
-    fit a + b q + c / q to their times (`fitted_chunks`). From the best number so far,
-    larger ones are tried by factors of sqrt(2) while they reduce the time, then smaller
-    ones in the same way. The result is the smallest tried number whose time is at most 0.1
-    % (`_MIN_RELATIVE_GAIN`) above the minimum. `maximum` must be at least 1.
+    `time`: returns the time for a number, in any unit; it must not be negative. `maximum`
+    must be at least 1. The numbers are tried in this order:
+
+    1. 1, 4 and 16, as far as they are at most `maximum`
+    2. the minimum of a + b q + c / q, fitted to these times (`fitted_chunks`)
+    3. larger ones: the best number so far times sqrt(2), rounded, while the time decreases
+    4. smaller ones: the best number so far divided by sqrt(2), rounded, in the same way
+
+    The result is the smallest tried number whose time is at most 0.1 % above the shortest.
     """
     times = {count: time(count) for count in _SAMPLE_COUNTS if count <= maximum}
     count = fitted_chunks(times, maximum)

@@ -25,13 +25,18 @@ _LANDMARKS = 16
 
 
 def build_central_tree(network: LinkNetwork, times: LinkTimes, members: Int64Array) -> SpanningTree:
-    """Build the tree of shortest paths from the most central node, by `times.arrival`.
+    """Build the tree of shortest paths from the most central node of a network.
 
-    The root is the node with the smallest estimated distance to the farthest member; the
-    estimate uses at most 16 members that are far from each other, and is exact on lines,
-    meshes and trees. Of equal nodes, the one with the smallest sum of distances to these
-    members is taken, then the lowest number. The network must have no switches and links
-    in both directions, and connect all members; this is not checked.
+    The length of a link is its time in `times.arrival`. Up to 16 members that are far from
+    each other serve as landmarks. The root may be any node. It is chosen by these rules:
+
+    1. the smallest distance to the farthest landmark
+    2. of equal nodes, the smallest sum of distances to the landmarks
+    3. then the lowest number
+
+    The distance to the farthest member is thereby estimated; the estimate is exact on lines,
+    meshes and trees. Not checked: there must be no switches, all links must exist in both
+    directions, and they must connect all members, of which there must be at least one.
     """
     nodes = network.num_nodes
     paths = ShortestPaths(nodes, network.source, network.destination, times.arrival)

@@ -167,10 +167,11 @@ def find_best_all_gather(
     tried = range(first_seed, first_seed + number)
 
     def results() -> Iterator[LockstepResult]:
-        """Yield the best result over all seeds of each variant that may still be the fastest.
+        """Yield the best result over all seeds for each variant that may be the fastest.
 
-        A variant is skipped if its lower bound is not below the best time so far; the first is
-        never skipped.
+        The variants are tried in their order, each when its result is requested. A variant is
+        skipped if its lower bound in ps is at least the shortest time of the results so far. The
+        first variant is never skipped. A yielded result may be slower than an earlier one.
         """
         fastest_ps: int | None = None
         for variant in variants:
