@@ -68,10 +68,14 @@ def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
 
 
 def summarize_streams(plan: StreamPlan) -> Outcome:
-    """Return the outcome of streams: makespan and bound in seconds, gap, and weights of links.
+    """Return the outcome of a plan of streams, with makespan and lower bound in seconds.
 
-    The status is `optimal` with proof `bound` if the makespan equals the bound, otherwise
-    `feasible` with proof `none`. The kind of bound is `links`, or `nothing` without deliveries.
+    - status: `optimal` with proof `bound` if makespan and bound are exactly equal, otherwise
+      `feasible` with proof `none`
+    - method: `streams`
+    - gap: makespan / bound - 1; 0.0 if the bound is 0
+    - kind of bound: `links`, or `nothing` for a plan without deliveries
+    - weights: those of the links in the proof of the bound
     """
     is_optimal = plan.is_optimal
     return Outcome(

@@ -150,12 +150,14 @@ def _read_parts(
     target: OutputTarget,
     assignments: Assignments,
 ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Read and verify all parts; return them and the options of the writer by name.
+    """Read all parts; return them in the order of `opened`, and the writer's options by name.
 
-    `assignments`: the options `-O`. A reader gets those that it declares; an option that
-    several readers declare is one option and is given to all of them. The parts are in the
-    order of `opened`. Raise `UsageError` for an option that neither a reader nor the writer
-    declares, and `HubError` for a part that cannot be read or is incorrect.
+    `assignments`: the options `-O` of the command line. A reader gets those that it declares.
+    An option that several readers declare is one option and is given to all of them.
+
+    Raise `UsageError` for an option that neither a reader nor the writer declares. Each part
+    is verified as `--verify` requires: with `refuse`, an incorrect part is an `InputError`,
+    with `warn` it only causes warnings. Raise `HubError` for a part that cannot be read.
     """
     # Parts of different formats have different readers: an option name that several declare is one
     # option.

@@ -306,8 +306,9 @@ def robust_fit(
 def slopes_of(model: Model, position: FloatArray) -> FloatArray:
     """Return d ln(time) / d ln(constant) at `position`: float64[points, constants].
 
-    `model` maps logarithms of constants to logarithms of times. The slopes are central differences
-    with the step `_STEP`.
+    `model` maps logarithms of constants to logarithms of times, one per point. `position`:
+    logarithms of the constants, at least one. Each slope is the central difference with the
+    steps +1e-5 and -1e-5 of one constant, so the model is called twice per constant.
     """
     columns = []
     for index in range(len(position)):

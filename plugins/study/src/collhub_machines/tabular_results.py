@@ -99,11 +99,16 @@ def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
 
 
 def _is_cut(line: str, previous_row: str, header: list[str]) -> bool:
-    """Whether the last row of a file lacks fields or decimals.
+    """Return whether the last row of a file of OSU was cut within its fields or decimals.
 
-    `previous_row`: the row before it in its table, "" for the first one. OSU prints the times of
-    all rows with the same number of decimals, 2 if the table has no other row. A row that is cut
-    after all decimals of its last field is complete.
+    `line`: the last row. `previous_row`: the row before it in its table, "" for the first
+    one. `header`: names of the columns. The row is cut in each of these cases:
+
+    - It has fewer fields than the previous row or the header.
+    - Its last field has fewer decimals than that of the previous row. Without a previous row,
+      2 are expected if the last column's name contains `Lat`, otherwise 0.
+
+    A row that was cut after all its expected decimals is not recognized.
     """
     fields, complete = line.split(), previous_row.split()
     if len(fields) < max(len(complete), len(header)):

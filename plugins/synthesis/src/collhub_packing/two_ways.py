@@ -267,12 +267,13 @@ class _CutRows:
         return is_new
 
     def list_limiting(self, row_prices: Float64Array) -> tuple[_NodeSets, _NodeSets]:
-        """List the sets of nodes whose cuts limit the rate, on the way up, then down.
+        """Return the sets of nodes whose cuts limit the rate: (on the way up, on the way down).
 
-        `row_prices`: prices (dual values) of all rows of the program, of which those of the cuts
-        are the last. A set limits the rate if its row has a price above `_TOLERANCE` (1e-6). Each
-        set is a tuple of ascending node numbers; the sets are in the order in which they were
-        added.
+        A set is a tuple of ascending node numbers. Each list keeps the order in which the cuts
+        were added. A set limits the rate if the price of its cut is above 1e-6.
+
+        `row_prices`: prices (dual values) of all rows of the linear program. The last ones are
+        those of the cuts, in their order; earlier ones are ignored.
         """
         sets: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
         prices = row_prices[len(row_prices) - len(self._known) :]

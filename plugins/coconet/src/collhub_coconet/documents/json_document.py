@@ -114,13 +114,15 @@ def program_from_json(content: str | bytes, file: str = "program") -> Program:
 
 
 def parse_program(document: Fields, file: str) -> Program:
-    """Create a program from a parsed JSON document, after a check against the schema.
+    """Create a program from a parsed JSON document.
 
-    `file`: its name, for messages. If the document violates the schema, raises `InputError` with
-    all violations (code `schema`), each with its `$.path` in the complete document, and without
-    line numbers. If it conforms, raises `InputError` for a layout on an axis that the mesh lacks
-    (`axis`), and for violations of the rules of names and types (`type_program`). If there are
-    none, it is raised for the first mistake in the stages and chains (`stage`).
+    `file`: its name, for messages. Raises `InputError` for the first of these that applies:
+
+    1. violations of the schema (`schema`): all are reported, each with its `$.path` in
+       `document` and without a line number
+    2. a layout of an argument on an axis that the mesh lacks (`axis`)
+    3. violations of the rules of names and types (`type_program`)
+    4. the first mistake in the stages and chains (`stage`)
     """
     # Checked first, so that the types of all fields are known below.
     violations = schema_violations(_shorten(document), _SCHEMA_FILE)

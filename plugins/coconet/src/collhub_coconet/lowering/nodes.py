@@ -385,13 +385,17 @@ def number_chunks(
     *,
     is_given: bool,
 ) -> Int64Array:
-    """Return the number of the chunk that contains each unit of the full buffer in one piece.
+    """Return the number in `grid` of the chunk that contains each unit in one piece.
 
-    Units are the equal parts of the buffer on which the algorithm works; a piece is one run of the
-    algorithm. `grid`: division of the tensor into blocks and chunks; each block has the chunks of
-    piece 0, of piece 1, and so on, one chunk per unit. The result has the shape of `units`, int64.
-    Only for an AllToAll, the block also depends on the rank: `position` (in the group) is the rank
-    that needs the unit as input, or, with `is_given`, the rank that receives it.
+    The result is int64 of the shape of `units`. A piece is one run of the algorithm, whose
+    full buffer has `contents.units` equal units. Each block of `grid` has `grid.parts` chunks:
+    one per unit of piece 0, then of piece 1, and so on. With s = `contents.units` //
+    `grid.blocks`, unit u is in block u // s. The result is
+    block * `grid.parts` + `piece` * s + u % s.
+
+    Only for an AllToAll (`grid.across` is not None), the block is source * `grid.blocks` +
+    target, with two ranks of the group. With `is_given`, the source is u // s and the target
+    `position`. Otherwise the source is `position` and the target u // s.
     """
     share = contents.units // grid.blocks
     block, offset = np.divmod(units, share)

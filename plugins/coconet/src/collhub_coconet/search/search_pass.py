@@ -252,11 +252,12 @@ def _list_omissions(
 ) -> list[Omission]:
     """List the algorithms that were not compared for the collectives of the fastest programs.
 
-    For every size, the collectives are those of the program that is fastest there; Sends do
-    not count. The result has the entries of `hub.omissions` for them, in its order. If the
-    algorithms of a collective were compared only in another process, they are compared
-    again here, which adds to `hub`. Raise `InputError` for a collective without any
-    algorithm.
+    The collectives are those of the fastest program for each size, where a size is an entry
+    of `bindings`. Sends do not count. The result has the entries of `hub.omissions` for these
+    collectives, in its order, each once.
+
+    For a collective that was compared only in another process, the algorithms are compared
+    again, which adds to `hub`. Raise `InputError` for a collective without any algorithm.
     """
     demands: dict[Demand, None] = {}
     for size_index, binding in enumerate(bindings):

@@ -291,12 +291,15 @@ def _issued_calls(
 ) -> list[_IssuedCall]:
     """List the collectives that were issued within a window of time, in the order of issue.
 
-    `window`: (start, end) in ns, with start included and end excluded; None for the entire
-    file. A collective of a device library is issued at the start of its span (see
-    `_device_library_spans`), one of a host library at the start of the operator that issued
-    it. At equal times, collectives of device libraries come first. Raise `InputError`
-    (`no-issuer`) if the span of a collective of a host library starts in the window, but no
-    operator issued it.
+    `window`: (start, end) in ns, with the end excluded; None for the entire file. The time of
+    issue depends on the library:
+
+    - device library: the start of the collective's outermost annotation
+    - host library: the start of the operator that issued it
+
+    At equal times, collectives of device libraries come first. Raise `InputError`
+    (`no-issuer`) for collectives of a host library without an issuing operator. They count
+    only if they start in the window.
     """
     calls = [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
     if window is not None:

@@ -262,7 +262,11 @@ def _is_integer(values: Any) -> bool:
 
 
 def _to_integers(values: Any) -> Int64Array:
-    """Convert a column to int64; -1 for null, for numbers beyond int64 and for other types."""
+    """Convert a column of a Parquet file to int64, one entry per row.
+
+    The entry is -1 for null and for integers above the range of int64. If the column's type
+    is no integer type, such as float, bool or text, all entries are -1.
+    """
     if not _is_integer(values):
         return np.full(len(values), -1, np.int64)
     filled = values.fill_null(0).to_numpy(zero_copy_only=False)

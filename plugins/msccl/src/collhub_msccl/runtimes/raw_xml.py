@@ -131,7 +131,7 @@ class _Parser:
         return True
 
     def _parse_opening_tag(self, inside: str = "") -> tuple[RawElement, bool]:
-        """Parse an opening tag; return its element and whether the tag ends with `/>`.
+        """Parse an opening tag; return its element and whether the tag closes itself (`/>`).
 
         White space (except tabs) and comments before it are skipped. The element has no children
         yet. It has the line of the tag, and the attributes that the runtimes' parser keeps: the

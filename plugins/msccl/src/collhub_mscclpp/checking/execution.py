@@ -85,13 +85,16 @@ class Execution:
         has_host: bool,
         late: frozenset[int] = frozenset(),
     ) -> None:
-        """Prepare the simulated memory and counters of a plan before its first launch.
+        """Prepare the state of a plan before its first launch; no operation is executed.
 
-        `proxies`: number of port channels whose proxy (a thread of the host that executes their
-        requests) may execute a request after its thread block continues. `launches`: number of
-        launches for which the tables have room. `has_host`: accesses of the host to inputs and
-        outputs are checked for races. `late`: counters (semaphores or signals of a channel) that
-        are known to be incremented without an order.
+        - `memory`, `contents`: layout of the buffers in cells, and the values of the inputs and
+          expected outputs; neither is changed
+        - `program`, `counters`: operations of the plan, and its semaphores and signals
+        - `proxies`: number of port channels with a proxy, a thread of the host that may execute a
+          request after the thread block that made it continues
+        - `launches`: maximum number of launches, for the sizes of the tables
+        - `has_host`: accesses of the host to inputs and outputs are checked for races
+        - `late`: numbers of counters that are known to be incremented without an order
         """
         self.memory = memory
         self.contents = contents

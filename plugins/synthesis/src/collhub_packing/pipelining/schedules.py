@@ -442,17 +442,18 @@ def windows_of(
     is_ready: BoolArray,
     limit: int = _MAX_IN_FLIGHT,
 ) -> Int64Array:
-    """Return for every message how many messages of its link may be in flight at once, with
-    itself.
+    """Return for each message how many messages of its link may be in flight, with itself: int64.
 
-    All arrays have one entry per message; the result is int64. `link`: first link of each
-    message's route. `start`, `finish`: times in the schedule. The number is the maximum
-    for the link in the schedule, at most `limit` (32).
+    All arrays have one entry per message. `link`: first link of the message's route. `start`,
+    `finish`: times in the schedule. `is_ready`: the message waits for no other message. Without
+    messages the result is `link`, which is empty.
 
-    `is_ready`: the message waits for no other one. The n-th such message of a link by
-    start, counted from 0 among all messages of the link, has at most n, except for n = 0.
-    So none starts before the first one of the link: simulators and runtimes start
-    messages that may start at one instant in any order.
+    1. All messages of a link get the maximum number in flight at once in the schedule. A
+       message that finishes at the start of another is not counted with it.
+    2. This number is limited to `limit`.
+    3. The messages of a link are numbered by start, from 0; equal starts keep their order. A
+       ready message with a number n above 0 gets at most n. So it starts after the first one
+       of its link, although both may be ready at one instant.
     """
     if not len(link):
         return link

@@ -21,10 +21,13 @@ from hub_core.schedules import Transfers
 def compute_link_windows(network: LinkNetwork, times: LinkTimes) -> Int64Array:
     """Return how many messages may be in flight on the first link of each arc: int64[arcs].
 
-    It is 1 + (arrival - busy) / busy, rounded up: as many messages as keep the first link busy
-    until the first one arrives at the end of the arc. A busy time of 0 counts as 1 ps. Arcs
-    with the same first link get the largest of their values. The result is at most
-    `times.rule.max_in_flight`, unless that is 0.
+    An arc is a route to the next NPU, in the order of `network`. Its number is
+    1 + (arrival - busy) / busy, with the quotient rounded up: as many messages as keep the
+    first link busy until the first one arrives at the end of the arc. A busy time of 0 counts
+    as 1 ps in the division.
+
+    Arcs with the same first link all get the largest of their numbers. Last, the result is
+    limited to `times.rule.max_in_flight`, unless that is 0.
     """
     idle = times.arrival - times.busy
     # Messages that can start after a message and before its arrival.

@@ -269,11 +269,14 @@ def bound_one_tree_ps(setting: Setting) -> int:
 
 
 def bound_two_phases_ps(setting: Setting) -> int:
-    """Return a lower bound in ps, rounded down, on a reduce-scatter followed by an all-gather.
+    """Return a lower bound in ps on a reduce-scatter followed by an all-gather, rounded down.
 
-    In both phases together, 2 (ranks - 1) / ranks of the data enter every NPU. The bound is
-    the time for this with the smallest total bandwidth of the links into an NPU, without
-    latency. The network must have no switches, and all NPUs must take part.
+    The bound is 2 (ranks - 1) / ranks * `collective_bytes`, which enter every NPU in both
+    phases together, divided by the smallest total bandwidth of the links into one node.
+    Latency is ignored.
+
+    The network must have no switches, and all NPUs must take part; this is not checked. A
+    node without incoming links raises `ZeroDivisionError`.
     """
     topology, ranks = setting.network.topology, setting.collective.num_ranks
     rate = np.bincount(
