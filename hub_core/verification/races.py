@@ -18,15 +18,15 @@ def find_races(
 ) -> tuple[Int64Array, Int64Array]:
     """Return races between steps, as (earlier rows, later rows) of the step table.
 
-    Two steps race if all of these hold:
+    Two steps race if they access a common unit, at least one of them writes it, and neither
+    must happen before the other by dependencies and messages. The earlier row comes first in
+    the run of `sequential_positions`. For each unit, only these pairs in this run are compared:
 
-    - they access a common unit, and at least one of them writes it
-    - neither must happen before the other, by dependencies and messages
+    - a read with the last write before it and with the next write after it
+    - two writes without a read or write in between
 
-    The earlier row comes first in the run of `sequential_positions`. Only steps that access a
-    unit directly after each other in this run are compared. So some races may be missing, but
-    the arrays are empty only if there is no race. A pair is repeated if several regions have
-    the race. Steps that never run are in no pair. Raise `InputError` (`too-large`) for too
+    So some races may be missing, but the arrays are empty only if there is no race. A pair may
+    be repeated. Steps that never run are in no pair. Raise `InputError` (`too-large`) for too
     many overlapping accesses.
     """
     earlier, later = _find_unordered_conflicts(

@@ -131,7 +131,8 @@ def build_certificate(task: PackingTask, packing: PlacedPacking) -> JsonObject:
       `unit` (bytes/s of a weight of 1, an exact fraction as text), `status` and `reason`
     - `trees`: the list of trees in the packing's order
 
-    `trees` is left out if the number of trees times that of the topology's NPUs is above 2^15.
+    The list `trees` exists only if trees times NPUs of the topology are at most 2^15, and the
+    links in `network` only if 4 times their number is at most 2^15.
     """
     document = _build_head(task, packing.bound, packing.rate)
     document["tree_count"] = {

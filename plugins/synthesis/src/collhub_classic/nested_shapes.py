@@ -287,9 +287,8 @@ def _choose_forwarded(shape: NestedShape, kind: CollectiveKind, max_ranges: int)
     """Return a shape whose second level forwards its parts while other parts arrive.
 
     The closest level keeps its size. The second level gets r ranks. The r tried are the
-    divisors, from `max_ranges` down to 2, of the number of ranks per rank of the closest
-    level (the product of all other sizes). The remaining factor is divided into outer levels
-    by `_divide_level`.
+    divisors, from `max_ranges` down to 2, of the product of all other sizes. The quotient is
+    divided into outer levels by `_divide_level`.
 
     The first r counts for which the shape has at most `MAX_STEPS_OF_PARTS` steps for `kind`.
     The result has `is_forwarded` True and the old `is_moved`. If no r fits, `shape` is

@@ -135,11 +135,12 @@ class _Parser:
 
         White space (except tabs) and comments before it are skipped. The element has no children
         yet. It has the line of the tag, and the attributes that the runtimes' parser keeps: the
-        first of each name, without those after 16 spaces of the tag.
+        first of each name, if at most 16 spaces of the tag precede it.
 
         `inside`: name of the enclosing element for the message, "" if there is none. Raises
-        `InputError`: `truncated` if the text is at its end, `too-long` for a name above 254 or a
-        value above 255 characters, and another code for other text, such as `tab` or `not-xml`.
+        `InputError`: `truncated` if the text is at its end or in an open comment, `too-long` for a
+        name above 254 or a value above 255 characters, and another code for other text, such as
+        `tab` or `not-xml`.
         """
         self._skip_between()
         match = _OPEN.match(self._text, self._position)
