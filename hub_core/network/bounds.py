@@ -331,8 +331,9 @@ class _Links:
     def _uneven_latency_ns(self) -> float:
         """Return the longest latency (ns) of the fastest paths from senders to their receivers.
 
-        A sender is a rank whose data another rank needs; the first `_EXAMINED_SENDERS` (64) count.
-        The result is 0 without senders, and infinite if a receiver cannot be reached.
+        A rank is a receiver of another rank whose data it needs. A sender has at least one
+        receiver; only the 64 senders with the lowest ranks count. The result is 0 without
+        senders, and infinite if a receiver cannot be reached.
         """
         sends = dependent_pairs(self.collective)
         arcs, nodes = self.topology.arcs(), np.arange(self.topology.num_nodes)

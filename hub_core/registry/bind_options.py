@@ -82,12 +82,16 @@ def bind_options(
 def convert_value(option: Option, raw: str | int | float | bool) -> OptionValue:
     """Convert a value to the type of the option, and check its choices and range.
 
-    A number is accepted as such or as text without `_`; it must be finite. A text for BOOL is a
-    word of `BOOL_WORDS` in any case. SIZE becomes bytes, TIME s and BANDWIDTH bytes/s: from a text
-    with a unit, or a number without one (for SIZE an integer above 0). Choices are compared after
-    the conversion. The limits of the range are allowed values. A value of type INT must also be
-    within +-`MAX_INTEGER` (2^31 - 1) on a side without a limit. Raises `ValueError` with the
-    reason, as the end of a sentence about the value (`is not one of ...`, then the closest choice).
+    - INT, FLOAT: a number or its text, without `_` and of at most 40 characters. It must be
+      finite, and an integer for INT.
+    - BOOL: a boolean, or a word of `BOOL_WORDS` in any case.
+    - SIZE (bytes), TIME (s), BANDWIDTH (bytes/s): a text, which must have a unit, or a number
+      (for SIZE an integer above 0).
+    - All other types: a text, unchanged.
+
+    The converted value must be one of the choices, if there are any. The limits of the range
+    are allowed values. INT must also be within +-`MAX_INTEGER` (2^31 - 1) on a side without a
+    limit. Raises `ValueError` with the reason, which continues a sentence about the value.
     """
     value = _CONVERTERS[option.type](raw)
     if option.choices and value not in option.choices:

@@ -101,11 +101,13 @@ def _hash_dependencies(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.u
 def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return (SEND rows, group numbers), int64, of messages that chains of additions receive.
 
-    A chain consists of RECV_REDUCE steps of which each depends only on the preceding one, and adds
-    to the same units (`_find_chain_heads`). The messages of a chain with two or more of them are a
-    group; its number is the row of the first step of the chain. The sends of a group are in the
-    order of the rows of their receives. Messages whose sends are in `multicast_sends` are omitted
-    before they are counted.
+    A chain is a sequence of RECV_REDUCE steps. Each depends only on the preceding one, and
+    adds to the same units. Messages whose sends are in `multicast_sends` are omitted first. A
+    chain with two or more remaining messages is a group. Its number is the row of the first
+    step of the chain, also if that message is omitted.
+
+    Groups are in the order of their numbers. Sends of a group are in the order of their
+    receives.
     """
     head = _find_chain_heads(steps)
     messages = matched_messages(steps)

@@ -241,11 +241,15 @@ def _reach(
 def _build_clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
     """Build marks that are clocks of the program chains that contain a start.
 
-    Each of these chains has a column. Columns are numbered within a part, so parts share
-    them; each chain must be in one part. Every node of such a chain has the column of the
-    chain and its own number as the value; nodes of other chains have column -1. Propagation
-    takes the maximum: the clock of a node is the highest node of the chain from which it
-    can be reached, or -1.
+    A chain is a sequence of nodes in which each leads to the next. Every node of such a chain
+    gets the column of the chain as its column, and its own number as its value. Nodes of
+    other chains get column -1.
+
+    Columns are numbered from 0 within a part, in ascending order of the chains. Parts thus
+    share columns, and each chain must be in one part.
+
+    Propagation takes the maximum. The clock of a node is then the highest node of the chain
+    from which it can be reached, or -1.
     """
     chains = distinct(graph.program_chain[starts])
     column_of_chain = np.full(len(graph), -1, np.int64)

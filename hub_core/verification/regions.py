@@ -84,11 +84,16 @@ def find_regions(
 ) -> Regions:
     """Compute the addresses of the regions of all steps, in blocks of `unit` units.
 
-    Offsets and counts are divided by `unit`, rounded down. A side that the kind of step
-    does not use has the address -1. A step that is not in `is_valid` (bool[rows]) has the
-    address -1 on both sides and the count 0. With `block`, regions are cut to its units,
-    and `layout` must be that of its collective; steps without a unit in the block are
-    treated as not valid.
+    Offsets and counts are divided by `unit`, rounded down. A step has these addresses and
+    count:
+
+    - A step that is not in `is_valid` (bool[rows]): -1 on both sides and count 0.
+    - Any other step: -1 on a side that its kind does not use, otherwise the address of the
+      first block.
+
+    With `block`, each region is first cut to the units of the block. `layout` must then be
+    that of its collective. A step without units in the block counts as not in `is_valid`; one
+    with fewer than `unit` of them has count 0 and is not valid in the result.
     """
     steps = algorithm.steps
     if block is not None:

@@ -231,12 +231,15 @@ def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int
 def _attention_operations(instruction: Instruction, operands: list[Shape]) -> int:
     """Estimate the operations of an attention call: 4 x query elements x sequence length.
 
-    An attention call is a custom call whose target begins with an entry of
-    `_ATTENTION_TARGETS`. A target with `ackward` in its name computes the gradient and has
-    2.5 times as many operations, rounded down. The query is the first operand. The sequence
-    length is the larger one of the second and third dimension of the second operand, or the
-    second if there are only two. Returns 0 for other custom calls, for fewer than two
-    operands, and if the second operand has fewer than two dimensions.
+    An attention call is a custom call of cuDNN whose target begins with `__cudnn$fmha` or
+    `__cudnn$fhma`. The query is the first operand. The sequence length is the larger one of
+    the second and third dimension of the second operand; the second, if it has only two.
+
+    A target that contains `ackward` computes the gradient: it has 2.5 times as many
+    operations, rounded down.
+
+    Returns 0 for all other calls, for fewer than two operands, and if the second operand has
+    fewer than two dimensions.
     """
     target = _target(instruction)
     if not target.startswith(_ATTENTION_TARGETS) or len(operands) < 2:

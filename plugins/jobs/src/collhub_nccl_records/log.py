@@ -433,8 +433,9 @@ class CommunicatorFacts:
     def size(self) -> int:
         """Return the number of ranks: as logged, else the highest rank that occurs plus 1.
 
-        Ranks occur in rings, in trees as nodes, parents and children, and in processes; 0 without
-        any.
+        A logged number of 0 or less counts as missing; one above 0 has priority over the ranks.
+        Ranks occur in rings, in trees as nodes, parents and children, in processes, and in pairs
+        of a rank and its successor. The result is 0 without any.
         """
         if self.rank_count > 0:
             return self.rank_count

@@ -246,10 +246,12 @@ class NetworkTimes:
     def __call__(self, kind: JobCollective, size: int, ranks: tuple[int, ...]) -> int | None:
         """Simulate a collective, and return its time in ns; None for collectives without traffic.
 
-        `size`: input bytes of one rank; rank r is on NPU r. A collective has no traffic if it
-        has no standard kind, 0 bytes, or fewer than 2 ranks. The algorithm is the chosen one,
-        else that of `DEFAULT_ALGORITHMS`. Results are cached by kind, size and ranks. Raises
-        `HubError` of synthesis and simulation, also if the simulator does not finish.
+        `size`: input bytes of one rank. Rank r is on NPU r. There is no traffic for a collective
+        without a standard kind, with 0 bytes, or with fewer than 2 ranks.
+
+        The algorithm is the one chosen for the kind; otherwise `direct` for all-to-all, gather
+        and scatter, and `ring` for all other kinds. Results are cached by kind, size and ranks.
+        Raises `HubError` of synthesis and simulation, also if the simulator does not finish.
         """
         question = (kind, size, ranks)
         if kind.kind is None or size == 0 or len(ranks) < 2:

@@ -38,11 +38,15 @@ class TraceFile:
 
 
 def files_of(source: Source) -> list[TraceFile]:
-    """Convert the parts of a source to trace files with their ranks.
+    """Convert the parts of a source to trace files with their ranks, in the order of the parts.
 
-    If there are several parts, the rank that a part has precedes the number in its name. For a
-    single part only its name counts, because the number may be a version, a date or a step. The
-    rank is None if it is unknown.
+    - A single part: its rank is the one in its name, marked as in `rank3` or `worker_3`. A
+      number such as in `job.3.json`, which may be a version or a date, and the rank of the
+      part itself are ignored.
+    - Several parts: the rank of the part itself. If it has none, the marked rank in the name;
+      otherwise a number as in `job.3.json`, if all names differ only in it.
+
+    The rank is None if none of these is known. Repeated ranks are not detected.
     """
     ranks = rank_numbers([part.name for part in source.parts])
     # The number in the name of a single file may be a version, a date or a step.

@@ -274,9 +274,12 @@ def parse_node_link_edge(value: Value) -> LinkKind:
 
 
 def _parse_quantity(value: Value) -> tuple[Decimal, str]:
-    """Return (number, unit) of a text such as `400 Gbps`; blanks between them are optional.
+    """Return (number, unit) of a text such as `400 Gbps`.
 
-    Raises `InputError` for any other text, and for a number that is not finite.
+    Blanks around and between both are optional. The number may be 0, negative or have an
+    exponent. The unit has letters and `/` only, and is not compared with known units. Raises
+    `InputError` if the value is no such text, if number or unit is missing, and for a number
+    that is 1e100 or more, or longer than 40 characters.
     """
     match = _QUANTITY.fullmatch(value.text())
     if match is None:

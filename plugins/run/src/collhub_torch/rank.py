@@ -257,9 +257,13 @@ class TensorMemory:
 def native_collective(source: torch.Tensor, task: RankTask) -> NativeCollective | None:
     """Return torch's own collective for the task, to compare its time; None if torch lacks it.
 
-    It runs on `source`, the task's input, and a new target. For collectives that work on one tensor
-    in place, `fill` copies `source` to the target; for other collectives it has no effect, because
-    each run overwrites the target.
+    Torch has an all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce, gather
+    and scatter; all other kinds give None. The collective reads `source`, the input of the
+    task, and writes to a new target. It does not run yet.
+
+    For an all-reduce, broadcast and reduce, which work on one tensor in place, `fill` copies
+    `source` to the target, as is necessary before each run. For the remaining kinds `fill`
+    has no effect, because each run overwrites the target.
     """
     run = _NATIVE.get(task.collective)
     if run is None:

@@ -327,10 +327,11 @@ def _build_copies(
     target: tuple[Int64Array, Int64Array],
     num_ranks: int,
 ) -> StepTable:
-    """Build a table of local COPY steps of one unit each, without dependencies.
+    """Build a table of `num_ranks` ranks with COPY steps of one unit each, without dependencies.
 
     `rank`: int64[n], rank of each copy. `source`, `target`: (buffers, offsets in units),
-    int64[n] each. The copies of a rank keep their order. The table is empty if n is 0.
+    int64[n] each. Rows are grouped by rank, ascending; the copies of a rank keep their order.
+    The table has no rows if n is 0. Raises `InputError` for a rank out of range.
     """
     columns = {
         "rank": rank,

@@ -126,7 +126,8 @@ class Communicator:
 class Alternative:
     """One algorithm and protocol: latency in us and algorithm bandwidth in GB/s.
 
-    `refusal` is the reason why NCCL does not use it, "" if it is allowed; then both numbers are 0.
+    `refusal` is the reason why NCCL does not use it; both numbers are then 0. It is "" if
+    NCCL may use it.
     """
 
     algorithm: str
@@ -140,16 +141,17 @@ class Alternative:
 def list_alternatives(
     communicator: Communicator, collective: str, dtype: str = ""
 ) -> tuple[Alternative, ...]:
-    """Return all 21 pairs of an NCCL algorithm and protocol for a collective, in NCCL's
-    order.
+    """Return all 21 pairs of an NCCL algorithm and protocol for a collective, in NCCL's order.
 
-    The order is that of `ALGORITHMS` (tree first), and for each of them LL, LL128,
-    Simple. A pair that NCCL cannot use has the reason in `refusal` (see `_refusal`), any
-    other pair its latency in us and bandwidth in GB/s. `dtype`: `int8` and `uint8` cannot
-    be added by NVLS; other texts have no effect. Results are cached.
+    The order is that of `ALGORITHMS` (tree first), and for each of them LL, LL128, Simple. A
+    pair that NCCL cannot use has the reason in `refusal`, and 0 for both numbers. Any other
+    pair has its latency in us and bandwidth in GB/s. Reasons are the collective, the
+    protocol, the GPUs, the numbers of nodes and ranks, and the version of NCCL; CollNet is
+    never used.
 
-    Raises `KeyError` if `collective` is not a key of `ALGORITHMS_OF`, such as
-    `all-to-all`.
+    `dtype`: `int8` and `uint8` are refused for NVLS in an all-reduce or reduce-scatter. Other
+    texts have no effect. Results are cached. Raises `KeyError` if `collective` is not a key
+    of `ALGORITHMS_OF`, such as `all-to-all`.
     """
     rows = []
     for algorithm in ALGORITHMS:

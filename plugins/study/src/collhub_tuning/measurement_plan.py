@@ -127,10 +127,14 @@ def find_missing_measurements(tuned: TunedCollective) -> dict[str, list[int]]:
 def find_possible_winners(decision: SizeDecision) -> list[str]:
     """Return the algorithms without a measurement that may be the fastest, in their order.
 
-    The lower limit of their time must be below the upper limits of all algorithms, measured
-    ones too, and of the runtime's default, if that is known. But if the first unmeasured
-    algorithm has no upper limit (its error is unknown, or 100 % or more), only this one is
-    returned. Empty if all algorithms are measured.
+    The first rule that applies decides:
+
+    1. All algorithms are measured: none.
+    2. The first one without a measurement has no upper limit of its time, because its error
+       is unknown, or 100 % or more: only this one.
+    3. Otherwise: those whose lower limit is below the upper limits of all algorithms,
+       measured ones included, and of the runtime's default, if that is known. Equal limits do
+       not count.
     """
     simulated = [name for name, band in decision.candidates.items() if not band.is_measured]
     if not simulated:

@@ -196,16 +196,17 @@ def find_group_turns(size: int, num_ranks: int, root: int) -> Int64Array:
 def choose_group_messages(
     size: int, num_ranks: int, depth: int, max_chunks: int, max_messages: int
 ) -> tuple[int, int]:
-    """Choose the chunks per tree and per message within a group, for `find_group_trees`.
+    """Choose the chunks per tree and per message within a group, for trees over groups of ranks.
 
-    Returns (chunks c per tree, chunks g of a message within a group); messages between
-    groups have one chunk. `size`: ranks per group. `depth`: messages on the longest path of
-    a tree. For g = 1 to `_MAX_GROUP_GRAIN`, c is the largest number for which all 2 *
-    `size` trees together have at most about `max_messages` messages, but at least 1 and at
-    most `max_chunks`. The pair with the smallest (1.5 (depth + g) + c) / c is chosen; of
-    equal ones the smallest g. This is about the time relative to that of the data: a level
-    delays the first chunk by the time of three of the 2 c chunks that pass a link, as does
-    each chunk of a message within a group.
+    Returns (c, g): chunks per tree, and chunks per message within a group. Messages between
+    groups have one chunk. `size`: ranks per group. `depth`: messages on the longest path of a
+    tree.
+
+    For each g from 1 to 32, c is max_messages / (2 * `size` * m), rounded down, then limited
+    to 1 to `max_chunks`. Here m = groups + (ranks - groups) / g is the number of messages per
+    chunk and tree. The pair with the smallest (1.5 (depth + g) + c) / c is chosen; of equal
+    ones the one with the smallest g. This is about the time relative to the time of the data
+    without delays.
     """
     groups = num_ranks // size
     inside = num_ranks - groups

@@ -87,16 +87,17 @@ class _JobFolder:
 def write(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write a job as a folder for ASTRA-sim (writer `astra-sim` of jobs).
 
-    Marker nodes, which ASTRA-sim never finishes, are first replaced by dependencies between their
-    neighbours. The form of the folder depends on the job:
-    - Option `form=custom`: the job becomes one custom algorithm (`_write_as_algorithm`).
-    - A job that was read from such a folder keeps its configurations (`_write_original`); options
-      for other configurations than the network raise `UsageError`.
-    - Any other job gets configurations from the options (`_write_as_workload`).
+    Marker nodes, which ASTRA-sim never finishes, are first replaced by dependencies between
+    their neighbours. Then the first rule that applies decides:
 
-    The folder is read back and simulated: rounded times, and reasons for which ASTRA-sim hangs or
-    aborts, are losses. Raises `UsageError` and `InputError` for a job that ASTRA-sim cannot
-    express.
+    1. Option `form=custom`: the job becomes one custom algorithm.
+    2. The job was read from such a folder: it keeps that folder's configurations. Options for
+       other configurations than the network raise `UsageError`.
+    3. Any other job gets configurations from the options.
+
+    The folder is read back and simulated. Rounded times, and reasons for which ASTRA-sim
+    hangs or aborts, are losses. Raises `UsageError` and `InputError` for a job that ASTRA-sim
+    cannot express.
     """
     workload = bridge_markers(workload).workload
     folder = workload.extensions.get(EXTENSION)

@@ -146,10 +146,16 @@ class _TimeCalculation:
     def compute_minimum_seconds(self) -> float:
         """Return a lower bound, in s, of the time of the kernels in any arrangement of chains.
 
-        It is the time of the busiest resource (`_find_resource`), because kernels of one
-        resource never overlap, plus the time of all kernels with a reduction to a scalar, which
-        cannot be in a chain. It is 0 without kernels. As a side effect, means are stored in
-        `self.choices`, those of stages under the name "".
+        It is the sum of two times:
+
+        - All kernels with a reduction to a scalar, which cannot be in a chain, one after the
+          other.
+        - The busiest resource: the processors, the links of one group, or the network. Its time
+          is the sum of all other kernels that use it, because these never overlap.
+
+        It is 0 without kernels. Side effect: the means (algorithm, protocol, chunk count) of each
+        collective are written to `self.choices` by name. Those of fused kernels are written under
+        the name "", so that they overwrite each other.
         """
         unchained_s, busy = 0.0, dict[str, float]()
         for kernel in self.program.kernels():

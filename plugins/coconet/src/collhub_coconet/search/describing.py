@@ -170,10 +170,11 @@ def _format_seconds(seconds: float) -> str:
 
 
 def describe_parts(classes: Sequence[PartClass]) -> Iterator[str]:
-    """Yield one line with the number of separately searched parts and of decisions, if any.
+    """Yield one line about parts that were searched separately, if there are two or more.
 
-    `classes`: classes of equal parts; each class is one decision. A program with only one
-    part has no line.
+    `classes`: each class has one or more equal parts and is one decision. The line has the
+    number of parts in all classes, the number of classes as the decisions, and that equal
+    parts have the passes of the first one. With fewer than two parts, no line is yielded.
     """
     num_parts = sum(len(part.copies) for part in classes)
     if num_parts > 1:

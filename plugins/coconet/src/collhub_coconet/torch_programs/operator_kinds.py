@@ -104,12 +104,17 @@ def _scale(build: Builder, operand: Operand, *names: str) -> Operand:
 
 
 def _add_binary(kind: Kind) -> Expansion:
-    """Return the expansion of an operator with two operands, which adds one operation of this kind.
+    """Return a function that expands an operator with two operands to one operation.
 
-    The first operand is the argument `self`, the second one the first existing argument of `other`,
-    `exponent`, `scalar` and `scalars`. Quotients with a rounding mode are refused
-    (`TypingMistakeError`), so that the operator becomes opaque: a call without a form in the
-    language.
+    The operation has the kind `kind`. Its first operand is the argument `self`. The second is
+    the first one present of `other`, `exponent`, `scalar` and `scalars`; an argument with the
+    value None counts as present. Other arguments are ignored, for example `alpha`.
+
+    The function raises `TypingMistakeError` in these cases; the operator is then kept as an
+    opaque call:
+
+    - `rounding_mode` is not None, for any kind.
+    - One of both operands is missing, or neither a value nor a number.
     """
 
     def expand(build: Builder) -> str:

@@ -896,10 +896,12 @@ class _ModuleWriter:
         return f"_gather_rows({rows}, {indices}, {size}, {self._format_group(axes)})"
 
     def _format_scalar(self, operation: Operation) -> str:
-        """Return the expression of a reduction to a scalar, such as a norm.
+        """Return the Python expression of a reduction to a scalar: SUM, MAX or NORM (Euclidean).
 
-        If any axis slices the operand, the expression also all-reduces the scalar over the slicing
-        axes and waits for it, so that it is not pending.
+        - No axis of the mesh slices the operand: the expression reduces the tensor of the rank.
+        - Otherwise it also all-reduces the scalar over the group of the slicing axes, and waits
+          for the result. A sum is all-reduced by sum and a maximum by maximum. For a norm the
+          sums of squares are all-reduced by sum before the square root.
         """
         part, reduction, result = _SCALARS[operation.kind]
         text = part.format(operation.reads[0]) + self._format_narrowing(operation)

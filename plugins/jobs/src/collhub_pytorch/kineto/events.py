@@ -492,10 +492,14 @@ def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
 def _parse_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
     """Parse the communication in the arguments of an event in newer files.
 
-    None without `Collective name`, and if it names no known communication. In the second
-    case, too, a known list of ranks is stored in `events.groups`, unless the name of the
-    group is already there. Raises `InputError` for an invalid list of ranks, and
-    `ValueError` or `TypeError` for invalid numbers.
+    None without `Collective name`, and if that names no known communication.
+
+    Side effect, also for an unknown name: if the arguments contain all ranks of the process
+    group, these are stored in `events.groups` under the name of the group, unless the name is
+    already there. Truncated lists are not stored.
+
+    Raises `InputError` for an invalid list of ranks, and `ValueError` or `TypeError` for
+    invalid numbers.
     """
     if "Collective name" not in args:
         return None

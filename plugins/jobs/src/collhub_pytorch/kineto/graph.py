@@ -457,12 +457,17 @@ class _Builder:
 
 
 def _waits_by_activity(profile: RankProfile) -> list[list[tuple[int, bool]]]:
-    """List for each activity those that it waits for, as (activity, whether the file records it).
+    """List for each activity those that it waits for, as (activity, whether it is recorded).
 
-    An activity waits for the previous one on its stream (counts as recorded), then for
-    recorded and then for assumed dependencies; the list has this order. A dependency of
-    several sources is listed once, as the first. It is left out if the earlier activity
-    ends after the start of the later one.
+    The list of an activity has this order:
+
+    1. the previous activity on its stream, which counts as recorded
+    2. the recorded dependencies
+    3. the assumed dependencies
+
+    An earlier activity in several of these is listed once, at the first place. In all three,
+    an earlier activity is left out if its end is after the start of the later one. An end
+    equal to that start is allowed.
     """
     waits: list[list[tuple[int, bool]]] = [[] for _ in range(len(profile.start))]
     before = find_previous_on_stream(profile.stream)

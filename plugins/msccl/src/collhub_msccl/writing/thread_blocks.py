@@ -239,11 +239,13 @@ def _group_connections(
     connection: Int64Array,
     side: BoolArray,
 ) -> dict[tuple[int, int], list[int]]:
-    """Group the connections of one direction by (rank on this side, channel).
+    """Group the connections of the rows in a mask by (rank, channel) of the row.
 
-    `connection`: connection of each row. `side`: mask of the receives or of the sends. Each
-    connection is listed once per group. Groups, and the connections in them, are in the
-    order of their first row.
+    `connection`: the number of the connection of each row of the draft. `side`: the mask,
+    which selects the receives or the sends. The rank is that of the row: the receiver of a
+    receive, the sender of a send. A connection is listed once, in the group of its first row
+    in the mask. Groups, and the connections in each, are in the order of their first rows.
+    The result is empty if the mask selects no row.
     """
     rows = np.flatnonzero(side)
     _, first = np.unique(connection[rows], return_index=True)

@@ -84,12 +84,18 @@ def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
 
 
 def choose_packet_landing(work: PlanWork) -> Landing:
-    """Choose where messages arrive as packets: in scratch, after the scratch of the algorithm.
+    """Choose where messages arrive as packets: each in scratch of its own.
 
-    A packet is data with flags, twice as large. Packet chunk k occupies the plain chunks 2 k and 2
-    k + 1, so the first packet chunk after n plain chunks is n / 2, rounded up. Allocated scratch is
-    twice as large as declared. The ranges of multicasts are chosen later. No message arrives at its
-    destination or is pulled.
+    A packet is data with flags, twice as large as the data. Packet chunk k occupies the plain
+    chunks 2 k and 2 k + 1.
+
+    - On each rank, the first packet chunk is n / 2, rounded up, for the n plain scratch
+      chunks of the algorithm.
+    - From there the messages have consecutive packet chunks, in the order of the messages.
+    - Messages of multicasts get no chunks here: their ranges are chosen later.
+
+    No message arrives at its destination or is pulled. `scratch` of the result is in packet
+    chunks; the allocated scratch is twice as large.
     """
     steps = work.steps
     send, receive = work.messages.send, work.messages.receive

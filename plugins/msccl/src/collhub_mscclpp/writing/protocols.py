@@ -92,9 +92,11 @@ def _put(
 ) -> None:
     """Write puts of ranges to the places where the messages of sends arrive; no signals.
 
-    `sources`: one range per send, all of one buffer. Messages that are pulled are skipped.
-    If several thread blocks share the work, every chunk is a range of its own. An operation
-    has at most eight ranges.
+    `sources`: one range per send, all of one buffer. Messages that are pulled are skipped. If
+    several thread blocks share the work, each chunk of a range is a range of its own.
+
+    All ranges form one sequence, in the order of the sends. Each operation has the next eight
+    of these ranges; only the last operation may have fewer.
     """
     pairs: list[tuple[Range, Range]] = []
     for source, row in zip(sources, sends, strict=True):

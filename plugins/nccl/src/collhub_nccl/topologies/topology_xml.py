@@ -306,13 +306,16 @@ class _StatedLinks:
             self._add_to_gpu(gpu, link, rate, count)
 
     def _add_to_gpu(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
-        """Add `count` links of `rate` GB/s from a GPU to the GPU that is the link's target.
+        """Add `count` links of `rate` GB/s from a GPU to the GPU that is the target of an XML link.
 
-        The target is the GPU at the bus address `target`. The links have one direction; an
-        element of the other GPU adds the other one. Only GPUs of the same host count as
-        targets. A device with n partitions has n GPUs at one address: `count` links of `rate` /
-        n are added to each. If no GPU has the address, nothing is added and the warning
-        `link-target` is given. Raises `InputError` if `target` is missing or no bus id.
+        The target is the GPU of the same host at the bus address in `target`. The links lead in
+        one direction only: the element of the other GPU adds the opposite ones.
+
+        - A device with n partitions has n GPUs at one address: each gets `count` links of `rate`
+          / n.
+        - No GPU has the address: no link is added, and the warning `link-target` is given.
+
+        Raises `InputError` if `target` is missing or no bus id.
         """
         bus = bus_of(link, "target")
         targets = self._gpus_by_bus.get((gpu.host, bus), [])

@@ -186,13 +186,19 @@ def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
 
 
 def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI device to `draft`, as GPU, network card or switch, with the devices below it.
+    """Add a PCI device to `draft`, with all devices below it.
 
-    It is a GPU if the option `gpus` names its bus address, or if it contains a `gpu`
-    element. Otherwise its class decides between GPU and network card. Devices of all other
-    classes are switches. A device with several `gpu` elements becomes several GPUs, one
-    whose GPUs have no rank may become none (`_gpus`). Raises `InputError` without a valid
-    `busid`.
+    The first rule that applies decides its kind:
+
+    1. GPU: the option `gpus` names its bus address, or it has a `gpu` child.
+    2. GPU or network card: its PCI class is one of these.
+    3. Switch: all other classes, also unknown ones.
+
+    A GPU device without a `gpu` child is one GPU. Its `gpu` children without a rank are left
+    out with a warning if any GPU of the file has a rank, so that none may remain. Several
+    remaining children are added as partitions of one GPU.
+
+    Raises `InputError` if `busid` is missing or no bus address.
     """
     bus = bus_of(element)
     kind = device_kind(element.text("class"))

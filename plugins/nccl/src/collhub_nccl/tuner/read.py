@@ -173,10 +173,17 @@ def read_rules(
 
 
 def find_doubtful_choices(rule: TunerRule, file: str) -> Iterator[Diagnostic]:
-    """Yield findings for a rule without faults whose choice its communicators refuse or run slowly.
+    """Yield findings for a rule without faults whose algorithm is refused or slow on its nodes.
 
-    - `refused-choice`, a warning: see `explain_machine_refusal`.
-    - `slow-choice`, a note: a tree on one node is a chain, which is not faster than a ring.
+    In this order:
+
+    - `refused-choice`, a warning: the rule chooses `nvls_tree` for exactly one node. Or it
+      chooses `pat` for one number of nodes and one, different, number of ranks.
+    - `slow-choice`, a note: the rule chooses `tree` for exactly one node, where a tree is a
+      chain of GPUs and not faster than a ring.
+
+    An interval or "any" in place of such a number gives no finding. `file` is the name of the
+    location.
     """
     location = Location(file, rule.line)
     if refusal := explain_machine_refusal(rule):

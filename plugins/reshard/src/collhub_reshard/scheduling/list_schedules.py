@@ -197,12 +197,19 @@ class _ListScheduler:
         return order
 
     def _queues(self) -> dict[_Class, list[int]]:
-        """Return a queue of tasks for every (sender, receivers), and count the loads of all cards.
+        """Return a queue of tasks for every (sender, receivers), and add the load of all tasks.
 
-        The last entry of a queue is its next task: the one with the earliest release, then the
-        earliest due time (a task without one comes last), then the longest duration, then the
-        highest number. Queues are in the order of their first tasks. Adds the ticks of every
-        task to the remaining load of its sender and of each of its receivers.
+        The last entry of a queue is its next task. The next task is chosen by these rules, in
+        this order:
+
+        1. the earliest release
+        2. the earliest due time; a task without one comes after those with one
+        3. the longest duration
+        4. the highest number
+
+        The queues are in the order of their lowest task numbers. Side effect: the duration of
+        every task, in ticks, is added to the remaining load of its sender and of each of its
+        receivers.
         """
         queues: dict[_Class, list[int]] = {}
         for task, sender in enumerate(self.senders):

@@ -129,11 +129,17 @@ class _Phases:
         return bool(np.any(self.times.busy < self.times.arrival))
 
     def transfers(self, nodes: Nodes) -> Transfers:
-        """Return the transfers of all phases or, with `nodes`, only those that touch these nodes.
+        """Return the transfers of all phases; with `nodes`, only those that touch these nodes.
 
-        The schedule is retimed (all transfers start as early as possible, in the same order) if
-        `nodes` is None, the window rule keeps an order on links, and the first phase is reversed or
-        links are free before the arrival. Otherwise the planned times are kept.
+        The transfers keep their planned times, except that they are retimed if all of these
+        conditions hold:
+
+        - `nodes` is None.
+        - The window rule lets links send in the planned order (`keeps_order`).
+        - The first phase is reversed in time, or some link accepts a message before the previous
+          one has arrived.
+
+        Retimed transfers keep the order on each link and start as early as possible.
         """
         schedule = self._join_phases(nodes)
         # A reversed schedule is as late as possible, and other schedules may use steps that are

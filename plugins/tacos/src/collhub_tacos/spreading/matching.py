@@ -267,11 +267,12 @@ class _MatchedSpread:
     def _build_schedule(
         self, chunk: Int64Array, link: Int64Array, step: Int64Array
     ) -> LinkSchedule:
-        """Return the schedule of the messages `chunk`, `link`, `step`, int64[messages] each.
+        """Return the schedule of messages with a chunk, a link and a step, int64[messages] each.
 
-        A step lasts `_step_ps`, and a message arrives `_arrival_ps` after its start. Unless all
-        links have equal times and are busy until the arrival, messages are then moved to the
-        earliest possible times, in the same order on every link (`retime`).
+        A message of step s, from 0, starts at s times the duration of a step. It arrives after
+        the fixed time of an arrival. These times are final if all links have equal times and are
+        busy until the arrival. Otherwise all messages are moved to the earliest possible times,
+        in the same order on every link. No message reduces.
         """
         start = step * self._step_ps
         schedule = LinkSchedule.without_reduction(
