@@ -108,11 +108,17 @@ class SessionInputs(SessionState):
     ) -> Algorithm | Workload:
         """Read the algorithm or workload in an opened input, and verify it as `--verify` requires.
 
-        An algorithm is verified in the modes that it claims (`verification.verify_input`); for
-        a workload, all installed checks of workloads run. Under `refuse`, an incorrect model
-        and an algorithm that is too large to verify raise `InputError`. Under `warn`, the first
-        8 errors of an algorithm or all findings on a workload are printed as warnings. Under
-        `off`, the model is not verified. Raises `HubError` if the input cannot be read.
+        An algorithm is verified in the modes (in place, out of place) that it claims. A workload
+        is examined by all installed checks of workloads.
+
+        - `refuse`: an incorrect model, or an algorithm that is too large to verify, raises
+          `InputError`.
+        - `warn`: the first 8 errors of an algorithm, or all findings on a workload, are printed
+          as warnings.
+        - `off`: the model is not verified.
+
+        A timing-only trace has no data to verify. It is accepted, also under `refuse`; under
+        `refuse` and `warn` a note is printed. Raises `HubError` if the input cannot be read.
         """
         model = self.read_model(opened, options)
         self.admit(model, opened.name)

@@ -123,12 +123,19 @@ class SessionOutputs(SessionState):
     def write_result(
         self, result: WriteResult, target: OutputTarget, request: OutputRequest
     ) -> Written:
-        """Write artifacts that the command built in the format of `target`, and report the losses.
+        """Write the artifacts of a command in the format of `target`; return paths and losses.
 
-        Losses are printed as warnings after the files have been written; under `--strict`,
-        `LossyError` is raised instead and nothing is written. An existing file is replaced; an
-        existing set of rank files or folder is refused except with `request.force`. Returns the
-        paths and losses.
+        After the files have been written, losses are printed as warnings, then the writer's
+        notes. Under `--strict`, a loss raises `LossyError` instead, and no file is written. By
+        format:
+
+        - One file: an existing file is replaced.
+        - A set of rank files: an existing set is refused only if some of its files would remain.
+        - A folder: accepted if it is missing or empty, otherwise refused.
+
+        With `request.force`, these two are not refused: old rank files are removed, and other
+        files of a folder remain. A refusal is a `UsageError`. Raises `HubError` for an unknown
+        format or an unusable path.
         """
         from hub_core.pipeline.outputs import write_result
 

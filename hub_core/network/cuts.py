@@ -123,13 +123,19 @@ def beginnings_rate(
 def slowest_blocks(
     needs: Float64Array, rates: Float64Array, nearest: Int64Array, delay_ns: Float64Array
 ) -> list[int]:
-    """Return the blocks of a partition with the longest times, then those with the longest delays.
+    """Return the blocks with the longest times, then those with the longest delays.
 
-    At most `EXAMINED_SETS` of each kind, the longest first; a block of both kinds once. The time
-    (s) of a block is its entry of `needs` (bytes) by that of `rates` (bytes/s), infinite for a rate
-    of 0. Its delay is the sum of the finite `delay_ns` of the links whose block in `nearest` it is;
-    `NO_BLOCK` there omits a link. Of blocks with equal times and delays (rounded to 1 ps) only the
-    first counts. Blocks without needs are omitted.
+    The blocks are those of a partition of the network. At most `EXAMINED_SETS` of each
+    kind are listed, the longest first; a block is listed once.
+
+    - Time (s): `needs` (bytes) of the block divided by its `rates` (bytes/s); infinite for
+      rate 0.
+    - Delay (ns): the sum of the finite `delay_ns` of its links. The block of a link is its
+      entry in `nearest`; links with `NO_BLOCK` are not counted.
+
+    Blocks with needs of 0 are omitted. Of several blocks with equal time and equal delay
+    (both rounded to 1 ps), only the first is used. Equal times are sorted by ascending delay,
+    and equal delays by ascending time.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         times = np.where(needs > 0, needs / rates, 0.0)

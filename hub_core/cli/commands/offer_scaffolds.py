@@ -277,9 +277,11 @@ def plugin_module(nouns: Sequence[str]) -> str:
 def readme(nouns: Sequence[str]) -> str:
     """Return the README of a new distribution, with a table of its offers.
 
-    `nouns`: kinds of offers; unknown and repeated ones are ignored. The table has one row
-    per kind, in the order of `OFFER_KINDS`: the kind, the name of its example, and the
-    description of this example. The README still has the name of the example distribution.
+    `nouns`: kinds of offers, with hyphens (`lower-bound`). Unknown and repeated ones are
+    ignored. The table has one row per kind, in the order of `OFFER_KINDS`: the kind (with
+    blanks), the name of its example, and the description of this example. Without kinds it
+    has no rows. The README still has the name of the example distribution; the caller
+    replaces it.
     """
     rows = []
     for kind in kinds_of(nouns):

@@ -94,11 +94,20 @@ class Verdict:
 def diagnose_evidence(evidence: Evidence) -> Verdict:
     """Diagnose a hung job from the operations of all ranks and the evidence of NCCL.
 
-    The verdict has a kind, the culprits, the ranks that only wait, and all findings. The
-    deciding findings are faults of the present; else faults of completed operations, if no
-    open question has the number of an operation; else open questions and skews. Their first
-    kind in the order of `KINDS` is the kind of the verdict, `none` without findings. See
-    `_Diagnosis.verdict`.
+    The first of these sets that is not empty decides:
+
+    1. Faults of the present (operations that are not completed).
+    2. Faults of completed operations; skipped if an open question has the number of an
+       operation.
+    3. Open questions (evidence is missing) and skews (a rank completes an operation later
+       than other ranks, without a fault).
+
+    The verdict has
+
+    - kind: the first in the order of `KINDS` in the deciding set; `none` without findings
+    - culprits: ranks, ascending, of all findings in the deciding set, also of other kinds
+    - waiting ranks: ascending, without culprits; empty for the kinds `none` and `skew`
+    - findings: the deciding ones first, then all remaining ones
     """
     graph = WaitGraph(Matching(evidence.records))
     return _Diagnosis(graph, evidence.nccl).verdict()

@@ -472,10 +472,15 @@ class _GraphBuilder:
         return names if instruction.shape.is_tuple else names[0]
 
     def _to_argument(self, value: Value, instruction: Instruction) -> ArgumentValue:
-        """Convert a value to an argument of a node: a number, or a reference to a tensor.
+        """Convert a value to an argument of a node.
 
-        A broadcast becomes a reference to its source, without the expansion. A tuple and None
-        become None. `instruction` is not used.
+        - A number: the same number.
+        - A name of a tensor: a reference to this tensor.
+        - A broadcast: a reference to its source, the value before the expansion. The shape of the
+          broadcast is lost.
+        - A tuple or None: None.
+
+        `instruction` is not used.
         """
         if isinstance(value, _Spread):
             return Reference(value.source)

@@ -447,10 +447,14 @@ def _print_counts(
 ) -> None:
     """Print the number of communications per kind, size and group, without times.
 
-    All ranks of a collective count as one communication, and both ends of a message too. The
-    notes are printed first, then a table with one row per group, in the order of `group_calls`.
-    With `as_json` only the JSON report is printed: it contains the notes, and empty entries for
-    times. Raises `InputError` before printing if the ranks of a collective do not match.
+    A collective counts once for all its ranks, and a message once for sender and receiver.
+
+    - Without `as_json`: first the notes on standard error, then a table on standard output.
+      The table has one row per group of `group_calls`, in the same order.
+    - With `as_json`: only a JSON report on standard output, which contains the notes. In it,
+      `transferring_ns` is 0, and all other times are null.
+
+    Raises `InputError` before printing if the ranks of a collective do not match.
     """
     from collhub_pytorch import report
     from collhub_pytorch.analysis import match_communications

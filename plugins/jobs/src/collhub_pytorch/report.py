@@ -441,8 +441,9 @@ def _percent(value: float | None) -> str:
 def lines(workload: Workload) -> list[str]:
     """Format the report of measured times (`build_blocks`) as lines of text.
 
-    Returns [] unless all nodes except markers have a recorded duration. Raises `InputError`
-    for communications that do not match, and for cyclic dependencies.
+    Returns [] if a node has no recorded duration; markers are not examined. So a workload
+    that has only markers, or no nodes, gets a report. Raises `InputError` for communications
+    that do not match, and for cyclic dependencies.
     """
     if not has_times(workload):
         return []

@@ -141,19 +141,20 @@ class _Words:
 def parse_workload(stream: BinaryIO, file: str) -> WorkloadText:
     """Parse a workload file: the policy with its values, the number of rows, and the layers.
 
-    The first line begins with one of `POLICIES`; `_parse_values` reads the `key: number` pairs
-    after it. The second line has only the number of rows, 1 to 2^20. Then there is one line per
-    row, with at least 12 words, 13 with the policy `HYBRID_CUSTOMIZED`. Empty lines are ignored
-    everywhere. Words of a row, from 1: 1 is the name; 3, 6, 9 and 12 are times in ns. 4, 7 and 10
-    are communications with their sizes in bytes in 5, 8 and 11. Words 2 and 13 are ignored.
+    Empty lines are ignored. Line 1 has one of `POLICIES`, then `key: number` pairs
+    (`_parse_values`). Line 2 has the number of rows, 1 to 2^20. Each row has 12 words, 13
+    with the policy `HYBRID_CUSTOMIZED`; words 2 and 13 are ignored:
 
-    Surplus words of a row (one note per row) and words after the last row (one note) are ignored.
-    `notes` of the result has the first 20 notes, in the order of the file.
+    - 1: the name. 3, 6, 9, 12: times in ns.
+    - 4, 7, 10: communications, with sizes in bytes in 5, 8, 11. `NONE`, or a kind with size
+      0, is no communication. After the kind, `_EP` selects the expert group and `_DP_EP` the
+      group of expert data.
+    - `ALLREDUCEALLTOALL` with any size is no communication either, and adds a note.
 
-    Raises `InputError` (`simai`) for the first defect: an unknown policy, also in an empty file; an
-    invalid value or number of rows; a row with too few words, also because the file ends; an
-    invalid number or communication. Its line is that of the defect, at the end of the file the last
-    line.
+    Surplus words of a row, and words after the last row, are ignored with a note. `notes` has
+    the first 20. Raises `InputError` (`simai`) for the first defect, with its line: an
+    unknown policy (also an empty file), an invalid value, number or communication, or too few
+    words or rows.
     """
     words = _Words(stream, file)
     head = words.next_line()

@@ -217,23 +217,22 @@ def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | N
 
 
 def _add_window(folder: _Folder, task: _Task) -> None:
-    """Add files to the folder that serve all sizes of a window, by the fastest writable algorithms.
+    """Add files that serve all sizes of a window, by the fastest writable algorithms.
 
-    Algorithms are tried in the order of `iterate_candidates`: the selected one, then the other
-    candidates by speed, until all sizes are served. If a file serves only the sizes up to a limit,
-    the next algorithm begins at the limit + 1 byte. For a runtime that selects files by name, a
-    second file may be added for sizes that the first one's chunks do not divide
-    (`_add_remainder_file`).
+    Algorithms are tried in the order of `iterate_candidates` (the selected one, then by
+    speed) until all sizes are served. After a file that serves sizes up to a limit, the next
+    algorithm begins at the limit + 1 byte. For a runtime that selects files by name,
+    `_add_remainder_file` may add a second file. Each file adds a note. Losses are added to
+    `folder` in this order:
 
-    Losses are added to `folder` in this order:
+    1. `steps`, with each file whose steps differ from those for other sizes (`_add_file`).
+    2. `algorithm`: algorithms that cannot be written, or serve only smaller sizes. Those with
+       the same remaining sizes and reason share a loss. If another algorithm serves the sizes
+       from the same first one on, its mean slowdown relative to the fastest is added, if
+       measured.
+    3. `algorithm`: sizes that no file serves; they are left to the runtime.
 
-    1. Algorithms that cannot be written, or whose file serves only the smaller sizes. There is one
-       loss for all algorithms with the same remaining sizes and the same reason. If another
-       algorithm serves the sizes from the same first one on, the loss also has its mean slowdown
-       relative to the fastest algorithm.
-    2. Sizes that no file serves; they are left to the runtime.
-
-    A `HubError` of writing is not raised.
+    A `HubError` of writing is not raised; it becomes a loss of the second kind.
     """
     first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}

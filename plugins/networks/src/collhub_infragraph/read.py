@@ -163,13 +163,18 @@ def read(source: Source, options: InfragraphReadOptions) -> Topology:
     """Read the network of an InfraGraph document (reader of the format `infragraph`).
 
     The document is YAML or JSON, an infrastructure or a node-link graph (`parse_graph`).
-    NPUs and switches are chosen as in `build_topology`. Warnings, and notes about values
-    that options supply, are reported to the source after success, each kind once.
+    `build_topology` chooses NPUs and switches. After success, warnings and notes about values
+    that options supply are reported to `source`, each kind once.
 
-    Raises `InputError` for invalid content, with the path of the value; and, with the file
-    only, if there are no NPUs, if the NPUs are not connected, or if a link has no bandwidth
-    and no option (`bandwidth`, `missing=unlimited`) supplies one. Raises `UsageError` for
-    an invalid bandwidth in the options and for options that name unknown links.
+    Raises `InputError` with the path of the value for invalid content. It has only the file
+    if
+
+    - there are no NPUs,
+    - the NPUs are not connected (not checked for documents that the hub wrote with
+      annotations),
+    - a link has no bandwidth, and no option (`bandwidth`, `missing=unlimited`) supplies one.
+
+    Raises `UsageError` for an invalid bandwidth or an unknown link in the options.
     """
     findings = NetworkFindings()
     graph = parse_graph(document_of(source, CODE), findings)

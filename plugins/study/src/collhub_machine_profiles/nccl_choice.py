@@ -406,9 +406,16 @@ def _time_us(
 ) -> float:
     """Return the time in us of a symmetric kernel that moves `moved` bytes on `blocks` blocks.
 
-    It is `base_us` + softplus(transfer time - 1 us), where softplus(x) = ln(1 + e^x). The
-    bandwidth of the transfer in GiB/s is a smooth minimum of `blocks` x `rate` x
-    `multiplier` and `peak`. `rate` (per block) and `peak` are in GiB/s.
+    `rate` (of one block) and `peak` (of all) are bandwidths in GiB/s (2^30 bytes).
+
+    1. a = `blocks` x `rate` x `multiplier`, the bandwidth of these blocks without a limit.
+    2. The bandwidth is a smooth minimum of a and `peak`:
+       peak - rate * ln(1 + (e^(peak/rate) - 1) * e^(-a/rate)).
+    3. The transfer time t is `moved` divided by this bandwidth, in us.
+    4. The result is `base_us` + ln(1 + e^(t - 1)); above t = 101 it is `base_us` + t - 1.
+
+    `blocks` must be at least 1. Raises `ZeroDivisionError` for `rate` 0 or a bandwidth of 0,
+    and `OverflowError` if `peak` / `rate` is above about 709.
     """
     attained = blocks * rate * multiplier
     # A smooth minimum of `attained` and `peak`, which bends within one block's rate.

@@ -119,11 +119,15 @@ def compare(
     Every algorithm is synthesized or read, verified, and timed by the simulator. One that
     fails is reported and left out. Results are kept in the user's cache folder: a repeated
     comparison reads them, and an interrupted one continues. A picture or view is drawn only
-    if an algorithm has a time. Exit code 1 if none has.
+    if an algorithm has a time. Exit code 1 if no algorithm has a time.
 
     With a JOB, the entire job is simulated with every --with on every --topology. A --with is
     native (default), a synthesizer or file for all collectives, or rules such as
-    'all-reduce=tacos;all-gather@>1MiB=ring'.
+    'all-reduce=tacos;all-gather@>1MiB=ring'. --csv and --picture are refused.
+
+    With --seeds, the comparison runs once per seed; median, minimum and maximum of the times
+    are printed. --csv, --picture and --view are refused; without a JOB also --vary,
+    --without-link, --degrade and --measured.
     """
     if arguments["seeds"] is not None:
         outputs = {"--csv": csv_out, "--picture": picture_out, "--view": view_out}

@@ -70,33 +70,30 @@ def run_workload_layer(
 ) -> LayerTimes:
     """Simulate a job on the workload layer of ASTRA-sim (public release of March 2026).
 
-    Returns the times of ranks and nodes in ns (`LayerTimes`).
+    Returns the times of ranks and nodes in ns (`LayerTimes`). Ranks that never finish have
+    the time None. Diagnostics: the causes of this, then the abort, then omitted transfers.
 
-    - `algorithms`: traces of custom algorithms by the prefixes in `system`, `per_node` and `named`;
-      their ranks are positions in the group.
-    - `per_node`: prefixes by identity of nodes. `named`: prefixes by row. For a collective, `named`
-      precedes `per_node`, which precedes the custom algorithm of `system` for its kind, and then
-      the native one.
-    - `queues`: ASTRA-sim's option `num-queues-per-dim`; `UsageError` (`queues`) below 1.
+    - `algorithms`: traces of custom algorithms by prefix; their ranks are positions in the
+      group.
+    - `named` (prefixes by row), `per_node` (prefixes by identity of nodes): the first of
+      `named`, `per_node`, the custom algorithm of `system` and the native one is used for a
+      collective.
+    - `queues`: option `num-queues-per-dim`; `UsageError` (`queues`) below 1.
     - `rendezvous`: messages wait for their receivers.
-    - `memory`: remote memory; None for none, so that LOAD and STORE raise `InputError`.
-    - `backend`: messages share links only with `CONGESTION_AWARE`; otherwise there are neither
-      loads nor transfers.
-    - `slots`: `astra-sim` (at most one running node of each kind per rank), or `unlimited` (any
-      number, and separate queues for every collective).
-    - `stops_at_abort`: if ASTRA-sim aborts on the input, no rank has a time, and the diagnostics
-      are only the aborts (errors). The nodes have the times up to then, and there are no transfers.
-      Otherwise an event at time 0 is a warning, and the times are those without this abort.
-    - `wants_transfers`: report the first `MAX_TRANSFERS` (4 000 000) messages on shared links, with
-      a warning if there are more.
+    - `memory`: remote memory; with None, LOAD and STORE raise `InputError`.
+    - `backend`: messages share links only with `CONGESTION_AWARE`, also in several dimensions
+      (ASTRA-sim cannot do this); otherwise there are no loads and no transfers.
+    - `slots`: `astra-sim` (at most one running node of each kind per rank) or `unlimited`
+      (any number, and separate queues for every collective).
+    - `stops_at_abort`: has an effect only if ASTRA-sim aborts on the input. True: no rank has
+      a time, nodes have the times up to then, there are no transfers, and only the aborts are
+      reported, as errors. False: an event at time 0 is a warning, and the run continues.
+    - `wants_transfers`: report at most the first `MAX_TRANSFERS` (4 000 000) messages on
+      shared links; a warning if there are more.
 
-    Networks of several dimensions are simulated with congestion too, which ASTRA-sim cannot do.
-    Ranks that never finish have the time None and diagnostics with the cause. Diagnostics are in
-    this order: these causes, the abort, omitted transfers.
-
-    Raises `UsageError` (`topology-size`) unless there is one NPU for every rank, and (`too-large`)
-    for an event that exceeds the simulator's capacity. Raises `InputError` and `UsageError` for
-    inputs that are not modelled or that ASTRA-sim refuses to read.
+    Raises `UsageError` (`topology-size`) unless there is one NPU per rank, and (`too-large`)
+    for an event that exceeds the capacity. Raises `InputError` and `UsageError` for inputs
+    that are not modelled or that ASTRA-sim refuses.
     """
     from collhub_astra_sim.workloads.layout import Layout
 

@@ -233,13 +233,18 @@ def run_fuse(workload: Workload, options: FuseOptions) -> tuple[Workload, PassRe
 
 
 def run_coalesce(workload: Workload, options: CoalesceOptions) -> tuple[Workload, PassReport]:
-    """Put the collectives `members` into one bucket, or all into buckets of a size.
+    """Put collectives into buckets, each of which is sent as one; return workload and report.
 
-    `members`: names joined by `+`; `name`: of their bucket. With `bucket_size` (bytes)
-    instead, a bucket is complete when it has this size or more, so the last ones may be
-    smaller (`coalesce_by_size`); collectives in stages are left out. Returns the new
-    workload and a report. Raises `UsageError` unless exactly one of `members` and
-    `bucket_size` is given, and all exceptions of `rewrite_workload`.
+    - `members` (names joined by `+`): these form one bucket, whose name is the option `name`.
+    - `bucket_size` (bytes): all collectives outside of stages are put into buckets, in the
+      order of execution. For each combination of kind, reduction, group, axes and element
+      type, one bucket is open. It is closed when it has at least this size, before a
+      collective that depends on a member, and after the last collective. Buckets of one
+      collective are dropped.
+
+    The given workload is not changed. Raises `UsageError` unless exactly one of `members` and
+    `bucket_size` is given. With `bucket_size`, raises `RefusedMoveError` if no bucket has two
+    collectives. Raises all exceptions of `rewrite_workload`.
     """
     if bool(options.members) is (options.bucket_size is not None):
         message = "coalesce needs either members or bucket_size"

@@ -67,13 +67,20 @@ def workload_of(
 
 
 def read_folder(source: Source, options: NsysOptions) -> Workload:
-    """Read a folder of Parquet exports as a workload, one folder `NAME/` per export.
+    """Read a folder of Parquet exports of Nsight Systems as one workload.
 
-    Ranks follow from the recorded communicators. If a process has no record of one, ranks
-    follow from the names of the folders, or from their order (`_number_ranks`). Notes are
-    reported to `source`. Raises `UsageError` without pyarrow. Raises `InputError` without
-    exports, for damaged files, missing or repeated ranks, collectives that do not match,
-    and clocks that cannot be aligned.
+    An export is a folder that contains `StringIds.parquet`; other folders are ignored. If
+    every process recorded the creation of a communicator, ranks follow from these records.
+    Otherwise the rank of each process is found separately:
+
+    - The number in the name of the folder (such as `rank3`), if the export has only one
+      process.
+    - If there is no such number, or the export has several processes: the position of the
+      process among all processes, from 0.
+
+    Notes are reported to `source`. Raises `UsageError` without pyarrow. Raises `InputError`
+    if there is no export, an export has no work of a device, a file is damaged, ranks are
+    missing or repeated, collectives do not match, or clocks cannot be aligned.
     """
     provenance = Provenance(NSYS_PARQUET, "", source.name, source.sha256())
     exports = group_exports(source.parts)
@@ -229,11 +236,18 @@ def _resolve_call(
 ) -> Call:
     """Return a copy of a call whose bytes, peer and group refer to the job.
 
-    `call` has the bytes of NCCL's API, a position in the communicator as peer, and the name
-    of the communicator as group. The result has the bytes of the input buffer (-1 if
-    unknown), the rank of the peer in the job (-1 if unknown), and the group of the job. If
-    a rank of the group has no file, its list of ranks is None. `group_of`, `ranks_of`:
-    group and ranks by communicator. Raises `KeyError` for an unknown communicator.
+    `call` has the bytes of NCCL's API, its peer as a position in the communicator, and the
+    name of the communicator as group. `group_of` and `ranks_of`: group and ranks by
+    communicator.
+
+    - bytes: those of the input buffer. For reduce-scatter, all-to-all and scatter they are
+      the bytes of the call times the number of ranks, otherwise the bytes of the call.
+      Unknown (negative) bytes give -1.
+    - peer: its rank in the job. -1 if the position is not in the communicator, or if this
+      rank has no file.
+    - group: that of the job. If any of its ranks has no file, its list of ranks is None.
+
+    Raises `KeyError` for an unknown communicator.
     """
     communicator = call.group.name
     ranks = ranks_of[communicator]

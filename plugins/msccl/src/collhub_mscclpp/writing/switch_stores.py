@@ -191,9 +191,14 @@ class _Mode:
     def _is_free_at_receiver(self, number: int, receive: int) -> bool:
         """Return whether a multicast may be stored at the destination of one of its receives.
 
-        Only this receive may write the range, and no step may read the range before it. One
-        exception: if the multicast sends a sum, the sends of this rank to that sum may read the
-        range before.
+        `number`: number of the multicast. `receive`: the step that receives it. Both must be
+        true:
+
+        - No other step writes a part of the destination range, at any time.
+        - No step reads a part of the range before `receive`.
+
+        One exception to the second rule: if the multicast sends a sum, then the rank of `receive`
+        may read the range before, by its own sends of terms of that sum.
         """
         work, regions = self._work, self._regions
         start, count = int(regions.destination[receive]), int(regions.count[receive])
