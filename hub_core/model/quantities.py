@@ -8,7 +8,7 @@ error lists both meanings.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from fractions import Fraction
 
 from hub_core.model.diagnostics import UsageError
@@ -33,6 +33,8 @@ _PREFIX = re.compile(r"([kKMGT])i?\Z")
 _SMALL_BYTES = re.compile(r"([kKmMgGtT])[bB]\Z")
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+_NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 # No sign, underscores or inf, which Python would accept.
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
@@ -134,13 +136,11 @@ def format_bytes(count: float) -> str:
     - In a larger unit, an integer is printed exactly: `3 MiB`.
     - Any other number has four significant digits without trailing zeros: `1.5 MiB`.
     """
-    number, unit = f"{count:.0f}", "B"
-    for larger, size in _BINARY.items():
-        if float(number) < 1024:
-            break
-        value = count / size
-        number, unit = f"{value:.0f}" if value == int(value) else f"{value:.4g}", larger
-    return f"{number} {unit}"
+
+    def to_text(value: float, unit: str) -> str:
+        return f"{value:.0f}" if unit == "B" or value == int(value) else f"{value:.4g}"
+
+    return _format_in_unit(count, {"B": 1, **_BINARY}, 1024, to_text)
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
@@ -149,12 +149,8 @@ def format_bandwidth(bytes_per_s: float) -> str:
     The unit is the smallest of B/s, KB/s, MB/s, GB/s and TB/s with which the rounded number is
     below 1000, else TB/s. Trailing zeros are omitted.
     """
-    number, unit = f"{bytes_per_s:.4g}", "B"
-    for larger, size in _DECIMAL.items():
-        if float(number) < 1000:
-            break
-        number, unit = f"{bytes_per_s / size:.4g}", larger
-    return f"{number} {unit}/s"
+    units = {f"{unit}/s": size for unit, size in {"B": 1, **_DECIMAL}.items()}
+    return _format_in_unit(bytes_per_s, units, 1000, lambda value, unit: f"{value:.4g}")
 
 
 def format_time(nanoseconds: float) -> str:
@@ -163,11 +159,30 @@ def format_time(nanoseconds: float) -> str:
     A number of ns is rounded to an integer, any other number to two decimals: `1.50 us`. The
     rounded number selects the unit: 999999.9 ns are `1.00 ms`.
     """
-    number, unit = f"{nanoseconds:.0f}", "ns"
-    for larger, factor in (("us", 1e3), ("ms", 1e6), ("s", 1e9)):
-        if float(number) < 1000:
+
+    def to_text(value: float, unit: str) -> str:
+        return f"{value:.0f}" if unit == "ns" else f"{value:.2f}"
+
+    return _format_in_unit(nanoseconds, _NANOSECONDS, 1000, to_text)
+
+
+def _format_in_unit(
+    value: float,
+    units: Mapping[str, float],
+    limit: int,
+    to_text: Callable[[float, str], str],
+) -> str:
+    """Format a value in the first of its units with a number below `limit`, else in the last one.
+
+    `units`: factor by unit, ascending, at least one. `to_text`: formats the number in a unit, given
+    with its name. The formatted number is compared, so a number that is rounded to the limit is
+    printed in the next unit.
+    """
+    for unit, factor in units.items():
+        number = to_text(value / factor, unit)
+        # NaN keeps the first unit.
+        if not float(number) >= limit:
             break
-        number, unit = f"{nanoseconds / factor:.2f}", larger
     return f"{number} {unit}"
 
 
