@@ -22,6 +22,8 @@ _SAFE_NAMES = {
     Layout.FOLDER: re.compile(r"(?!\.\.?(/|\Z))[^/\\\0]+(/(?!\.\.?(/|\Z))[^/\\\0]+)*\Z"),
 }
 
+_FORCE_CURE = "choose another place, or overwrite with --force"
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -138,7 +140,9 @@ class Destination:
         return stale
 
 
-def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> Destination:
+def destination(
+    out: str | os.PathLike[str], format: Format, *, force: bool, cure: str = _FORCE_CURE
+) -> Destination:
     """Check the output path `out` for the layout of `format`; return the destination.
 
     This happens before any work: nothing is created or written. Files below missing folders are
@@ -156,7 +160,7 @@ def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> 
 
     - `-` with PREFIX or FOLDER, an empty path, or a path with a null character
     - FILE and PREFIX: a path that ends with `/`, or is a folder after the suffix is removed
-    - FOLDER: a folder that is not empty, without `force` (`output-exists`)
+    - FOLDER: a folder that is not empty, without `force` (`output-exists`, with `cure`)
     - a path that cannot be accessed (`unwritable-output`)
     """
     text = os.fspath(out)
@@ -177,7 +181,7 @@ def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> 
                 cure=f"name a file or prefix in it, such as {place / 'algorithm'}",
             )
         if format.layout is Layout.FOLDER and place.is_dir() and any(place.iterdir()) and not force:
-            raise _create_refusal(f"the folder {place} is not empty")
+            raise _create_refusal(f"the folder {place} is not empty", cure)
     return Destination(place, format.layout, format.suffixes, force)
 
 
@@ -329,6 +333,5 @@ def _convert_write_errors(folder: Path | None = None) -> Iterator[None]:
         raise UsageError(message, cure=cure, code="unwritable-output") from None
 
 
-def _create_refusal(message: str) -> UsageError:
-    cure = "choose another place, or overwrite with --force"
+def _create_refusal(message: str, cure: str = _FORCE_CURE) -> UsageError:
     return UsageError(message, cure=cure, code="output-exists")

@@ -25,7 +25,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from hub_core.cli.commands.offer_scaffolds import (
     SCAFFOLDS,
     kinds_of,
-    noun_of,
     plugin_module,
     readme,
 )
@@ -69,10 +68,9 @@ def write_plugin(
         message = f"the name {plain!r} is taken: {reason}"
         raise UsageError(message, cure="choose another name", code="plugin-name")
     folder = Path(directory if directory is not None else f"collhub-{plain.replace('_', '-')}")
-    if folder.is_dir() and any(folder.iterdir()):
-        cure = "choose an empty or new folder with --directory"
-        raise UsageError(f"the folder {folder} is not empty", cure=cure, code="output-exists")
-    target = destination(folder, Format("plugin", "", (), layout=Layout.FOLDER), force=False)
+    form = Format("plugin", "", (), layout=Layout.FOLDER)
+    cure = "choose an empty or new folder with --directory"
+    target = destination(folder, form, force=False, cure=cure)
     return folder, target.put(_generate_files(plain, offers))
 
 
@@ -117,7 +115,7 @@ def _find_owner(name: str, offers: Sequence[str], registry: Registry) -> str | N
         path = spec.origin or ", ".join(spec.submodule_search_locations or ())
         return f"the package {package} is installed, at {path}"
     for kind in kinds_of(offers):
-        offer_name = _replace_name(SCAFFOLDS[noun_of(kind)].name, name)
+        offer_name = _replace_name(SCAFFOLDS[kind.word].name, name)
         for provided in registry.all(kind.type):
             if provided.name == offer_name:
                 return f"{provided.plugin} offers a {kind.noun} {offer_name!r}"
