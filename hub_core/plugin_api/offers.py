@@ -79,6 +79,11 @@ class OfferKind:
     hook: str
     reference: str
 
+    @property
+    def word(self) -> str:
+        """Return the noun with `-` in place of spaces, as in `--offers lower-bound`."""
+        return self.noun.replace(" ", "-")
+
 
 OFFER_KINDS = (
     OfferKind(FormatReader, "reader", "collhub_producers", "read"),

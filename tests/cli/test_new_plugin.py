@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hub_core
-from hub_core.cli.commands.offer_scaffolds import SCAFFOLDS, noun_of
+from hub_core.cli.commands.offer_scaffolds import SCAFFOLDS
 from hub_core.model.diagnostics import ExitCode
 from hub_core.plugin_api import OFFER_KINDS, SimulationResult
 from hub_core.registry.discovery import discover
@@ -57,7 +57,7 @@ def test_scaffolds_import_promised_names_alone() -> None:
 
 
 def test_every_kind_of_offer_has_a_scaffold() -> None:
-    assert list(SCAFFOLDS) == [noun_of(kind) for kind in OFFER_KINDS]
+    assert list(SCAFFOLDS) == [kind.word for kind in OFFER_KINDS]
 
 
 @pytest.mark.parametrize("offers", [*SCAFFOLDS, ALL])
@@ -67,7 +67,7 @@ def test_new_plugin_passes_as_written(
     _installed(_made(collhub, tmp_path / "new", "zed", offers), site, "zed")
     registry = discover(environment={})
     offered = [type(offer) for offer in registry.plugin("zed").offers]
-    kinds = [noun_of(kind) for kind in OFFER_KINDS if kind.type in offered]
+    kinds = [kind.word for kind in OFFER_KINDS if kind.type in offered]
     assert kinds == offers.split(",")
     results = check_plugin("zed", registry)
     assert [(r.rule.name, r.details) for r in results if r.verdict is Verdict.FAILED] == []

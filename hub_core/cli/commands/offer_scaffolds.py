@@ -230,12 +230,7 @@ SCAFFOLDS = {
 def kinds_of(nouns: Sequence[str]) -> list[OfferKind]:
     """The kinds of these nouns, in the order of `OFFER_KINDS`."""
     # However often one was named.
-    return [kind for kind in OFFER_KINDS if noun_of(kind) in nouns]
-
-
-def noun_of(kind: OfferKind) -> str:
-    """The noun of a kind as `--offers` takes it."""
-    return kind.noun.replace(" ", "-")
+    return [kind for kind in OFFER_KINDS if kind.word in nouns]
 
 
 def plugin_module(nouns: Sequence[str]) -> str:
@@ -248,7 +243,7 @@ def plugin_module(nouns: Sequence[str]) -> str:
     are no functions. The text has a line break at its end.
     """
     kinds = kinds_of(nouns)
-    scaffolds = [SCAFFOLDS[noun_of(kind)] for kind in kinds]
+    scaffolds = [SCAFFOLDS[kind.word] for kind in kinds]
     names = {kind.type.__name__ for kind in kinds}.union(
         *(scaffold.imports for scaffold in scaffolds)
     )
@@ -285,7 +280,7 @@ def readme(nouns: Sequence[str]) -> str:
     """
     rows = []
     for kind in kinds_of(nouns):
-        scaffold = SCAFFOLDS[noun_of(kind)]
+        scaffold = SCAFFOLDS[kind.word]
         rows.append(f"| {kind.noun} | `{scaffold.name}` | {scaffold.about} |")
     return _README.replace("ROWS", "\n".join(rows))
 
@@ -316,7 +311,7 @@ def _generate_hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
     yield "    return ["
     for kind in kinds:
         yield f"        {kind.type.__name__}("
-        yield from (f"            {argument}," for argument in SCAFFOLDS[noun_of(kind)].arguments)
+        yield from (f"            {argument}," for argument in SCAFFOLDS[kind.word].arguments)
         yield "        ),"
     yield "    ]"
 

@@ -174,8 +174,7 @@ def enable(session: Session, name: str) -> int:
     default="reader,writer",
     show_default=True,
     metavar="KIND,...",
-    help="Kinds of offers of the plugin: "
-    f"{', '.join(kind.noun.replace(' ', '-') for kind in OFFER_KINDS)}.",
+    help=f"Kinds of offers of the plugin: {', '.join(kind.word for kind in OFFER_KINDS)}.",
 )
 @click.pass_obj
 def new(session: Session, name: str, directory: str | None, offers: str) -> int:
