@@ -28,8 +28,9 @@ from collhub_blink.packing.placing import (
     place_along_routes,
 )
 from collhub_blink.packing.task import PackingTask, RankNetwork
-from hub_core.columns import BoolArray, Int64Array
+from hub_core.columns import Int64Array
 from hub_core.model import CollectiveKind
+from hub_core.network import find_reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +324,7 @@ def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute
     npus = network.nodes[:ranks]
-    is_reached = _find_reached_ranks(network)
+    is_reached = np.stack([find_reached(network.topology, npu)[npus] for npu in npus.tolist()])
     sources, destinations = np.nonzero(is_reached)
     routes = network.topology.routes(npus[sources], npus[destinations])
     # More links than any route has, for ranks without a route.
@@ -343,19 +344,6 @@ def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int
         order = np.concatenate([members[group] for group in path])
         if is_reached[order[:-1], order[1:]].all():
             yield order
-
-
-def _find_reached_ranks(network: RankNetwork) -> BoolArray:
-    """Return whether each rank has a path to each other rank: bool[from, to], True from a rank to
-    itself.
-    """
-    ranks, topology = network.graph.num_compute, network.topology
-    npus, arcs = network.nodes[:ranks], topology.arcs()
-    weight = np.ones(topology.num_links)
-    nodes = np.arange(topology.num_nodes)
-    return np.stack(
-        [np.isfinite(arcs.lengths_from(nodes == npu, weight))[npus] for npu in npus.tolist()]
-    )
 
 
 def _find_path(hops: Int64Array, first: int, noise: Int64Array) -> list[int]:
