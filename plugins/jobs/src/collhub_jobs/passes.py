@@ -101,8 +101,9 @@ def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Worklo
     that waits for the collective waits for all of its pieces. Pieces do not wait for each
     other.
 
-    The first piece keeps the id. Further pieces get new ids above all others of the rank, in
-    the order of the ids of their collectives, so that pieces have the same order on every rank.
+    The first piece keeps the id. Further pieces get new ids above all others of the rank, or the
+    smallest unused ones if those exceed 64 bits. They are in the order of the ids of their
+    collectives, so that pieces have the same order on every rank.
     Pieces and nodes that wait for them lose their preserved records (`extra`). The report has
     one line with the number of split collectives, none if nothing is split.
     """
@@ -148,9 +149,9 @@ def _number_pieces(
     ranks = nodes.rank[source[rows]]
     highest = np.maximum.reduceat(np.append(nodes.identity, np.uint64(0)), nodes.rank_indptr[:-1])
     # The smallest id takes a slot first: later pieces must not delay other nodes.
-    number = counted_positions(np.bincount(ranks, minlength=nodes.num_ranks))
-    identity[rows] = highest[ranks] + np.uint64(1) + number.astype(np.uint64)
     needed = np.bincount(ranks, minlength=nodes.num_ranks)
+    number = counted_positions(needed)
+    identity[rows] = highest[ranks] + np.uint64(1) + number.astype(np.uint64)
     for rank in np.flatnonzero(highest > np.uint64((1 << 64) - 1) - needed.astype(np.uint64)):
         used = nodes.identity[nodes.rank_indptr[rank] : nodes.rank_indptr[rank + 1]]
         candidates = np.arange(needed[rank] + len(used), dtype=np.uint64)
