@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from collhub_machines.reading import (
     PlaceOptions,
+    are_ranks_missing,
     collective_name,
+    contradicts_bandwidth,
     counted,
     finite_number,
     note,
@@ -485,7 +487,12 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
             skipped.append(note(file, number, message))
             continue
         algorithm, bus = (finite_number(group.get(key, "")) for key in ("algbw", "busbw"))
-        if algorithm and not test.is_mscclpp and _contradicts(algorithm, size, time_us):
+        if (
+            # Lower bandwidths are rounded too much: they have two decimals.
+            (algorithm is not None and algorithm > _MAX_UNCHECKED_BANDWIDTH)
+            and (size > 0 and time_us > 0 and not test.is_mscclpp)
+            and contradicts_bandwidth(algorithm, size, time_us)
+        ):
             message = f"{_PLACES[place]} time {time_us:g} us contradicts algbw {algorithm:g} GB/s"
             cure = "times must be in us; remove the line if it is damaged"
             skipped.append(note(file, number, message, cure, "contradicting-bandwidth"))
@@ -506,18 +513,6 @@ def _prefix_defect(named: dict[str, str]) -> str | None:
     if "type" in named and not named["type"][0].isalpha():
         return f"type {named['type'][:20]!r} is not a data type"
     return None
-
-
-def _contradicts(bandwidth: float, size: int, time_us: float) -> bool:
-    """Whether an algorithm bandwidth in GB/s differs from size / time by a factor of 4 or more.
-
-    Bandwidths up to 1 GB/s are not checked: they are rounded to two decimals. The factor admits old
-    versions, which count the bytes of an all-gather without the share of a rank. A larger one
-    is due to a time in another unit, or with missing digits.
-    """
-    if bandwidth <= _MAX_UNCHECKED_BANDWIDTH or time_us <= 0 or size == 0:
-        return False
-    return not 0.25 < bandwidth * time_us * 1e3 / size < 4
 
 
 def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[str, str]]] | None:
@@ -639,9 +634,7 @@ def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]
         cure = "build the tests with MPI=1, and measure again"
         raise refuse(file, test.first_line, message, cure, "missing-facts")
     all_numbers = {rank.number for rank in test.ranks}
-    # Ranks of a group need not be consecutive: with NCCL_TESTS_SPLIT=MOD2 they are 0, 2, 4.
-    is_partial = bool(first) and max(numbers) >= len(first) and max(all_numbers) >= len(all_numbers)
-    if test.has_cut_ranks or not first or is_partial:
+    if test.has_cut_ranks or not first or are_ranks_missing(numbers, len(first), all_numbers):
         if facts.ranks is None:
             reason = "is cut" if first else "is missing"
             message = f"the list of ranks {reason}"

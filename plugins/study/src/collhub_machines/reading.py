@@ -117,6 +117,28 @@ def whole_number(text: str) -> int | None:
     return int(text)
 
 
+def contradicts_bandwidth(bandwidth: float, size: int, time_us: float) -> bool:
+    """Return whether a bandwidth in GB/s differs from size / time by a factor of 4 or more.
+
+    `size`: bytes, above 0. `time_us`: above 0. The factor admits bus bandwidths, and old versions
+    that count the bytes of an all-gather without the share of a rank. A larger one is due to a time
+    in another unit, or with missing digits.
+    """
+    return not 0.25 < bandwidth * time_us * 1e3 / size < 4
+
+
+def are_ranks_missing(ranks: set[int], group_size: int, all_ranks: set[int]) -> bool:
+    """Return whether a list of ranks lacks some ranks of its group.
+
+    `ranks`: numbers in the group, at least one. `group_size`: listed members of the group, also
+    those without a number. `all_ranks`: numbers in all groups. Ranks of a group
+    need not be consecutive: with NCCL_TESTS_SPLIT=MOD2 they are 0, 2, 4. So a rank that is not
+    below the size of the group is a sign of missing ranks only if the ranks of all groups together
+    are not 0 to their number - 1 either.
+    """
+    return max(ranks) >= group_size and max(all_ranks) >= len(all_ranks)
+
+
 def counted(count: int, noun: str) -> str:
     """Return `1 point` or `2 points`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -13,6 +13,7 @@ from collhub_machines.perf_output import forced_choices, version_text
 from collhub_machines.reading import (
     InspectorOptions,
     PlaceOptions,
+    are_ranks_missing,
     collective_name,
     finite_number,
     library_of,
@@ -195,7 +196,7 @@ def _check_devices(devices: list[dict[str, Any]], all_ranks: set[int], file: str
         message = "config.devices lists a rank twice"
         cure = "build the tests with MPI=1, and measure again"
         raise refuse(file, 1, message, cure, "missing-facts")
-    if ranks and max(ranks) >= len(devices) and max(all_ranks) >= len(all_ranks):
+    if ranks and are_ranks_missing(set(ranks), len(devices), all_ranks):
         message = f"config.devices lists {len(devices)} ranks, among them rank {max(ranks)}"
         raise refuse(file, 1, message, "give the complete file of the test", "missing-facts")
     names = sorted({_text(device.get("device_info")) for device in devices})

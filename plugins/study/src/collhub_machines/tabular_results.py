@@ -9,6 +9,7 @@ from typing import Any
 
 from collhub_machines.reading import (
     collective_name,
+    contradicts_bandwidth,
     finite_number,
     note,
     refuse,
@@ -34,7 +35,7 @@ _OSU_NAMES = {
     "reduce_scatter": "reduce-scatter",
 }
 _PER_PEER = frozenset({"all-gather", "all-to-all", "gather", "scatter"})
-_OSU_UNIT = re.compile(r"\((?!us\))(?:[mn]?s|m?sec)\)", re.IGNORECASE)
+_OSU_UNIT = re.compile(r"\((?:[mn]?s|m?sec)\)", re.IGNORECASE)
 _ELEMENT_BYTES = {"half": 2, "float16": 2, "bfloat16": 2, "int8": 1, "float": 4, "fp8": 1}
 _SWEEP_COLUMNS = ("collective", "size_bytes", "latency_us")
 _AICONFIGURATOR_COLUMNS = ("op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
@@ -254,8 +255,8 @@ def _is_cut_time(row: dict[str, str], point: Measurement, has_decimals: bool) ->
     """Whether the time of the last row of a sweep lacks digits.
 
     That is, if it ends in its decimal point, or has none although earlier times have decimals
-    (`has_decimals`), or if the bandwidth in GB/s differs from size / time by a factor of 4 or more.
-    The factor admits bus bandwidths. Bandwidths below 0.1 GB/s are rounded and not checked.
+    (`has_decimals`), or if the bandwidth in GB/s contradicts it (`contradicts_bandwidth`).
+    Bandwidths below 0.1 GB/s are rounded and not checked.
     """
     whole, point_sign, decimals = row.get("latency_us", "").partition(".")
     if not decimals and (point_sign or has_decimals):
@@ -263,7 +264,7 @@ def _is_cut_time(row: dict[str, str], point: Measurement, has_decimals: bool) ->
     bandwidth = finite_number(row.get("bandwidth_gbps", ""))
     if bandwidth is None or bandwidth < 0.1 or not whole:
         return False
-    return not 0.25 < bandwidth * point.time_us * 1e3 / point.size_bytes < 4
+    return contradicts_bandwidth(bandwidth, point.size_bytes, point.time_us)
 
 
 def _sweep_point(
