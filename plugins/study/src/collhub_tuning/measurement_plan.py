@@ -91,17 +91,16 @@ def plan_measurements(
         if one.outcome.question.counts:
             continue
         for subject, sizes in find_missing_measurements(one).items():
-            number = 1
-            run = _plan_run(one, subject, sizes, has_msccl)
+            key = (one.outcome.question.kind, subject)
+            known = runs.get(key)
+            outputs = {other.output for other in runs.values() if other is not known}
+            all_sizes = sizes if known is None else sorted({*known.sizes, *sizes})
+            run, number = _plan_run(one, subject, all_sizes, has_msccl), 1
             # Files of different folders may have equal names.
-            while (
-                known := runs.get((run.collective, run.output))
-            ) is not None and known.subject != subject:
+            while run.output in outputs:
                 number += 1
-                run = _plan_run(one, subject, sizes, has_msccl, number)
-            if known is not None and known.sizes != run.sizes:
-                run = _plan_run(one, subject, sorted({*known.sizes, *sizes}), has_msccl, number)
-            runs[run.collective, run.output] = run
+                run = _plan_run(one, subject, all_sizes, has_msccl, number)
+            runs[key] = run
     return list(runs.values())
 
 
