@@ -369,13 +369,22 @@ def has_too_many_elements(draft: StepDraft, fused: Int64Array, limits: Runtime) 
 
     `fused`: rows that may be fused into a receive; those that are no sends are ignored. All other
     rows, and also fused reductions, are steps of the file. They need at least one thread block for
-    every `max_steps` steps. The elements are those of `_find_excess`. Cost: linear in rows.
+    every `max_steps` steps. Elements are counted by `_count_elements`. Cost: linear in rows.
     """
     is_step = np.ones(len(draft), np.bool_)
     is_step[fused[draft.sends[fused]]] = False
     steps = np.bincount(draft.rank[is_step], minlength=draft.num_ranks)
     blocks = -(-steps // limits.max_steps)
-    return int((1 + draft.num_ranks + blocks + steps).max(initial=0)) > MAX_NODES
+    return int(_count_elements(draft.num_ranks, blocks, steps).max(initial=0)) > MAX_NODES
+
+
+def _count_elements(num_ranks: int, blocks: Int64Array, steps: Int64Array) -> Int64Array:
+    """Return the number of XML elements that each rank reads: int64[ranks].
+
+    They are <algo>, the <gpu> of every rank, and the rank's thread blocks and steps. `blocks`,
+    `steps`: their numbers by rank.
+    """
+    return 1 + num_ranks + blocks + steps
 
 
 def _find_excess(program: ThreadBlockProgram, limits: Runtime) -> NoProgramError | None:
@@ -394,8 +403,7 @@ def _find_excess(program: ThreadBlockProgram, limits: Runtime) -> NoProgramError
     """
     per_rank = np.diff(program.block_indptr)
     steps = np.bincount(program.block_rank[program.block], minlength=program.num_ranks)
-    # <algo>, every <gpu>, and the thread blocks and steps of the rank.
-    nodes = 1 + program.num_ranks + per_rank + steps
+    nodes = _count_elements(program.num_ranks, per_rank, steps)
     rules = (
         (per_rank, limits.max_blocks, "thread blocks", "blocks"),
         (nodes, MAX_NODES, "XML elements that it reads for one rank", ""),

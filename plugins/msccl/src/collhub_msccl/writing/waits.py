@@ -17,7 +17,7 @@ import numpy as np
 
 from collhub_msccl.accesses import Edges
 from collhub_msccl.writing.list_kernels import NONE, as_array, run
-from hub_core.columns import Int64Array, first_positions, run_mask
+from hub_core.columns import BoolArray, Int32Array, Int64Array, first_positions, run_mask
 
 # Entries of clocks that take as long as one node of list scheduling, in plain Python.
 _ENTRIES_PER_NODE = 1 << 9
@@ -109,7 +109,7 @@ class Clocks:
 
     ordinals: list[list[int]]
     rows: list[list[int]]
-    entries: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+    entries: Int32Array
     place: list[int]
 
     def find_finished(self, block: int, ordinal: int, other: int) -> int:
@@ -207,7 +207,7 @@ def find_waits(
 
 def _select(
     pairs: tuple[Int64Array, Int64Array, Int64Array, Int64Array], rank_of_block: Int64Array
-) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.bool_]], Clocks]:
+) -> tuple[BoolArray, Clocks]:
     """Run `select_unknown_waits` for pairs; return which are necessary, and the clocks.
 
     `pairs`: the columns `own`, `at`, `other` and `needed` of `_Waits`.
