@@ -91,8 +91,8 @@ def build_copies(message_ends: MessageEnds, holders: ChunkHolders) -> tuple[Step
     empty without such chunks. The edges are (rows of sends, rows of copies), in the order
     of the sends. A send of a copied chunk that precedes the first arrival of the chunk at
     its NPU reads INPUT. It gets an edge, so that a copy in place does not overwrite INPUT
-    too early. In the edges row r of `message_ends` is r, and copy k is `len(message_ends) +
-    k`.
+    too early. The edges number row r of `message_ends` as r, and copy k as
+    `len(message_ends) + k`.
     """
     chunks = holders.chunks
     npu, chunk = _find_local_chunks(message_ends, holders)

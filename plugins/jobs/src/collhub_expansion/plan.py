@@ -154,13 +154,13 @@ class Blocks:
 
 
 def joined(edges: Edges, last_nodes: Lists, first_nodes: Lists) -> Edges:
-    """Expand dependencies between entries: each end of the parent precedes each start of the child.
+    """Expand dependencies between entries to dependencies between their nodes.
 
-    `edges`: (parents, children), numbers of entries. `last_nodes`, `first_nodes`: the ends
-    and the starts of all entries, as (row pointer, nodes). Return (parents, children) as
-    nodes: an edge gives all pairs of its ends and starts, the ends varying slowest. The
-    order of the edges is kept. An edge gives no result if the parent has no ends or the
-    child no starts.
+    `edges`: (parents, children), numbers of entries. `last_nodes`, `first_nodes`: the last and
+    the first nodes of all entries, as (row pointer, nodes). Return (parents, children) as
+    nodes. They contain, edge by edge, every pair of a last node of the parent and a first node
+    of the child, ordered by the last node. An edge has no pairs if the parent has no last nodes
+    or the child has no first nodes.
     """
     parents, children = edges
     last_counts = np.diff(last_nodes[0])[parents]

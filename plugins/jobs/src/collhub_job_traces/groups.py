@@ -257,8 +257,8 @@ def translate_groups(
     """Return the column of groups (int64), translated for the ranks without a file.
 
     Nodes of a rank without a file are copies of the nodes of another rank, its stand-in
-    (`stand`). Their groups are translated from those of the stand-in. `rank`, `group`:
-    columns of all nodes, not changed; a group is an index of `groups`, below 0 for none.
+    (`stand`), and have the stand-in's groups at first. `rank`, `group`: columns of all nodes,
+    not changed; a group is an index of `groups`, below 0 for none.
 
     The first rule that applies gives the new group of a node:
 

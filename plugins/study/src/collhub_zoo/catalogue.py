@@ -170,7 +170,7 @@ def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     `InputError` (`invalid-zoo`) if the connection fails or the server returns an HTTP error
     such as 404. It also does for a malformed or truncated HTTP answer, if no data arrives for 30 s,
     if the server redirects to another protocol, and for more than `max_bytes`. The 30 s limit each
-    wait, not the whole download.
+    wait for data, not the duration of the download.
     """
     # Imported here: the only command that needs the network imports its library.
     import http.client

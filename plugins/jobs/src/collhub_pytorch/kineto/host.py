@@ -248,8 +248,8 @@ class _Operators:
 
         `operator`: row of this table; `kind`: as `kind_of` returns it for a name. Only
         operators whose names start with one of `ISSUER_NAMESPACES` issue. The operator itself
-        does not count. The search ends at the first later row that is on another thread or ends
-        after `operator`.
+        does not count. Later rows are searched up to the first one that is on another thread, or
+        finishes after `operator`.
         """
         inner = operator + 1
         while (
@@ -345,8 +345,9 @@ def _device_library_spans(events: RankEvents) -> list[Span]:
     """Select one annotation per collective of a device library, ordered by thread and start.
 
     Annotations of the host are ignored. A file may annotate one collective by several nested
-    spans of a thread. A span is nested if it starts before the outermost span ends, even if
-    it ends later. Of equal starts, the span that ends last is the outermost.
+    spans of a thread. A span is nested if it starts before the end of the outermost span, even
+    if its own end is later. Of spans with equal starts, the one with the latest end is the
+    outermost.
 
     The outermost span is selected. If it has no group name, the first nested span (by start)
     with a group name replaces it in the result; the end of the outermost span still counts.

@@ -286,9 +286,9 @@ def _search_two_phases(
 ) -> Iterator[SynthesisCandidate]:
     """Yield all-reduces in two phases, reduce-scatter and all-gather, by increasing chunk count.
 
-    The search ends as described in `_search_chunk_counts`. Yields nothing if the lower
-    bound `bound_two_phases_ps` exceeds the time of the best candidate so far; without such
-    a candidate, and for equal times, the search runs.
+    `_search_chunk_counts` decides when the search stops. There is no search, and the iterator is
+    empty, if the lower bound `bound_two_phases_ps` exceeds the time of the best candidate so far.
+    The search runs if both are equal, and if there is no candidate yet.
     """
     limit = best.limit_ps()
     if limit is None or bound_two_phases_ps(setting) <= limit:

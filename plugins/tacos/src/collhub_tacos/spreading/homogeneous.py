@@ -118,8 +118,8 @@ def all_gather(
     A link is busy for `step_ps` with each chunk. `arrival_ps`: time from the start to the
     arrival, by default `step_ps`; a chunk is forwarded from the first step that starts at or
     after its arrival. With seed 0 a node examines its incoming links in order, with other seeds
-    from a random one on. `progress(fraction)` is called about once a second; an exception that
-    it raises ends the work.
+    from a random one on. `progress(fraction)` is called about once a second; its exceptions
+    are passed on to the caller, without a result.
 
     Raise `InputError` for a network with switches (`switches`), unless 0 < `step_ps` <=
     `arrival_ps` (`link-times`), and if a chunk cannot reach a node (`disconnected`).

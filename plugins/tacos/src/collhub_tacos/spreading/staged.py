@@ -188,8 +188,8 @@ def generate_staged_all_gathers(
     around, among all NPUs or in stages over groups of near NPUs. Plans that `trials` does
     not consider promising are omitted. The remaining ones are scheduled by ascending lower
     bound, farthest chunk first, and their times (ps) are recorded in `trials`. The search
-    ends at the first plan whose lower bound exceeds the best time so far. Yields nothing if
-    the network lacks an arc for every plan.
+    stops at the first plan whose lower bound exceeds the best time so far. If every plan needs
+    an arc that the network lacks, the iterator is empty.
     """
     plans = dict(enumerate(build_all_gather_plans(network, times, origin)))
     yield from _schedule_promising(
