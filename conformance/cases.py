@@ -273,8 +273,7 @@ def number_tags(files: Set) -> None:
 
 
 def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **metadata: Value) -> Set:
-    """Build the files of an algorithm in which ranks send data directly to the ranks that need
-    it.
+    """Build the files of an algorithm whose ranks send data directly to those that need it.
 
     Blocks have `part` units and move from INPUT to OUTPUT. INPUT has a block per target for
     all-to-all, scatter and reduce-scatter; OUTPUT has one per source for all-to-all, gather
@@ -355,11 +354,13 @@ def uneven(collective: str) -> Set:
 
 
 def custom(**metadata: Value) -> Set:
-    """Build a custom collective of two ranks and one unit; `metadata`: as in `build`.
+    """Build a custom collective of two ranks and one unit, without a contract of expected contents.
 
-    Rank 0 sends its INPUT, then receives into OUTPUT. Rank 1 sends its INPUT, copies its INPUT to
-    OUTPUT, and adds the received unit there. The metadata have `input_units` and `output_units` 1
-    and `input_defined` 1; there is no contract of expected contents.
+    Rank 0 sends its INPUT to rank 1, then receives a unit into its OUTPUT. Rank 1 sends its INPUT
+    to rank 0, copies its INPUT to its OUTPUT, and adds the received unit there.
+
+    `metadata`: as in `build`; names that `build` does not know are ignored. The attributes
+    `input_units`, `output_units` and `input_defined` of both files are always 1.
     """
     steps: list[list[Step]] = [
         [("send", 1, (INPUT, 0, 1), NONE), ("receive", 1, NONE, (OUTPUT, 0, 1))],

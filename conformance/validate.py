@@ -587,11 +587,11 @@ def check_set(files: Sequence[RankFile], prefix: str) -> list[Finding]:
 def check_tags(files: Iterable[RankFile]) -> Iterator[Finding]:
     """Yield a finding (P-38) per node whose tag contradicts how its message is paired.
 
-    The files must be complete (`nodes_in_order` filled). The k-th send on a channel between two
-    ranks is paired with the k-th receive there; a message is its channel and k. Between a source
-    and a target, each message must have a tag of its own. A send or receive gets a finding if its
-    tag was seen before with another message from that source to that target, or its message was
-    seen before with another tag.
+    The files must be complete (`nodes_in_order` filled). The k-th send from a source to a target on
+    a channel is paired with the k-th receive there; a message is its channel and k. Tags and
+    messages must correspond one to one, for each pair of source and target. A send or receive gets
+    a finding if its tag was seen before with another message of this pair, or its message was seen
+    before with another tag.
 
     If every tag in all files equals the channel of its message (0 if it has none), no finding is
     yielded. At most the first `MAX_FINDINGS_PER_FILE` (20) are yielded for all files together, in

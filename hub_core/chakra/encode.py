@@ -178,12 +178,15 @@ def packed_field(tag: int, indptr: Int64Array, values: UInt64Array) -> list[Ragg
 def encode_records(
     start: Sequence[Piece], inserted: Sequence[Ragged], rest: Sequence[Piece]
 ) -> tuple[bytes, Int64Array]:
-    """Encode records, each as its length, pieces of `start`, inserted bytes, pieces of `rest`.
+    """Encode records; return (all bytes, bytes of each record as int64).
 
-    `inserted` has one or more pairs (bytes of all records, number of bytes by record); the bytes of
-    all pairs are concatenated per record in this order. The first pair determines the number of
-    records, which must be at least 1. A record contains only the pieces that are present in it.
-    Returns all bytes, and the number of bytes of each record including its length (int64).
+    A record is its length as a varint, then the pieces of `start`, inserted bytes, and the pieces
+    of `rest`. A piece is omitted in records in which it is not present. Length and result: the
+    second element of the tuple includes the bytes of the length; the encoded length does not.
+
+    `inserted` must have at least one pair (bytes of all records, concatenated; number of bytes by
+    record). A record gets its bytes of all pairs in their order. The first pair determines the
+    number of records, which must be at least 1.
     """
     records = len(inserted[0][1])
     start_sizes = _sum_sizes([piece.sizes for piece in start], records)

@@ -242,13 +242,13 @@ class _ShapeParser:
         self._shape.slots.append(Slot(column, value.start, value.stop - value.start, kind))
 
     def _add_attribute(self, item: Field) -> None:
-        """Add an attribute to the shape; only the first value of each requested name gets slots.
+        """Add an attribute to the shape, with slots (positions of numbers) for a requested value.
 
-        Name and kind (None without a value) are recorded. An integer or boolean of a scalar gets
-        one slot, a list of three integers of a triple gets three. A first value of another kind or
-        length (`WRONG_LENGTH`) gets none; records with another value there have another shape.
-        Values that are not requested or repeated may differ. Raises `WireError` as
-        `_parse_attribute` does, and for a number that is not encoded as its kind requires.
+        Name and kind (None without a value) are recorded. The first value of a name in `scalars`
+        gets one slot if it is an integer or boolean; of a name in `triples` three slots, if it is a
+        list of three integers. Otherwise it gets none (`WRONG_LENGTH` for another length), and all
+        records of the shape have this value. Repeated and other values may differ. Raises
+        `WireError` as `_parse_attribute`, and for a number that is not encoded as its kind.
         """
         name, value = self._parse_attribute(item)
         shape = self._shape
@@ -359,9 +359,9 @@ def _decode_matching(
 ) -> Int64Array:
     """Decode those of the `left` records that have this shape; return the others in their order.
 
-    `left`, result: positions in `rows`. Record i has its bytes in row i of `window` and its values
-    in row `rows[i]` of `columns`. It has the shape if it equals `template` in the bits of `mask`.
-    If any has it, (shape, rows of those records in `columns`) is appended to `columns.groups`.
+    `left`, result: positions in `rows`. Record i, row i of `window`, has the shape if it equals
+    `template` in the bits of `mask`. Then its numbers and attribute kinds are written to row
+    `rows[i]` of `columns`. (shape, these rows), if there are any, is appended to `columns.groups`.
     """
     chosen = window if len(left) == len(window) else window[left]
     fixed = chosen.view(np.uint64) & shape.mask

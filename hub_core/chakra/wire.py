@@ -228,12 +228,13 @@ def varints_at(data: Bytes, at: Int64Array, stops: Int64Array) -> tuple[UInt64Ar
     """Decode one varint (protobuf's integer of 1 to 10 bytes) at every position of `at`.
 
     Returns (values, positions after them), parallel to `at` and empty if it is. `stops`: end of the
-    record of each position, within the data. Bits beyond 64 are dropped. Raises `WireError` (code
-    `malformed-record`) at the start of one number:
+    record of each position, within the data. Bits beyond 64 are dropped. `at` is not changed.
 
-    1. A number of which no byte of the first 10 before its stop is below 128, because its stop
-       comes first. Of several, it is the one that reaches its stop after the fewest bytes, then the
-       first in `at`.
+    A varint ends with its first byte below 128. Raises `WireError` (code `malformed-record`) at the
+    start of one number:
+
+    1. A number that reaches its stop before it has ended, within 10 bytes. Of several, it is the
+       one with the fewest bytes, then the first in `at`.
     2. Otherwise, the first number in `at` of more than 10 bytes.
     """
     values = np.zeros(len(at), np.uint64)

@@ -222,11 +222,11 @@ def progress(what: str) -> Iterator[None]:
 def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
     """Yield `show(fraction, detail)`, which shows progress and remaining time on stderr.
 
-    Nothing is shown unless stderr is a terminal, nor progress within 1 s of the start or last
-    line. A fraction of at most 0 means waiting and is shown at once. The line is `NAME, DETAIL`
-    (NAME is `what`) while waiting, and for a fraction not above the largest one before the last
-    wait. Otherwise it is `NAME P %, S s left, DETAIL` with S = (1 - fraction) / speed; the speed is
-    the growth per second since the last wait or the start. The line is erased at the end.
+    Nothing is shown unless stderr is a terminal, nor within 1 s of the start or of the last line. A
+    fraction of at most 0 means waiting and is shown at once. The line is `NAME, DETAIL` (NAME is
+    `what`) while waiting, and if the fraction has not grown since. Otherwise it is `NAME P %, S s
+    left, DETAIL`: S = (1 - fraction) / growth per second since the last wait or the start. The line
+    is erased at the end.
     """
     shown_at, shown_width = time.monotonic(), 0
     # Start of the work after the last wait, its fraction at that time, and its largest fraction so

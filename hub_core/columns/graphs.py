@@ -282,9 +282,11 @@ class NodePairs:
     def __init__(self, network: NetworkLinks) -> None:
         """Merge the links of equal plane, source and destination into pairs, sorted in this order.
 
-        The pairs have no column for the plane. The network must have fewer than 2^63 combinations
-        of plane, source and destination. A link from a node to itself is its own reverse pair. A
-        network without links gives no pairs. Cost: one sort, O(links log links).
+        A pair has the number of its links, the sum of their bandwidths, the smallest of their
+        latencies, and the index of the reverse pair on the same plane (-1 without one). It has no
+        column for the plane. A link from a node to itself is its own reverse pair. A network
+        without links gives no pairs. `num_nodes`^2 times the number of planes must be below 2^63.
+        Cost: O(links log links).
         """
         nodes = network.num_nodes
         square = nodes**2

@@ -272,9 +272,9 @@ class Collective:
     def postcondition(self) -> Contributions | None:
         """Return the required contents of OUTPUT, with rows by rank, then by unit of OUTPUT.
 
-        A standard collective, also an uneven one, has one row per required unit: rank, unit, and
-        source (see `_origin`). If it has a root for results (reduce, gather), only the root has
-        rows. A custom collective has the rows of its contract in their order; None if it has none.
+        A standard collective, also an uneven one, has one row per required unit: rank, unit, source
+        rank (`ALL_RANKS` for a reduction), unit of the source's INPUT. For reduce and gather, only
+        the root has rows. A custom collective has the rows of its contract; None if it has none.
         Raises `InputError` (`too-large`) for a standard collective with more than
         `MAX_CONTRACT_UNITS` (2^26) rows.
         """

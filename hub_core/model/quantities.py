@@ -273,15 +273,14 @@ def _split(
 def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
     """Return the quantities that a number with an unknown or missing unit may mean; [] if none.
 
-    Each result is `number` and a key of `units`. For bandwidths (`B/s` is in `units`), an ending
-    `/s` or `ps` of the unit is removed first. Then the first rule that applies gives the units, of
-    which those in `units` are returned in this order:
+    Each result is `number` and a key of `units`. For bandwidths, i.e. if `B/s` is in `units`, a
+    final `/s` or `ps` of the unit is ignored and all results end with `/s`. The first rule that
+    applies gives the units; those that are not in `units` are omitted:
 
-    1. The unit is a prefix k, K, M, G or T, also with `i`; for other quantities than bandwidths
-       also such a prefix with `b` or `B`, in any case. The units are bytes with the binary and with
-       the decimal prefix: `1M` gives `1MiB`, `1MB`. For bandwidths bits follow, and all are per
-       second: `1M` gives `1MiB/s`, `1MB/s`, `1Mb/s`.
-    2. Otherwise the units are those with the same letters in another case: bytes, bits, times.
+    1. The unit is a prefix k, K, M, G or T, possibly with `i`. Except for bandwidths, `b` or `B`
+       may follow, in any case. The units are bytes with the binary prefix, then with the decimal
+       one; for bandwidths also bits: `1M` gives `1MiB`, `1MB`, or `1MiB/s`, `1MB/s`, `1Mb/s`.
+    2. Otherwise the units with the same letters in another case: bytes, then bits, then times.
        `1mib` gives `1MiB`, `50gb/s` gives `50GB/s` and `50Gb/s`.
     """
     # In nccl-tests 1M is 1MiB, elsewhere 10^6: neither is assumed.

@@ -233,13 +233,13 @@ class _Links:
     def partition_ns(self, label: Int64Array, traffic: Traffic) -> Iterator[float]:
         """Yield lower bounds in ns for a partition of the nodes: of single blocks, then of all.
 
-        `label`: block of every node from 0; `NO_BLOCK` (negative) for a switch in no block. A
-        block sends its data over the links that leave it, and receives over those that enter it.
+        `label`: block of every node from 0; `NO_BLOCK` (negative) for a switch in no block. A block
+        sends over the links that leave it, and receives over those that enter it.
 
-        1. A bound for each of the slowest sending blocks, then of the slowest receiving ones.
-        2. One for all blocks together: for sending over all links between blocks, then for
-           receiving. Links that leave (receiving: enter) blocks without ranks do not count. With
-           multicasting switches (receiving: reducing ones), the needs of all blocks are added up.
+        1. Blocks of `slowest_blocks`: first for sending, then for receiving, one bound each.
+        2. All blocks: sending over all links between blocks, then receiving; links that leave
+           (enter) blocks without ranks are ignored. The data are those between blocks, or with a
+           switch that multicasts (for receiving: reduces) the sum of the needs of all blocks.
         """
         topology, count = self.topology, int(label.max()) + 1
         sets = traffic.sets_of(label[self.members], count)
@@ -376,9 +376,9 @@ class _Links:
         """Return the total distance from the senders to each rank, and the capacity of all links.
 
         The distances are float64[ranks] in units of `length` (float64[links]), infinite without a
-        path; all ranks send, or only the root. For a gather they are from each rank to the root.
-        With counts, each is the mean distance of the bytes that the rank receives. The capacity is
-        the sum of bandwidth (bytes per ns) times length; if it is 0, 1.0 is returned instead.
+        path. All ranks send, with a root only the root; if data go to the root, distances are from
+        each rank to it. With counts, each is the mean distance of the bytes that the rank receives.
+        The capacity is the sum of bandwidth (bytes per ns) times length, or 1.0 if this is 0.
         """
         topology = self.topology
         nodes = np.arange(topology.num_nodes)

@@ -151,17 +151,19 @@ def slowest_blocks(
 
 
 def _node_labels(topology: Topology) -> Iterator[Int64Array]:
-    """Yield divisions of the nodes into blocks: a label per node, int64, equal within a block.
+    """Yield divisions of the nodes into blocks: int64[nodes], equal labels within a block.
 
-    Nodes in no block have `NO_BLOCK`. Components ignore the direction of links.
-    1. If there are groups: these, the last one of an NPU; other NPUs singly, switches in
-       none.
-    2. For up to 12 of the distinct bandwidths, evenly chosen with the first and last,
-       ascending: the components of the links that are faster.
-    3. If there are switches: for each level but the highest, ascending from 0, the components
-       of the links between nodes of at most this level. The level is the number of links to
-       the nearest NPU, 0 without one.
-    4. If there are switches: each NPU with the switch of its first link to one, else singly.
+    Nodes in no block have `NO_BLOCK`. Components ignore the direction of links. In this order:
+
+    1. If the topology has groups: a block per group. An NPU of several groups is in the last one,
+       an NPU of none is a block. Switches are in no block.
+    2. For each distinct bandwidth, at most 12, evenly chosen with the lowest and the highest,
+       ascending: the components of all links that are faster.
+    3. If there are switches: for each level except the highest, from 0, the components of the links
+       between nodes of at most this level. The level of a node is the number of links to the
+       nearest NPU, 0 if it reaches none.
+    4. If there are switches: each NPU with the switch of its first link to one. Other nodes are
+       blocks of one.
     5. For each dimension: the coordinates of the NPUs.
     """
     if topology.groups:

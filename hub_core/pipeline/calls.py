@@ -222,10 +222,13 @@ def run_executor(
 ) -> ExecutionResult:
     """Call the executor `name` with read-only inputs; check that it returns one output per rank.
 
-    `options`: texts by name. Raises `UsageError` unless the request has one input per rank,
-    `InputError` for algorithms that cannot run, and `HubError` for an unknown executor or option.
-    Raises `PluginError` for another number of outputs, for another type of result, and for any
-    other exception of a plugin (not of an executor of the core).
+    `options`: texts by name; None means none. The executor comes from the registry of the
+    request, or from that of the current run if the request has none.
+
+    Raises `HubError` for an unknown executor or option, `UsageError` unless the request has one
+    input per rank, and `InputError` for an algorithm that the executor cannot run. Raises
+    `PluginError` for another number of outputs, for another type of result, and for any other
+    exception of a plugin. Other exceptions of an executor of the core pass through.
     """
     registry = request.hub or run_registry()
     executor = registry.find(Executor, name)

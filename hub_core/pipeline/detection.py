@@ -105,17 +105,20 @@ def scan_json_head(head: bytes) -> JsonHead | None:
 def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     """Return the reader of `kind` for an input, by its suffix and its signature.
 
-    Readers must have its layout (file, folder, ranks); those that execute it count only if
-    the user named one file with their suffix. Candidates have a signature in the first 4096
-    bytes, if possible also the suffix. In this order:
+    Only readers for the layout of the input (file, folder, ranks) are considered. A reader that
+    executes the input also needs its suffix on the one file that the user named. Matching are
+    readers whose signature occurs in the first 4096 bytes, if possible only those with the suffix.
+    The first case that applies:
 
-    1. One reader has the suffix: this one. But if its signature is absent and the only one
-       that matches belongs to a format without suffixes: that one.
-    2. One candidate is not for workloads: the first workload reader (with the suffix or a
-       candidate; if no reader has it, any) that `claims` the content, otherwise this
-       candidate.
-    3. The only candidate; without any, the only non-workload reader with the suffix (and, of
-       several, without a signature). Otherwise `InputError` or `PluginError` is raised.
+    1. Exactly one reader has the suffix: this one. Exception: its signature does not occur, and the
+       only reader whose signature does has a format without suffixes: that one.
+    2. Exactly one matching reader is not for workloads: it, unless a workload reader `claims` the
+       content; then the first of these. Workload readers are those with the suffix or matching;
+       all, if no reader has the suffix.
+    3. Exactly one reader matches: it. If none matches, the only reader with the suffix that is not
+       for workloads; of several, the only one without a signature.
+
+    Otherwise raises `InputError` or `PluginError`.
     """
     name = opened.source.parts[0].name
     able = [

@@ -43,16 +43,17 @@ def simulate_failures(
 ) -> list[FailureTime]:
     """Simulate an algorithm without each link of a network; return one result per pair of nodes.
 
-    Pairs are in link order. All links between two nodes fail together. The first rule
-    applies:
+    Pairs are in link order. All links between two nodes fail together. The first rule that applies:
 
-    1. No message used them: the result is `time_ns` (None if unknown), `is_used` is False.
-    2. NPUs are separated: no time; the reason names them.
-    3. A plane has no links left, or a message has no route, or one that newly passes through
-       an NPU: no time, `not possible: uses the link`.
-    4. Otherwise: the simulated time. It is None, with a reason, if a rank does not finish.
+    1. No message used the links: the result is `time_ns` (None if unknown), `is_used` is False.
+    2. The failure separates NPUs: no time; the reason names them.
+    3. No time, `not possible: uses the link`, if a plane has no links left, a message has no route,
+       or the new route of a message passes through an NPU but its route before did not.
+    4. Otherwise: the simulated time. It is None, with the reason `never ends`, if a rank does not
+       finish.
 
-    Raises `InputError` for messages without a route at first, `HubError` for other failures.
+    Raises `InputError` if a message has no route on the complete network, and the `HubError`s of
+    the simulation.
     """
     messages = MessageRoutes.of(algorithm, topology)
     times = []

@@ -137,25 +137,23 @@ def find_necessary_limit(collective: Collective, limits: RuntimeLimits, resource
 def find_sufficient_limits(error: LimitError, searches: Sequence[LimitedSearch]) -> LimitError:
     """Return the error of a failed synthesis, extended by limits of the runtime that suffice.
 
-    `searches`: at least one, all with equal targets. A trial of limits succeeds if any search
-    has a result that the runtime executes within them.
+    `searches`: at least one, all with equal targets. A trial with limits succeeds if any search has
+    a result that the runtime executes within them. The steps:
 
-    1. Remove the limit of the resource of `error`, and run a trial. After each failed trial,
-       also remove the limit that its last result exceeds.
-    2. After a success, set each removed limit to the number that the result uses. Run a trial
-       of these.
-    3. Reduce each number by bisection, one resource after another, until the next lower
-       number fails. A resource is dropped if its present limit suffices with the other
-       numbers.
+    1. The limit of the resource of `error` is removed for a trial. After a failed trial, the limit
+       that its last result exceeds is removed too, and a new trial runs.
+    2. After a success, each removed limit is set to the number that the result uses, and a trial
+       must confirm these numbers.
+    3. Each number is reduced by bisection, one resource after another, until the next lower number
+       fails. A resource is dropped if its present limit suffices.
 
-    The new `LimitError` has the message of `error`, then the numbers and the largest ones
-    that failed. Its cure gives the numbers for `--for`. Location and resource are those of
-    `error`. Another search may need less.
+    The new `LimitError` has the message of `error`, then the numbers and the largest ones that
+    failed. Its cure gives the numbers for `--for`. Location and resource are those of `error`.
+    Another search may need less.
 
-    `error` itself is returned if the request has no runtime or several, if no trial of step 1
-    succeeds, or if the trial of step 2 fails. A work limit or Ctrl-C in these steps has the
-    same result. In step 3 they stop the bisection, and the message gives the numbers that
-    were not tried.
+    `error` itself is returned if the request has no runtime or several, or if step 1 or 2 fails or
+    is interrupted by a work limit or Ctrl-C. In step 3 these only stop the bisection; the message
+    then gives the numbers that were not tried.
     """
     target = searches[0].request.target
     if target is None or target.replace_limits is None or target.limits is None:
@@ -196,11 +194,14 @@ class _Trials:
         """Return the resources of the first result that fits into the limits; None if none does.
 
         `limits`: new limits by resource, None for no limit. Searches and their results are tried in
-        order, and each result spends budget in proportion to its steps. `last_error` becomes the
-        `LimitError` of the last tried result that exceeds a limit, None if no result does; results
-        that are refused for another reason (`InputError`) are ignored. The progress callback of the
-        first search is called with the fraction of the work that was done before. Raises
-        `BudgetReached` if the budget is used up.
+        order. Each result spends budget in proportion to its steps.
+
+        `last_error` is reset to None. It then holds the `LimitError` of the last tried result that
+        exceeds a limit, also if a later result fits. A result that is refused with another
+        `InputError` is skipped.
+
+        At the start, the progress callback of the first search gets the spent fraction of the
+        budget's work, at most 1. Raises `BudgetReached` if the budget is used up.
         """
         target = self.replace_limits(limits)
         done = self.budget.done / max(self.budget.work or 0, 1)
@@ -279,13 +280,14 @@ def _describe(
     """Return a text on limits such as `80 thread blocks of a rank suffice (79 do not)`.
 
     `sufficient`: by resource, a limit that suffices. Several resources are joined by `and` and
-    `suffice together`. `failed`: a lower limit that does not suffice, for at least these resources.
-    The brackets have, for each resource in order:
+    `suffice together`. `failed`: by resource, a lower limit that does not suffice; all resources of
+    `sufficient` must be in it.
+
+    The brackets have these notes for each resource in order, joined by commas:
 
     1. `79 do not`, if `failed` is one less than the limit. Otherwise, for `failed` 70, `71 to 79
        were not tried`.
-    2. `N are necessary`, if the proven minimum N is above 1 (`find_necessary_limit` of `collective`
-       and `limits`).
+    2. `N are necessary`, if N of `find_necessary_limit` for `collective` and `limits` is above 1.
     """
     numbers, notes = [], []
     for name, number in sufficient.items():

@@ -64,16 +64,15 @@ def create_target(
 ) -> SynthesisTarget:
     """Return the target of a synthesis: limits of runtimes, and the function that fits.
 
-    `chosen`: at least one runtime. `sizes`: bytes that the algorithm must serve; times are
-    for the first. `variants`: lists forms of an algorithm. `is_quick`: resources may be of
-    another program than the written one (`Runtime.fits_quickly`).
+    `chosen`: at least one runtime. `sizes`: bytes that the algorithm must serve; times are for the
+    first. `variants`: lists forms of an algorithm. `is_quick`: resources may be of another program
+    than the written one (`Runtime.fits_quickly`).
 
     - Chunks suit all runtimes: the smallest `max_units`, and multiples of all `unit_bytes`.
-      `InputError` (`size-not-served`): a size is no such multiple.
-    - `max_chunks` (received messages of a rank) is the largest limit, None if a runtime has
-      none.
-    - `fit` uses the first runtime that executes the algorithm. `limits` and `replace_limits`
-      are None for several runtimes.
+      `InputError` (`size-not-served`) is raised if a size is no such multiple.
+    - `max_chunks` (received messages of a rank) is the largest limit, None if a runtime has none.
+    - `fit` uses the first runtime that executes the algorithm; if none does, it raises the
+      `InputError` of the first one. `limits` and `replace_limits` are None for several runtimes.
     """
     names = " and ".join(one.runtime.name for one in chosen)
     unit_bytes = lcm(*(one.runtime.limits.unit_bytes or 1 for one in chosen))
@@ -282,17 +281,16 @@ def fit_result(
 ) -> SynthesisResult:
     """Return a result that a runtime executes, with its resources and statistics.
 
-    `request` has a target. `search_again` gives up to 12 tries of at most half the units
-    each.
+    `request` must have a target. Candidates are `result`, then up to 12 results of `search_again`,
+    each with at most half the units of the previous one; a `HubError` of it ends them.
 
-    1. A try replaces the result while it has fewer steps and is at most 1 % slower than the
-       fastest.
-    2. It and later tries are fitted; refused ones are skipped. This stops after one within
-       the preferred limits or more than 5 % slower than the fastest fitted one.
-    3. The best by `choose_best` (time, steps, excess of the limits) is returned.
+    1. A candidate replaces the current best, initially `result`, if it has fewer steps and at most
+       1.01 times the lowest time so far. The first other candidate ends this.
+    2. From the best on, candidates are fitted in order; refused ones are skipped. This ends after
+       one within the preferred limits or more than 5 % slower than the fastest fitted.
+    3. The best fitted one by `choose_best` (time, steps, excess of the limits) is returned.
 
-    If none fits, the last error about a limit (`runtime-limit`) is raised, otherwise the
-    first.
+    If none fits, the last `runtime-limit` error is raised, or the first error without one.
     """
     target = request.target
     assert target is not None

@@ -281,19 +281,19 @@ def choose_timing(
 ) -> TimingSource:
     """Return the simulator and the machine for the options `--machine` and `--backend`.
 
-    `machine`: name or content of a profile, `none`, or None if the option is not given. The name of
-    the simulator S is that of `simulator_name`. Without a topology, or without a plugin that models
-    machines, the result is S without a machine. Otherwise:
+    `machine`: name or content of a profile, `none`, or None if the option is not given. S is the
+    simulator of `simulator_name`, M the first simulator that models machines. The first rule
+    applies:
 
-    - With a profile, it is S (which models machines) and this profile.
-    - Without one (None, `none`), it is the machine that the topology names, and its simulator, in
-      two cases: S models machines; or `machine` is None, `uses_known` is True, and S is the
-      default.
-    - In all other cases, and if the machine is not known, it is S without a machine.
+    1. No M, or no topology: S without a machine.
+    2. S is not M: S without a machine. The rule does not apply if `machine` is None, `uses_known`
+       is True and S is the default simulator.
+    3. M with the profile `machine`; for None or `none`, with the machine that the topology names.
+       If M knows no such machine: S without a machine.
 
     `tries_instances`: on a machine, the time of an algorithm is that of its fastest number of
-    copies. Raises `HubError` for an unknown profile, for one of another machine than the topology,
-    for a profile without a plugin that models machines, and if it contradicts `backend`.
+    copies. Raises the errors of `simulator_name` and M: an unknown profile, a profile of another
+    machine than the topology, no M for a profile, or a `backend` that excludes machines.
     """
     name = simulator_name(machine, backend, registry)
     machine_simulator = _find_simulator(registry)

@@ -66,15 +66,15 @@ class _Member(NamedTuple):
 def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
     """Open a file, folder, set of rank files or standard input (`-`); read only the first bytes.
 
-    A set is files `PREFIX.<rank><suffix>` or such as `rank0<suffix>`, with a suffix of a rank
-    format and, if it is shared, a matching first member. `path` is its prefix, a member, or a
-    folder with only this set. The first rule decides:
-    1. A folder with the identifying file of a folder format: all its files.
-    2. A set in such a folder or directly below: all its files, under the set's name. If this
-       fails, a warning is reported and rule 3 applies.
-    3. A set: one part per member, by rank, with the head of the first.
+    A set is all files such as `PREFIX.<rank><suffix>` or `rank0<suffix>` of a folder, with a suffix
+    of a rank format; if other formats share it, the first member must have a rank format's
+    signature. `path` is its prefix, a member, or a folder with one set. The first rule decides:
+    1. A folder with a file that has the signature of a folder format: all its files.
+    2. A set in such a folder or directly below: all files of the folder, under the set's name. If
+       this fails, a warning is given to `report`, and rule 3 applies.
+    3. A set: one part per member, by rank, with the first bytes of the first.
     4. Another folder: all its files, `InputError` without a folder format. Else: one file.
-    `InputError`: several sets, too large folders, missing, empty, unreadable or zero content.
+    `InputError`: several sets, over 65536 files, missing, empty, unreadable or zero content.
     """
     text = os.fspath(path)
     if text == STANDARD_STREAM:
@@ -185,10 +185,15 @@ def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
 def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
     """Find the set of rank files that a path names, ordered by rank; [] if it names none.
 
-    A set has all members of a folder (`_find_members`) with one prefix and one suffix; only
-    suffixes of formats of rank files count. An existing file names the set that contains it, or
-    none. Any other path names the set with its last part as prefix; without one, a folder names the
-    set in it. Raises `InputError` if that prefix or folder has several sets.
+    A set has all members of a folder (`_find_members`) with one prefix and one suffix. Only
+    suffixes of formats with the layout PREFIX are considered. The first case that applies:
+
+    1. `path` is a file: the set of its folder that contains it; [] if it is in none.
+    2. Sets in the folder of `path` have its last part as prefix: this set.
+    3. `path` is a folder: the set in it.
+    4. Otherwise: [].
+
+    Raises `InputError` if case 2 or 3 gives several sets.
     """
     sets = [format for format in formats if format.layout is Layout.PREFIX]
     suffixes = sorted({suffix for format in sets for suffix in format.suffixes})

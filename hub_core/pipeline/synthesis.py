@@ -143,20 +143,20 @@ def create_synthesis_request(
 ) -> SynthesisRequest:
     """Create a request with the simulator and the plugins of the run.
 
-    `topology`: a text such as `ring:4` and a file are read. `npus`: the NPU of each rank, default
-    NPU r for rank r; all other NPUs may relay. `wanted`: NPUs whose steps are needed, default all.
-    `backend`: the simulator that times candidates for the synthesizer; the request has no simulator
-    if it is not installed, or does not support the link model. `judge`: times an algorithm in ns
-    instead of `backend`; it returns None if it cannot. `registry`: default the plugins of the run.
-    `budget`: limits of the search, default none. `runtime`: the runtime that will execute the
-    algorithm, such as `executor`, or `executor?blocks=16` with limits that replace its own, or
-    several separated by commas (`find_runtimes`). `sizes`: further sizes in bytes that the same
-    algorithm must serve. `timing`: times the forms of the algorithm that the runtime executes,
-    default `backend`. `needs_time`: False if the caller does not use the time of the result.
-    `is_quick`: the caller does not use the resources of the result (`create_target`).
+    - `topology`: also a text such as `ring:4` or a file, which is read.
+    - `npus`: the NPU of each rank, default NPU r for rank r. All other NPUs may relay.
+    - `wanted`: NPUs whose steps are needed, default all.
+    - `judge`: times a candidate in ns; None if it cannot. By default the simulator `backend` does.
+      The request has no timer if `backend` is not installed or lacks the link model.
+    - `registry`: default the plugins of the run. `budget`: default no limits.
+    - `runtime`: the runtime to execute the algorithm, such as `executor` or `executor?blocks=16`,
+      or several separated by commas (`find_runtimes`). Only with a runtime are these three used:
+    - `sizes`: further sizes in bytes to serve. `timing`: times the forms of the algorithm, default
+      `backend`. `is_quick`: the resources of the result are not used (`create_target`).
+    - `needs_time`: False if the time of the result is not used.
 
-    Raises `HubError`, also for a runtime that cannot express the collective, and for a limit that
-    is below the proven minimum of every schedule (`check_necessary_limits`).
+    Raises `HubError`: invalid size, topology or runtime; a runtime without this kind of collective
+    (`collective-unsupported`); a limit below a proven minimum (`check_necessary_limits`).
     """
     registry = registry or run_registry()
     topology = as_topology(topology, registry)

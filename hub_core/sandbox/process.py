@@ -104,14 +104,14 @@ def run_program(
     limits: ProcessLimits,
     program: str | None = None,
 ) -> Report:
-    """Execute the Python program `source` and return the report of its process.
+    """Execute the Python program `source` in a process and return the report of this process.
 
-    `child`: `module:function` that the process calls; it calls `run_job` with a language.
-    `program`: number or name of the program, if the file defines several. With `limits.sandbox` it
-    can read only its own folder and the files of Python, if the kernel supports it; else it has the
-    user's rights. Raises `UsageError` if a program must be chosen, `ProgramAnswerError` if it only
-    prints an answer, and `InputError` if it reports an error or ends without a report
-    (`_explain_end`).
+    `child`: `module:function` that the process calls; it calls `run_job` with a language. `name`:
+    file name for errors. `arguments`: those of the program. `program`: its number or name, if the
+    file defines several. With `limits.sandbox` it can read only its own folder and Python, if the
+    kernel supports it; else it has the user's rights. Raises `UsageError` if a program must be
+    chosen, `ProgramAnswerError` if it only prints an answer, and `InputError` if it reports another
+    error or ends without a report (`_explain_end`).
     """
     job = {
         "name": name,
@@ -204,11 +204,11 @@ def _run_exchange(
 ) -> _ProcessEnd:
     """Send the job to the process, receive its output, and stop it at the time limit.
 
-    `clock_limit_s`: limit of elapsed time. At the limit, the process gets SIGXCPU and has 2 s to
-    report its position. In any case all its processes are then stopped (`_stop_process`), also
-    after an error, and output that is still in the pipe is received for at most 1 s. Returns the
-    output, the exit status (negative for a signal), `is_late` (the process did not end in time, or
-    its output was too long), and `is_too_long`.
+    After `clock_limit_s` seconds, the process gets SIGXCPU and has 2 s to report its position. If
+    its output is too long, it gets no signal. Then, also after an error, all its processes are
+    stopped (`_stop_process`), and pending output is received for at most 1 s. Returns the output,
+    the exit status (negative for a signal), `is_late` (the process did not end in time, or its
+    output was too long), and `is_too_long`.
     """
     exchange = _Exchange(process, job)
     try:
@@ -360,9 +360,9 @@ def _explain_end(
 ) -> InputError:
     """Create the error for a process that ended without a report, with the line if known.
 
-    The first cause decides: a too long report (`too-large`, no line); before the elapsed
-    time, a limit of all processes on memory, number or CPU time (`limit`); elapsed time,
-    SIGXCPU, or a printed traceback (`time-limit`); else `program-failed`.
+    The first case decides: `too-large` for a report that is too long, without a line; `limit` if
+    it ended at a limit of all processes (memory, number, CPU time) before the elapsed time was
+    up; `time-limit` after that, and for SIGXCPU or a printed traceback; else `program-failed`.
     """
     if end.is_too_long:
         message = f"the program reports more than {MAX_REPORT_BYTES >> 20} MiB"

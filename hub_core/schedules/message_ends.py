@@ -191,18 +191,18 @@ def check_causality(message_ends: MessageEnds, transfers: Transfers, holders: Ch
 def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
     """Return control edges (parents, children) that keep the order of messages on every link.
 
-    They are int64 rows of `message_ends`; children are sends. Messages with a window of 0 are not
-    ordered. The sends of a link form a queue in order of time. A send waits for its `previous`: the
-    last arrival of its chunk before it. A send k with window w gets an edge from send P, w
-    positions before k in the queue, if there is one. If w > 1 and k is not the first, it also gets
-    edges from these arrivals:
+    Both are int64 rows of `message_ends`; children are sends. The sends of a link form a queue in
+    order of time, without messages of window 0. The `previous` of a send is the arrival of its
+    data: the last arrival of its chunk at the sender. Send k of a queue with window w gets edges
+    from:
 
-    - the arrival that the send directly before k waits for
-    - the latest arrival that any send before k waits for
+    1. send P, w positions before k, if it exists
+    2. only if w > 1: the `previous` of the send directly before k, if it exists
+    3. only if w > 1: the latest `previous` of all sends before k, if it exists
 
-    The edge from an arrival A is omitted if k itself waits for A. It is also omitted if A finishes
-    before P starts (without P: before the first send of the queue starts). The edges of each rule
-    follow those of the previous rule, each sorted by link, then time; an edge can occur twice.
+    Edges 2 and 3 are omitted if the arrival is the `previous` of k itself, or finishes before P
+    starts (without P: before the first send of the queue starts). The edges are sorted by rule,
+    then link, then time; an edge can occur twice.
     """
     # A schedule has times; an algorithm has only dependencies. The order is preserved because a
     # SEND depends on the message `window` positions before it on its link.

@@ -58,16 +58,16 @@ def repair(
 ) -> Repair:
     """Reroute the messages that the failed links cut off; change no other message.
 
-    `fails`: bool[links]. Only messages whose route uses a failed link can change. If one has
-    no remaining route, or a plane no remaining link, all of these change. Otherwise one
-    changes if its shortest remaining route passes an NPU and its old route did not. Changed
-    messages of a connection (rank, peer, channel) take one path, the fastest for the largest.
-    NPUs inside it receive into new scratch units and send on. If `measure` returns a time
-    (ns), the load of all messages is tried, too; the faster result counts, else the first.
+    `fails`: bool[links]. Only messages whose route uses a failed link can change. All of these
+    change if one has no remaining route, or a plane no remaining link. Otherwise a message changes
+    if its shortest remaining route passes an NPU, but its old route passed none.
 
-    Without changes the algorithm itself is returned, else only its placement extension is
-    kept. Raises `UsageError` (`not-connected`) without a path, `InputError` for messages
-    without a partner or route on `topology`, and for an invalid placement.
+    The changed messages of a connection (rank, peer, channel) take one path, the fastest for the
+    largest message. NPUs inside it receive into new scratch units and send on. If `measure` gives a
+    time (ns), paths that also wait for the load of all messages are tried; the faster result is
+    returned, of equal ones the first. Only its placement extension is kept. Without changes,
+    `algorithm` itself is returned. Raises `UsageError` (`not-connected`) without a path,
+    `InputError` for messages without partner or route on `topology`, and for an invalid placement.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)
@@ -193,9 +193,10 @@ def _insert_relays(
 ) -> Algorithm:
     """Return the algorithm with the messages of `sends` and `receives` (rows) on the new `paths`.
 
-    All hops of a path use one channel (`_choose_channels`). Each rank inside a path gets a receive
-    into new SCRATCH units and a send that depends on it, in a new lane per path if it has lanes.
-    Every rank can run row by row, if it could before. Only the placement extension is kept.
+    All hops of a path use one channel (`_choose_channels`). Each rank inside a path gets, per
+    message, a receive into new SCRATCH units and a send that depends on it; if the rank has lanes,
+    in one new lane per path. A rank can run row by row if it could before. Of the extensions, only
+    the placement is kept. The given algorithm is not changed.
     """
     steps = algorithm.steps
     columns = {name: getattr(steps, name).tolist() for name in COLUMN_DTYPES}
@@ -368,11 +369,11 @@ class MessageRoutes:
         return np.unique(group_of_entry(self.routes.indptr)[used])
 
     def blocked(self, failed: Topology, pairs: Int64Array) -> Int64Array:
-        """Return the `pairs` that the network `failed` connects only through NPUs, in their order.
+        """Return, in order, the `pairs` that `failed` connects only through relay NPUs.
 
-        `pairs`: positions in `sources`. All of them if `failed` has fewer planes, or no route for
-        one. Otherwise those whose shortest route on `failed` passes an NPU between its ends, unless
-        their route on the complete network does too: there NPUs forward messages.
+        `pairs`: positions in `sources`. All of them are returned if `failed` has fewer planes than
+        the complete network, or has no route for at least one of them. Otherwise: those whose
+        shortest route on `failed` passes an NPU between its ends, and on the complete network none.
         """
         if failed.num_planes < self.topology.num_planes:
             # A plane without links is lost, and channels would use other planes.

@@ -79,10 +79,15 @@ def loads_quietly(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def offers_something(subject: CheckedPlugin) -> Iterator[str]:
-    """At least one hook returns an offer; every offer has a description and a name of its own.
+    """At least one hook returns an offer, and every offer has a description and a unique name.
 
-    The description of a reader or writer is that of its format. No other offer of the same kind, of
-    this or another plugin, has the same name. Yields one text per problem, in this order of rules.
+    Yields one text per problem, in this order:
+
+    1. The plugin has no offers.
+    2. An offer has no description, or only blanks. For a reader or writer, the description of its
+       format counts. Offers are checked in the order of the plugin.
+    3. Two offers of the same kind, of this or another plugin, have the same name. The text is that
+       of `registry.clashes` if it contains the name of this plugin.
     """
     if not subject.plugin.offers:
         yield "no hook returns an offer; are the functions marked with @hookimpl?"

@@ -170,8 +170,8 @@ def _exchange_blocks(draft: SampleDraft, num_ranks: int, distance: int, add: boo
 def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
     """Build an all-pairs all-reduce for both modes, one unit per rank.
 
-    Rank r sends INPUT unit u to rank u, into SCRATCH unit r. Rank u adds its own unit u and these
-    in OUTPUT, and sends the sum to all. In place, only the messages order sends before overwrites.
+    Rank r sends INPUT unit u to rank u, into SCRATCH unit r. Rank u adds these to its unit u in
+    OUTPUT, and sends the sum to all. In place, only messages order sends before overwrites.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     pairs = list(permutations(range(n), 2))
@@ -243,8 +243,8 @@ def uneven_all_gather(num_ranks: int) -> Algorithm:
 def staged_all_to_all(num_ranks: int) -> Algorithm:
     """Build an all-to-all for both modes, with one message and one unit per ordered pair of ranks.
 
-    Units arrive in SCRATCH (`num_ranks` units). In place, OUTPUT is INPUT: so each is copied
-    there after the INPUT unit at its position was sent. Own units are copied directly.
+    Received units go to SCRATCH (`num_ranks` units), then to OUTPUT. In place, a copy waits for the
+    send of the INPUT unit that it overwrites. A rank's unit for itself is copied directly.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     pairs = list(permutations(range(n), 2))

@@ -209,18 +209,18 @@ def _check_writer(writer: SelectionWriter) -> Iterator[str]:
 def _check_coverage(
     selected: SelectedCollective, served: Sequence[ServedCalls], *, has_losses: bool
 ) -> Iterator[str]:
-    """Yield a problem for each size and mode that several calls serve, or that no call serves.
+    """Yield a problem for each size and mode that two entries of `served`, or none, serve.
 
-    Checked sizes in bytes of a window: its selected sizes, its first size, and its last size
-    if it has one; each once. Checked modes: those that the collective has. The order is by
+    Checked are the modes of the collective, and in each of its size windows the selected sizes,
+    the first size, and the last size if the window has one (bytes, each once). The order is by
     window, then by ascending size, then in place before out of place.
 
-    An entry of `served` serves a size if it has this kind of collective and this mode, and
+    An entry serves a size if it has this kind of collective and this mode, and
     `min_bytes` <= size <= `max_bytes` (None: no upper limit). Its multiples of elements and
     bytes are ignored.
 
-    - Several entries serve it: always a problem.
-    - No entry serves it: a problem unless `has_losses`.
+    - Two or more entries serve the size: one problem, always.
+    - No entry serves the size: one problem, unless `has_losses`.
     """
     kind = selected.collective.kind
     modes = [mode for mode in ("in_place", "out_of_place") if getattr(selected.collective, mode)]

@@ -168,11 +168,11 @@ def _find_topology_problem(
 ) -> str | None:
     """Read a written topology back; describe the first problem, or return None.
 
-    The result must be a `WriteResult` with exactly one artifact, whose name is empty. If a reader
-    of the same format is installed, every part that differs after reading must be named by a
-    declared loss or a restated part. Then, every loss that names parts of the model must name one
-    that differs (`find_loss_problem`); a superfluous restated part is accepted. Exceptions of the
-    reader are passed on, and `AssertionError` is raised if it returns no topology.
+    The result must be a `WriteResult` with exactly one artifact, whose name is empty. Without a
+    reader of the same name nothing else is checked. Otherwise every part that differs after reading
+    must be named by a declared loss or in `restated`, and every loss that names parts must name one
+    that differs (`find_loss_problem`). Errors of the reader are raised, and `AssertionError` if it
+    returns no topology.
     """
     if not isinstance(result, WriteResult):
         return f"returned {type(result).__name__}, expected WriteResult"
@@ -240,10 +240,10 @@ def _find_simulation_problem(
 ) -> str | None:
     """Return the first problem of a simulation, or None.
 
-    There must be one finish time per rank, an `int` of at least 0 in ns, or None. Finish times and
-    link loads must be equal in `repetition`, the result of a second run. There must be as many
-    step times as steps, and no step may end before it starts. Starts or ends that are None, and
-    steps that never end (-1), are not checked.
+    `rank_finish_ns` must have one entry per rank: an `int` (no bool, no numpy integer) of at least
+    0 in ns, or None. Finish times and link loads must be equal in `repetition`, the result of a
+    second run. Starts and ends of steps that are not None must have one entry per step. If both are
+    given, no step may end before it starts, except steps that never end (-1).
     """
     finish_ns = result.rank_finish_ns
     if len(finish_ns) != algorithm.num_ranks:

@@ -192,16 +192,16 @@ def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, file
     """Raise `InputError` for a file that does not belong to the same set as the file of rank 0.
 
     `rank`: rank of the file name. `files`: number of files. The error names the file of
-    `profile_of_rank`. The first condition that is not met gives the error and its code:
+    `profile_of_rank`. Conditions are checked in this order; the first violation is raised with its
+    code:
 
     1. `profile` is the one that this version reads: `unknown-profile`
     2. known attributes have the kinds of the profile: `attribute-kind`
-    3. `num_ranks` is `files`: `rank-files`
+    3. `num_ranks` is at least 1 (`invalid-metadata`) and equals `files` (`rank-files`)
     4. every attribute in `SHARED_NAMES` equals that of rank 0, or both are absent: `rank-files`
-    5. the attribute `rank` is `rank`: `rank-files`
+    5. `rank` is at least 0 (`invalid-metadata`) and equals the argument `rank`: `rank-files`
 
-    Without `profile`, `num_ranks` or `rank` the code is `missing-metadata`. It is
-    `invalid-metadata` if `num_ranks` is below 1 or `rank` is below 0.
+    If `profile`, `num_ranks` or `rank` is absent, the check of it raises `missing-metadata`.
     """
     # The version is checked first, because other profiles have unknown attributes.
     if (profile := profile_of_rank.string("profile")) != PROFILE:

@@ -234,16 +234,15 @@ class _Ways:
         return find_heads(self._advance(everything, np.zeros_like(everything))[0])
 
     def follow(self, access: Int64Array) -> Int64Array:
-        """Return the access at the end of the data path of each given access, as int64.
+        """Return the access at the end of the data path of each given access, as a new int64 array.
 
-        `access`: indices of accesses. A path starts at the first unit of the access's atom, and
-        ends at an access that leads to itself; the result is the given access if that leads to
-        itself. This unit is followed exactly, although it may be another than the first unit of
-        later atoms.
+        `access`: indices of accesses. A path follows one unit of data: the first unit of the atom
+        of the given access, also where it is not the first unit of a later atom. `_advance` gives
+        the next access. A path ends at an access whose next access is itself.
 
-        All paths advance together, one hop per round. Each round adds the number of paths that have
-        not ended to a common count. If the count exceeds `_MAX_FOLLOWED` (2^29) before a round,
-        these paths get -1. The arguments are not changed.
+        All paths advance together, one access per round. The lengths of all paths together are
+        limited: if the accesses visited so far exceed `_MAX_FOLLOWED` (2^29) before a round, the
+        paths that have not ended get -1. The given array is not changed.
         """
         ends, going, shift = access.copy(), np.arange(len(access)), np.zeros_like(access)
         hops = 0

@@ -50,11 +50,15 @@ def check_contents(
 ) -> ContentsComparison:
     """Run `program` on symbolic contents, add findings, and return the method of comparison.
 
-    Findings: first `undefined-read` (first undefined unit of at most 8 steps). Then, unless
-    `expected` is None, `output-too-small` (at most 8 rows outside OUTPUT) and `wrong-output`
-    by address. Of these, min(8, 2^26 // cells) are explained (at least 1).
+    Findings, in this order; the last two only if `expected` is not None:
+
+    1. `undefined-read`: the first undefined unit that a step reads, for at most 8 steps
+    2. `output-too-small`: at most 8 rows of `expected` outside OUTPUT
+    3. `wrong-output`: units of OUTPUT with wrong contents, by address. The first min(8, 2^26 //
+       cells), at least 1, are explained; the others are only counted.
 
     The result (method, probability of a missed error) is:
+
     - `expected` is None: "none" and 0 (`NOT_COMPARED`).
     - (contributions + 1) x cells up to 2^24 and x unit operations up to 2^28: "exact" and 0.
     - Otherwise: "fingerprint" and 2^-64 x number of expected contributions.

@@ -287,11 +287,14 @@ def _propagate(
     """Propagate marks from marked nodes along the edges; return (block, number of its first node).
 
     `edges`: parents of every node as (indptr, indices). `columns`: (first, number) of the columns
-    of `marks` to compute. `targets`: nodes (starts, ends), at least one of each. Row r of the block
-    is node `first node + r`; rows begin with the level of the first start and end with the level of
-    the last end. An additional last row has no marks. Column c of the block is column `columns[0] +
-    c`; trailing columns that no node has are omitted. A row has the node's own mark, joined with
-    the marks of all nodes of these levels from which a path leads to the node.
+    of `marks` to compute. `targets`: nodes (starts, ends), at least one of each.
+
+    - Rows: row r of the block is node `first node + r`. All nodes from the level of the lowest
+      start to the level of the highest end have a row. An additional last row has no marks.
+    - Columns: column c is column `columns[0] + c` of `marks`. Columns behind the highest column of
+      any node are omitted.
+    - Marks: a row has the mark of its node, joined (`marks.join`) with the marks of all nodes with
+      a row from which a path leads to the node.
     """
     # Columns of this block count from 0; all others fall outside 0..width-1.
     column = marks.column - columns[0]

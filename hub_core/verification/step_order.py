@@ -244,13 +244,14 @@ def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Finding
 def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[int]:
     """Return one cycle among the nodes without a position; it starts with its lowest node.
 
-    `parents`, `children`: edges. Each node is followed by one that waits for it, the last one
-    by the first; no node is repeated. A node that waits for itself gives [node]. Nodes outside
-    of the cycle are not included, also if they wait for it.
+    `parents`, `children`: edges, of which only those between nodes without a position count. Each
+    node of the result is followed by one that waits for it, the last one by the first; no node is
+    repeated. A node that waits for itself gives [node]. Nodes that wait for the cycle are not in
+    it.
 
-    The cycle is found from the lowest node without a position: the next node is always the
-    parent on the first edge of the node from a node without a position, until a node recurs. At
-    least one node must have no position; else `IndexError` is raised.
+    The search begins at the lowest node without a position. It goes from a node to its parent on
+    the first edge that ends at the node, until a node recurs. At least one node must have no
+    position; else `IndexError` is raised.
     """
     is_stuck = order.position < 0
     inside = is_stuck[parents] & is_stuck[children]

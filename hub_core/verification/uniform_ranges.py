@@ -116,17 +116,18 @@ def _compare_contents(
 ) -> RangeCheck:
     """Run the steps on one value per range of units (atom), and compare OUTPUT with the result.
 
-    If the collective reduces, each rank contributes one random number, the same for all of its
-    input units. Otherwise all input units of all ranks have the same value. Ranks without a defined
-    input contribute no values. The expected value is the sum of all contributions, or without a
-    reduction the one value. All OUTPUT is compared; for collectives to a root, only that of the
-    root (0 if None).
+    Initial values: if the collective reduces, each rank has one random number for all its input
+    units; otherwise all input units of all ranks have one common number. Ranks without a defined
+    input have none. Each unit of OUTPUT must end with the sum of the numbers of all ranks, or
+    without a reduction with the common number. In a collective to a root, only the root's OUTPUT is
+    compared (rank 0 if the root is None).
 
-    The result has a comparison if all values agree. Its method is "exact" with probability 0.0
-    without a reduction, otherwise "fingerprint" with an upper limit of the probability of a wrong
-    acceptance. Otherwise the result has an `address`. If a step reads a region without a value or
-    with several ones, it is that of `_run_steps`. Else it is the first atom of OUTPUT with a wrong
-    or no value.
+    If all values agree, the result has a comparison: `exact` with probability 0.0 without a
+    reduction, otherwise `fingerprint` with an upper limit of the probability of a wrong acceptance.
+    If not, the comparison is None, and `address` is set:
+
+    - that of `_run_steps`, if a step reads a region without a value or with several values
+    - otherwise the first address of the first atom of OUTPUT with a wrong or no value
     """
     traits = collective.kind.traits
     ranks = np.arange(collective.num_ranks)

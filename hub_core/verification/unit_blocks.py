@@ -136,16 +136,16 @@ def find_positions(algorithm: Algorithm) -> Int64Array:
 def _select_units(
     collective: Collective, first: int, stop: int, unit: int
 ) -> tuple[Collective, Int64Array]:
-    """Return the collective on some units of the full buffer, and where they start.
+    """Return the collective restricted to some units of the full buffer, and where they start.
 
-    The units are `first` to `stop` - 1, in units of the given collective. The result counts in
-    blocks of `unit` units, which must divide the limits. An all-gather or reduce-scatter
-    becomes the uneven kind; the part of a rank is then the intersection of its part with the
-    units, perhaps empty.
+    The selected units are `first` to `stop` - 1, in units of the given collective. The returned
+    collective counts in blocks of `unit` units. `unit` must divide the borders of all parts and of
+    the selection. A kind in `_UNEVEN_KINDS` (all-gather, reduce-scatter) becomes its uneven kind:
+    the part of a rank is the intersection of its old part with the selection, perhaps empty.
 
-    The starts are int64[ranks, 3], the first of these units in each buffer, counted in the full
-    buffer in units of the given collective. They are `first`. In the buffer that is only the
-    part of a rank, they are the larger one of `first` and the first unit of this part.
+    The starts are int64[ranks, 3], in units of the given collective, counted in the full buffer:
+    the first selected unit in each buffer. This is `first`. In a buffer that has only the part of a
+    rank, it is the larger one of `first` and the first unit of this part.
     """
     starts = np.full((collective.num_ranks, 3), first)
     count = (stop - first) // unit

@@ -69,12 +69,14 @@ def _describe_unserved(
 ) -> str:
     """Describe that the output's runtime does not serve the size of the algorithm; "" if it does.
 
-    The size is `collective_bytes` of the algorithm. The runtime is the first one of the writer
-    that executes this kind of collective and contradicts no option in `options`
-    (`name_runtime`). It serves multiples of its smallest part times the units of the algorithm.
-    The text has the nearest sizes that it serves. It ends with `; ` and the runtime's handling
-    of calls of other sizes (`remainder`), if that is declared. Returns "" also for a workload,
-    an algorithm without a size, and a writer without such a runtime.
+    The runtime is the first one of the writer that executes this kind of collective and contradicts
+    no option in `options` (`name_runtime`). Let n be the runtime's `unit_bytes` times the units of
+    the algorithm, after these are enlarged as far as possible. The runtime serves
+    `collective_bytes` if it is a multiple of n, or if n is 0.
+
+    The text has the nearest sizes that are served. If the runtime declares its handling of other
+    sizes (`remainder`), `; ` and this text follow. Returns "" also for a workload, for an algorithm
+    without a size, and if the writer has no such runtime.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.model import Algorithm

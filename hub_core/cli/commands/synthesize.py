@@ -268,12 +268,12 @@ def _run_synthesizer(
 ) -> SynthesizedAlgorithm:
     """Run the synthesizer on the topology of the request; measure elapsed and CPU seconds.
 
-    Without `relays` the network is reduced to the chosen NPUs. If a machine is known
-    (`--machine`, or for the portfolio also that of the network), candidates are compared by
-    simulated times on it. A complete result without a fit to a runtime is then simulated.
-    Its algorithm becomes the fastest variant, and its time the simulated one unless that is
-    None or 0. Bounds consider measured switches. Both measured times include search and
-    simulation. Raises `HubError` if topology, options or search fail.
+    Without `relays` the network has only the chosen NPUs. If `choose_timing` gives a machine (with
+    the portfolio also without `--machine`), candidates are compared by simulated times on it. A
+    result that is complete and has no `fit` is then simulated: its algorithm becomes the fastest
+    variant, its time the simulated one unless that is None or 0. Bounds use the measured switches
+    of the machine. Both times include search and simulation. Raises `HubError` if any of this
+    fails.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy

@@ -149,26 +149,23 @@ def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
 def direct(task: NativeTask) -> NativePlan:
     """Return ASTRA-sim's direct algorithm: every rank sends to all other ranks.
 
-    The full buffer has n units, one per rank. Rank r sends to r + 1, then r + 2, ... (mod
-    n). Up to `task.width` messages per rank (0: no limit) start together after the first
-    delay. The message to r + d with a larger d starts when the one from r - (d -
-    `task.width`) has been received and the delay after this receive is over.
+    The full buffer has n units, one per rank. Rank r sends to r + 1, then r + 2, ... (mod n). At
+    most w = `task.width` messages of a rank are under way (0: no limit). The first w start after an
+    initial delay. The message to r + d with d > w starts when the one from r - (d - w) has been
+    received and the delay after this receive is over. With one rank there are only copies.
 
-    - All-gather: the own part is copied from INPUT to unit r of OUTPUT, then the first
-      delay starts.
-    - All-to-all: part d of INPUT is sent to rank d and stored at the sender's number. The
-      own part is copied, too. The plan is not valid in place.
-    - Reduce-scatter: parts are collected in SCRATCH. After all delays the own part is
-      copied from INPUT to unit 0 of OUTPUT, then the parts of r - 1, r - 2, ... are added
-      in no time.
-    - All-reduce: the sum is at unit r of OUTPUT; then an all-gather in OUTPUT starts at
-      once.
-    - Any other kind is treated like an all-reduce.
+    - All-gather: each rank copies its part from INPUT to unit r of OUTPUT before the initial delay,
+      then sends this unit.
+    - All-to-all: part d of INPUT is sent to rank d, which stores it at unit r of OUTPUT. Each rank
+      copies part r of its INPUT. The plan is not valid in place.
+    - Reduce-scatter: received parts are stored in SCRATCH. After all delays, part r is copied from
+      INPUT to unit 0 of OUTPUT, then the parts of r - 1, r - 2, ... are added in no time.
+    - All-reduce, and any other kind: as reduce-scatter, with the sum at unit r of OUTPUT. An
+      all-gather of these sums in OUTPUT follows without an initial delay.
 
-    The first delay is `task.delay_ns`, and the delays after receives are too. Exceptions:
-    those of a reduction phase are longer by the time to reduce `task.size` // n bytes, and
-    with `task.is_small` those of the all-gather phase, too. With one rank there are only
-    copies.
+    Delays are `task.delay_ns`. The delay after a receive of a reduction is longer by the time to
+    reduce `task.size` // n bytes. With `task.is_small`, this also holds for the all-gather that
+    follows it.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)

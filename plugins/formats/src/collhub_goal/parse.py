@@ -133,8 +133,12 @@ def _remove_comments(content: bytes, file: str) -> bytes:
 def _parse_head(text: bytes, file: str) -> tuple[int, int]:
     """Parse the first line that is not blank, `num_ranks N`; return (N, offset of the next line).
 
-    Raises `InputError`, always with line 1: `goal-syntax` if that line is something else, is not
-    ended by a line end, or N has more than nine digits; `goal-ranks` if N is not in 1..`MAX_RANKS`.
+    Spaces may surround the words; comments are not accepted. Raises `InputError`, always with line
+    1:
+
+    - `goal-syntax`: the text does not begin with this line, the line has no line end, or N has more
+      than nine digits
+    - `goal-ranks`: N is not in 1..`MAX_RANKS`
     """
     head = HEAD.match(text)
     if head is None:
@@ -369,11 +373,14 @@ def _build_columns(
 
     - `rank`: `rank` in every entry
     - `operation`: SEND with a text in `send`, RECV with one in `recv`, otherwise CALC
-    - `amount`: bytes of a message, ns of a calc
-    - `peer`: the number in `to` for a send, in `from` for a receive, -1 for a calc
+    - `amount`: sum of `calc` (ns), `send` and `recv` (bytes), of which an operation has one; 0 for
+      omitted ones
+    - `peer`: the number in `to` for a send, in `from` for a receive, -1 if omitted and for a calc
     - `tag`: 0 if omitted
     - `cpu`, `nic`: -1 if omitted
-    - `line`: `lines`
+    - `line`: `lines` itself
+
+    Raises `ValueError` for a text that is no integer, and `OverflowError` for one outside of int64.
     """
     kinds = [_is_text(parts["send"]), _is_text(parts["recv"])]
     operations = [GoalOperation.SEND, GoalOperation.RECV]

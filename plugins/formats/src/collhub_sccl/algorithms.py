@@ -241,14 +241,16 @@ class _StepReader:
     def _recognize_collective(self) -> tuple[CollectiveKind, int | None, int]:
         """Find the collective whose chunks are those of the document: (kind, root, parts).
 
-        The kinds of `STANDARD_KINDS` are tried in their order, each first undivided and then with
-        the declared divisions. The first kind matches that has equally many chunks in total, all
-        of which the document has. The order of the chunks does not matter.
-        - Root: None for a kind without one. Otherwise the lowest rank that has the first chunk of
-          the file at the beginning (kinds from a root) or at the end (kinds to a root), or 0 if
-          there is no such rank.
-        - Parts of each address: 1 or the declared divisions, as matched. An undivided match gives
-          the declared divisions if a send has an address that the kind does not have.
+        The kinds of `STANDARD_KINDS` are tried in their order. Each is tried with undivided
+        addresses (1 part) and then with the declared divisions. The first kind matches that has
+        equally many chunks in total, all of which the document has. The order of the chunks does
+        not matter.
+
+        - root: None for a kind without root. Otherwise the lowest rank that has the first chunk of
+          the file at the beginning (kinds from a root) or at the end (kinds to a root); 0 if there
+          is no such rank.
+        - parts: parts of each address, as matched. If the match is undivided, but some send has an
+          address above those of the kind, the declared divisions are returned instead.
 
         Raises `InputError` (`sccl-algorithm`) if no kind matches, also without chunks.
         """
@@ -281,13 +283,15 @@ class _StepReader:
     def _build_transfers(self) -> Transfers:
         """Return one transfer per send of the document, in the order of the file.
 
-        The chunk of a send is the share of its address (`find_share`) times the parts of an
-        address, plus its part. All addresses must exist in the collective (`build_algorithm`
-        checks it). Start and finish are numbers, no times: the distinct pairs (step, time) are
-        numbered from 0 in ascending order. A transfer starts at the number of its pair and
-        finishes at the next number. Link s * ranks + d is that from rank s to rank d. The
-        window of each transfer is 0, so that it waits only for its data. If the file declares
-        which sends reduce, transfers follow it; otherwise all reduce if the collective does.
+        An address a of the file is part a mod p of the undivided address a // p, where p is the
+        number of parts per address. Its chunk is `find_share` of a // p, times p, plus a mod p. All
+        addresses must exist in the collective (`build_algorithm` checks it).
+
+        Start and finish are numbers, no times: the distinct pairs (step, time) are numbered from 0
+        in ascending order. A transfer starts at the number of its pair and finishes at the next
+        number. Link s * ranks + d is that from rank s to rank d. The window of each transfer is 0,
+        so that it waits only for its data. If the file declares which sends reduce, transfers
+        follow it; otherwise all reduce if the collective does.
 
         Raises `InputError` (`sccl-algorithm`) if, with the same start, a rank sends an address
         and receives a reduction into this address: in SCCL simultaneous sends read old data.

@@ -400,13 +400,15 @@ def _round_number(value: float) -> float:
 def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[str, JsonValue]:
     """Build the JSON object of a sketch, which guides the search of TACCL's solver.
 
-    The members are:
+    The members, in this order:
 
     - `nnodes`: the number of nodes
-    - `intranode_sketch`: in a node with a switch (`is_switched`), all GPUs share one switch with
-      the strategy `hyperedges`; any other node has the strategy `none`
-    - `internode_sketch`, only with several nodes: the receivers of every GPU in other nodes
-    - `symmetry_offsets`: declares the nodes symmetric; an empty list for one node
+    - `intranode_sketch`: if the node has a switch (`is_switched`), the strategy `switch`: one
+      switch of all GPUs, with the strategy `hyperedges`. Otherwise the strategy `none`.
+    - `internode_sketch`, only with several nodes: the strategy `relay`, and the receivers in other
+      nodes by GPU number as text
+    - `symmetry_offsets`: [[GPUs of a node, all GPUs]], which declares the nodes symmetric; [] for
+      one node
     - `hyperparameters`: `chunks` as `input_chunkup`
     """
     gpus = machine.gpus_per_node

@@ -199,9 +199,8 @@ def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnecti
 
     A connection is an ordered pair of NPUs in different nodes whose route passes no other NPU.
     `gpus`: NPUs per node; there must be at least two nodes. `receivers` maps each sending GPU of a
-    node to its receivers in any other node; both are numbers within the node. If every GPU is
-    connected to the one with its own number, only that one is its receiver (`_find_receivers`). The
-    bandwidth in bytes/s and the latency in s are those of a connection.
+    node to its receivers in any other node (`_find_receivers`). Both are numbers within the node.
+    The bandwidth in bytes/s and the latency in s are those of the first connection.
 
     Raises `UsageError` for the first violated condition:
 

@@ -405,9 +405,9 @@ class _DumpParser:
         operation `all_reduce`. Without a colon the backend is "", and without the key both are "".
 
         - If the operation is `send` or `recv`, a blank, a number, `->` or `<-`, and a number, each
-          number of 1 to 8 digits, it becomes `send` or `recv`. `send 1->2` has source 1 and
-          destination 2, `recv 3<-0` source 0 and destination 3: ranks in the group. The direction
-          of the arrow has no effect.
+          number of 1 to 8 digits, it becomes `send` or `recv`. The numbers are ranks in the group.
+          The first one is the source of a `send` and the destination of a `recv`, whatever the
+          direction of the arrow: `send 1->2` has source 1, and `recv 3<-0` has source 0.
         - Any other operation remains as it is; source and destination are -1.
 
         The call is not added to the table of calls. Its shapes and dtypes lower

@@ -109,17 +109,21 @@ class _Walker:
         self.checked_keys: list[object] = []
 
     def walk(self) -> object:  # noqa: C901
-        """Execute the opcodes of the pickle until STOP, and return the only value that remains.
+        """Execute the opcodes of the pickle until STOP, and return the only value on the stack.
 
         Only plain values and containers are created; no code of the pickle is called. Bytes after
-        STOP are ignored.
+        STOP are ignored. Raises `InputError`, located at the opcode, with the code
+        `forbidden-opcode` for an opcode that is not permitted, otherwise `invalid-pickle`:
 
-        Raises `InputError` at the opcode, `forbidden-opcode` for one that is not permitted, and
-        otherwise `invalid-pickle`:
-
-        - an opcode is invalid or incomplete, or the stack has too few values for it
-        - no STOP in the file or in 3,000,000 opcodes, or not exactly one value at it
-        - more than 2^19 lists and dicts, or containers of other kinds, or over 64 nested levels
+        - An opcode is incomplete, has too few values on the stack, or lacks its MARK.
+        - There is no STOP within the file or 3,000,000 opcodes, or not exactly one value at STOP.
+        - A memo number is assigned twice, or is used without a value. A container is changed after
+          it was fetched from the memo.
+        - A container has the wrong type for the opcode. A key of a dict is repeated or is a
+          container, or an element of a set is a container.
+        - The protocol is above 5, an integer or a text is too long, or a text is not UTF-8.
+        - There are more than 2^19 lists and dicts, or more than 2^19 other containers, or more than
+          64 nested levels.
         """
         content, memo, unfetched, position = self.content, self.memo, self.unfetched, 0
         fetched, depth_of, stack = self.fetched, self.depth_of, self.stack

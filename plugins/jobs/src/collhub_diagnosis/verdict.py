@@ -265,14 +265,15 @@ class _Diagnosis:
     def find_order_deadlocks(self) -> list[Finding]:
         """Return a finding `order` for each cycle of ranks that wait for each other.
 
-        Cycles are those of `order_cycles` of the graph, in its order: sets of ranks of which no
-        rank certainly waits for a rank outside. A cycle is left out if one of its waits is in an
-        operation with a mismatch (`mismatched_rows`).
+        A cycle is a set of at least two ranks, each of which waits, directly or over others, for
+        all others, and certainly for no rank outside. Cycles are those of `order_cycles` of the
+        graph, in its order. A cycle is left out if one of its waits is in an operation with a
+        mismatch (`mismatched_rows`).
 
         Culprits are the ranks that do not wait in the same collectives as the majority of the
         cycle. Without a majority all ranks of the cycle are culprits (`find_deviating_ranks`). The
-        operation of the finding is the oldest one in which the lowest culprit waits for a rank of
-        the cycle. The text follows one closed chain of waits (a rank that waits for several others
+        operation of the finding is that of the first wait of a culprit, in the order of the graph's
+        waits. The text follows one closed chain of waits (a rank that waits for several others
         counts once). It lists at most `MAX_STEPS` (8) of them and the number of the others. Without
         cycles the list is empty.
         """
@@ -489,17 +490,17 @@ class _Diagnosis:
     def find_skews(self) -> list[Finding]:
         """Return findings on operations that a rank has not completed although other ranks have.
 
-        A collective counts if another rank completed it and no rank must still issue it; messages
+        A collective counts if another rank completed it and every rank has issued it. Messages
         count if all ranks at their other ends completed them. The operation is `stuck` if it is
-        overdue, otherwise `skewed`. Overdue: it timed out, is older than its timeout, or was
-        completed by another rank more than 60 s before the latest time in the dumps.
+        overdue, otherwise `skewed`. Overdue: it timed out, is older than its timeout, or another
+        rank completed it more than 60 s before the latest time in the dumps.
 
-        Ranks ascend. Each rank gives at most two findings, in this order:
+        Each rank gives at most two findings, in this order; ranks ascend:
 
-        1. for its first skewed operation, without culprits: `undecided` if it is a message and
-           entries of messages between its ranks may be lost (`has_lost_partners`), otherwise `skew`
-        2. for its first stuck operation: `device` with the rank as the culprit. Ranks in `sources`
-           of the graph give none, because `find_late_ranks` reports their stuck operations.
+        1. for its first skewed operation, without culprits: `undecided` if it is a message and ring
+           buffers may have lost messages between its ranks (`has_lost_partners`), else `skew`
+        2. for its first stuck operation: `device`, with the rank as the culprit. Ranks in
+           `graph.sources` give none, because `find_late_ranks` reports their stuck operations.
         """
         findings = []
         for rank, front in self.graph.fronts.items():
@@ -520,17 +521,19 @@ class _Diagnosis:
         return findings
 
     def find_open_questions(self, causes: Sequence[Finding]) -> list[Finding]:
-        """Return findings `undecided` on waits that the dumps cannot explain; without culprits.
+        """Return findings `undecided` on waits that the dumps cannot explain, without culprits.
 
-        Such a wait is for a rank without a dump or with lost entries. The waiting rank must not
-        be explained by `causes` (`list_explained_ranks`). All waits for one rank count for the
-        operation of `find_awaiting_row`. There is one finding per operation, by row. It names the
-        awaited ranks without a dump and those with lost entries.
+        These are the waits for a rank without a dump or with lost entries, unless `causes` explain
+        the waiting rank (`list_explained_ranks`). The operation of a wait is that of
+        `find_awaiting_row` for the awaited rank. There is one finding per operation, by ascending
+        row. Its text lists the awaited ranks without a dump, then those with lost entries.
 
-        If there are neither such findings nor `causes`, the result is the first that applies:
-        - no dump at all: one finding, that NCCL's counts do not show where ranks wait
-        - members of recorded groups without a dump: one finding that names them
-        - otherwise no finding
+        If there are neither such findings nor `causes`, the first rule that applies gives the
+        result:
+
+        - There are no dumps: one finding, that NCCL's counts do not show where ranks wait.
+        - Members of recorded groups have no dump: one finding that names them.
+        - Otherwise: [].
         """
         findings = []
         explained = self.list_explained_ranks(causes)

@@ -220,17 +220,20 @@ def _run(
     stride: int,
     units: int,
 ) -> tuple[Buffer, int]:
-    """Add the steps of a phase on all ranks; return (buffer, first unit) of its output.
+    """Add the steps of one phase for all ranks to `steps`; return (SCRATCH, first output unit).
 
-    `location`: buffer and first unit of the input, of `units` units. Rank r executes the
-    steps of the NPU at position r // `stride` modulo their number in `phase.npus`. Steps of
-    other NPUs, and dependencies on them, are left out.
+    `location`: buffer and first unit of the phase's input, which has `units` units. The output
+    is new SCRATCH of G units, where n is the number of NPUs in `phase.npus`: G is `units` * n
+    for an all-gather, `units` // n for a reduce-scatter, otherwise `units`. The scratch of the
+    algorithm also becomes new SCRATCH.
 
-    The output is new SCRATCH of `units` units: times the group for an all-gather, divided by
-    it for a reduce-scatter. The algorithm's scratch is replaced by new SCRATCH, too. Counts
-    and offsets are multiplied by the full units of the phase over the algorithm's units,
-    rounded down. The steps run after all previous steps of their rank; a barrier follows.
-    Channel c becomes c * 64 + `phase_index`, so that phases do not match.
+    - Rank r executes the steps of the NPU at position (r // `stride`) % n of `phase.npus`. Steps
+      of NPUs outside `phase.npus` are omitted, with their dependencies. A peer at position q
+      becomes rank r + (q - position of r) * `stride`.
+    - Counts and offsets are multiplied by F // (unit count of the algorithm). F is `units` * n
+      for an all-gather, otherwise `units`.
+    - Channel c becomes c * 64 + `phase_index`, so that messages of different phases never match.
+    - The steps start after all earlier steps of their rank. A barrier follows them.
     """
     algorithm, table = phase.algorithm, phase.algorithm.steps
     positions = len(phase.npus)

@@ -162,16 +162,21 @@ def _choose_algorithms(
 ) -> _Chosen:
     """Choose an algorithm for every collective of a job; return its pieces and the rule used.
 
-    The algorithm is that of the last of `rules` that matches kind, bytes and group name. Else
-    it is the one that the workload names, undivided. Else `DEFAULT_RULE` decides. The number
-    of the rule is -1 without a match in `rules`. Rules divide a collective without counts
-    into `splits` pieces. None: ASTRA-sim's division for native algorithms of a given system,
-    else one piece. Phases (pieces from `maker.streams`) wait for each other; only the number
-    of concurrent pieces is limited otherwise. Pieces that are no phases get index 0 or 1 (a
-    tree) in turn per kind; the turn changes after a piece of a group of all ranks.
+    The last of `rules` that matches kind, bytes and group name decides. Without a match the
+    number of the rule is -1, and the algorithm that the workload names is used for the entire
+    collective. If it names none, `DEFAULT_RULE` decides.
 
-    New templates, shared by equal requests, are added to `maker`. Raises `InputError`
-    (`no-algorithm`) for an unknown kind or (`algorithm`) if ranks name different algorithms.
+    A rule divides a collective into pieces (`_parts`). One with counts is never divided.
+    Otherwise there are `splits` pieces. With `splits` None there is one piece, or ASTRA-sim's
+    division if the rule is native and the job specifies its system.
+
+    ASTRA-sim's native collectives of all ranks become phases (`maker.streams`), each of which
+    waits for the one before it in its stream. All other pieces wait only if the system limits
+    the number of concurrent pieces. They get the index 0 or 1 of a tree in turn, per kind. The
+    turn changes after each piece of a group that has all ranks.
+
+    New templates are added to `maker`; equal pieces share one. Raises `InputError`
+    (`no-algorithm`) for an unknown kind, and (`algorithm`) if ranks name different algorithms.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}

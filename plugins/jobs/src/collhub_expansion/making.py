@@ -205,15 +205,17 @@ class Maker:
     def _phase(self, phase: NativePhase, job_request: CollectiveRequest) -> Phase:
         """Return template number, dimension and estimated time in ns of a native phase.
 
-        A template has the nodes of an algorithm, synthesized and verified for the first group
-        (ranks 0, stride, 2 x stride, ...) and copied to all groups of `job_request.members`.
-        Equal phases share one. With `phase.choice.alternates`, the option `root` is "highest" and
-        "lowest" in turn, counted by kind of `job_request` and dimension.
+        A phase runs in several groups of `job_request.members` at the same time. The algorithm is
+        synthesized and verified for the first group (ranks 0, stride, 2 x stride, ...). Its nodes,
+        copied to all groups, are the template. Equal phases share one template. With
+        `phase.choice.alternates`, the option `root` is "highest" and "lowest" in turn, counted by
+        the kind of `job_request` and the dimension.
 
-        The time is that of the first rank: durations, sent bytes by the bandwidth of the
-        dimension, and one latency per sent message; 1 without dimensions. Raises errors of
-        synthesis and verification, and `UsageError` (`invalid-subset`) if the topology lacks
-        ranks of the group. They add no template, but the turn counts.
+        The time is the sum over the nodes of the first rank: durations of computations, and for
+        each sent message its bytes by the bandwidth of the dimension plus one latency. It is 1 if
+        the network has no dimensions. Raises errors of synthesis and verification, and `UsageError`
+        (`invalid-subset`) if the topology lacks ranks of the group. After an error there is no new
+        template, but the turn of `root` counts.
         """
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         request = CollectiveRequest(phase.kind, phase.size, members, -1, 0)

@@ -169,16 +169,20 @@ def native_phases(
 ) -> list[NativePhase]:
     """Return the phases that ASTRA-sim runs one after the other in a stream of all ranks.
 
-    A dimension takes part if it has several ranks, a name of an algorithm in `system`, and
-    its bit in `mask` (-1: all). If the first name begins with `one`, it is the only
-    dimension, of all ranks. An all-gather visits dimensions in descending order, other kinds
-    ascending. An all-reduce (unless the optimization is `baseline`) is a reduce-scatter in
-    all but the last, an all-reduce there, and all-gathers back. `size` in bytes is divided by
-    the ranks after a reduce-scatter (rounded down), and multiplied after an all-gather.
+    `system` names one algorithm per dimension for the kind; `sizes`: ranks by dimension. If the
+    first name begins with `one`, all ranks form a single dimension, and further names are
+    ignored. A dimension takes part if it has a name, several ranks, and its bit in `mask` (-1:
+    all).
 
-    Raises `InputError` without names; (`several-dimensions`) for too many, no phase, or an
-    all-reduce in several dimensions without optimization; then `KeyError` for an unknown
-    name.
+    An all-gather visits dimensions in descending order, other kinds ascending. An all-reduce is a
+    reduce-scatter in all dimensions but the last, an all-reduce there, and all-gathers back; with
+    the optimization `baseline` it is an all-reduce in every dimension. `size` is the bytes of the
+    first phase. It is divided by the ranks after a reduce-scatter (rounded down), and multiplied by
+    them after an all-gather.
+
+    Raises `InputError` without names; (`several-dimensions`) for more names than dimensions, no
+    phase, or an all-reduce in several dimensions without optimization; then `KeyError` for an
+    unknown name.
     """
     names = _configured_names(system, kind)
     if names[0].startswith("one"):

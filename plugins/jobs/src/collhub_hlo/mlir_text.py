@@ -578,14 +578,14 @@ def _remove_location(text: str) -> str:
 def _split_types(text: str, start: int) -> tuple[str, str]:
     """Split an operation into the text before the colon of its types, and these types.
 
-    `start`: index in `text`; earlier colons do not count. Without a colon the result is
-    (`text`, ""). Rule 1 applies first, otherwise rule 2:
+    `start`: index in `text`; colons before it are ignored. The first rule that applies decides:
 
-    1. The text closes with `>` or `)` and contains no ` attributes {`. It is split at the
-       last ` : `, whose blanks are dropped. The rule fails if the colon is inside brackets or
-       if a `}` follows it.
-    2. It is split at the last colon that is outside of all brackets; blanks remain. The types
-       stop before ` attributes {`.
+    1. The text ends with `>` or `)` and contains no ` attributes {`. Without a ` : ` from `start`
+       on, the result is (`text`, ""). Otherwise it is split at the last ` : `, without the blanks
+       around the colon, unless this colon is inside brackets or a `}` follows it.
+    2. It is split at the last colon from `start` on that is outside of all brackets; blanks remain.
+       The types end before ` attributes {`.
+    3. Without such a colon the result is (`text`, "").
     """
     depth, last = 0, -1
     if text.endswith((">", ")")) and " attributes {" not in text:

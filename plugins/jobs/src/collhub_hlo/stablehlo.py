@@ -195,22 +195,19 @@ class _Lowering:
     def finish(self, line: int) -> Module:
         """Build the module from the function `main`, or from the only function, and its callees.
 
-        The computations of the result are first the reducers of collectives, `reduce.OPCODE` in the
-        order of the opcodes. Then all computations follow that the function executes, callees
-        before callers, each once, and the function last, as the entry. Functions that it does not
-        execute are left out. The module has the name in the header, or "".
+        Computations: first the reducers of collectives (`reduce.OPCODE`), sorted by opcode; then
+        those that the function executes, each once, callees before callers; last the function
+        itself, as entry. The name is that of the header or "".
 
-        Replicas and partitions are those of the header, 1 for a missing one. If both are missing,
-        they are the smallest numbers that the groups of the executed collectives allow
-        (`count_devices`), with a note if that is more than one device. The losses are those counted
-        so far. If a text marked the module as sharded, `global_instructions` is the result of
-        `_count_global`, otherwise 0.
+        Replicas and partitions are those of the header, 1 if only one is missing. If both are
+        missing, `count_devices` of the executed collectives gives them, with a note above one
+        device. The losses counted so far are added. `global_instructions` is `_count_global` of a
+        sharded module, otherwise 0.
 
-        `line`: last line of the file, for errors. Call the method only once. Raises `InputError`
-        for a file without a function (`cut`), several functions of which none is `main`, a callee
-        without a body (`dangling`), recursion (`recursion`), and a number of devices that is out of
-        range (`rank-range`). Also raises the errors of `ModuleBuilder.add` for invalid
-        instructions.
+        `line`: last line of the file, for errors. Call once: the computations are removed from this
+        reader. Raises `InputError` for no function (`cut`), several without `main`, a callee
+        without body (`dangling`), recursion (`recursion`), invalid numbers of devices
+        (`rank-range`), and the errors of `ModuleBuilder.add`.
         """
         if not self._functions:
             message = "the file has no function"
@@ -425,16 +422,19 @@ class _Lowering:
     def _add(self, operation: Operation, regions: list[_Region]) -> None:
         """Append the instructions of an operation to the innermost region, and name its results.
 
-        A return, such as `func.return`, appends none: its operands become the region's results.
-        Any other operation becomes one instruction. Constants keep the text of a single number as
-        literal; other literals are "". Regions of loops, conditionals, calls and async-starts
-        become computations; a loop gets a `tuple` before it. Other regions become reducers. The
-        instruction is a tuple for a loop, and with no or several results. An operation that only
-        declares the placement of a value has the single attribute `custom_call_target`.
+        - A return, such as `func.return`, appends none: its operands become the results of the
+          region.
+        - Any other operation becomes one instruction. A `constant` with a single number keeps its
+          text as literal; the literal is "" otherwise.
+        - The regions of a loop, conditional, call or async-start become computations. Before a
+          loop, a `tuple` instruction is added. Other regions become reducers.
+        - The instruction is a tuple if it is a loop, or has no or several results.
+        - An operation that only declares the placement of a value has `custom_call_target` as its
+          only attribute.
 
-        Operands from enclosing regions are captured. Raises `ValueError` for an operation after a
-        return, an undefined operand, a value defined twice, a collective in a reducer, unreadable
-        types.
+        A value of an enclosing region becomes an argument of the region (a capture). Raises
+        `ValueError` for an operation after a return, an undefined operand, a value defined twice, a
+        collective in a reducer, and unreadable types.
         """
         region, name = self._regions[-1], operation.name
         if region.is_returned:

@@ -181,15 +181,21 @@ class _Evaluation:
     def _compute(self, frame: _Frame, instruction: Instruction) -> None:
         """Append a row for the computation of an instruction, or add it to an earlier row.
 
-        The row is the value of the instruction, for which its users wait. It has operations and
-        accessed bytes, each at most `_LARGEST`. An instruction is blocking if the module runs in
-        the order of its schedule and the opcode does not end with `-start`.
+        The row becomes the value of the instruction, for which its users wait. It has operations
+        and accessed bytes, each at most `_LARGEST`. An instruction is blocking if the module is
+        executed in the order of its schedule and the opcode does not end with `-start`.
 
-        With the option `merge_compute`, a blocking instruction adds its work to the open row, if
-        there is one, without new dependencies. Otherwise a row is added. If it is blocking, the
-        next blocking row of the frame waits for it. It then becomes the open row, unless the
-        frame is asynchronous; any other new row closes the open row. Fusions with collectives and
-        custom calls of unknown work are losses. Raises `InputError` for too many rows.
+        `_open_row` is the row of the last blocking computation to which work may still be added,
+        NONE if there is none. With the option `merge_compute`, a blocking instruction adds its work
+        to this row, if there is one, without new dependencies. Otherwise:
+
+        1. A row is added. It waits for the rows of `_before`.
+        2. If it is blocking, the next blocking row of the frame waits for it.
+        3. If it is blocking and the frame is not asynchronous, it becomes `_open_row`; otherwise
+           `_open_row` becomes NONE.
+
+        Fusions with collectives and custom calls of unknown work are reported as losses. Raises
+        `InputError` for too many rows.
         """
         names = called_names(instruction) if instruction.opcode == "fusion" else []
         body = self._module.computations[names[0]] if names else None
@@ -278,15 +284,20 @@ class _Evaluation:
     def _enter(self, frame: _Frame, instruction: Instruction) -> None:
         """Begin to evaluate the computation that an instruction calls, by pushing a frame for it.
 
-        The value of the instruction is first set to the joined rows of its operands. Of a
-        conditional, only the branch with the most communication is called; this counts as a loss.
-        No frame is pushed without a called computation, for one without work, and for a loop of 0
-        iterations. A computation that a fusion executes too is added as one row of computation.
+        The value of the instruction first becomes the joined rows of its operands. Of a
+        conditional, only the branch of `choose_branch` (most communication) is called; this is
+        counted as a loss. Then the first case applies:
 
-        In a frame, rows without operands wait for `entered`. It is empty if the module runs in
-        the order of its schedule, otherwise the operands' rows and the caller's `entered`.
-        Argument i is the value of operand i in a call or asynchronous computation, and `entered`
-        otherwise. Raises `InputError` for a loop of unknown trips.
+        1. No frame is pushed without a called computation, for one that does no work (`visits` is
+           0), or for a loop of 0 iterations.
+        2. If a fusion also calls the computation, its instructions are no longer known: it is added
+           as one row of computation.
+        3. Otherwise a frame is pushed. Its rows without operands wait for `entered`: nothing if the
+           module has a schedule, else the rows of the operands and the `entered` of the caller. In
+           a call or asynchronous instruction, argument i is the value of operand i. In all others,
+           every argument is `entered`.
+
+        Raises `InputError` for a loop whose number of iterations is unknown.
         """
         called = [self._module.computations[name] for name in called_names(instruction)]
         frame.values[instruction.name] = before = self._join(frame, instruction.operands)
@@ -316,18 +327,22 @@ class _Evaluation:
         self._stack.append(new)
 
     def _leave(self, frame: _Frame) -> None:
-        """Finish an iteration of a frame (a computation): repeat it, or return its value.
+        """Finish an iteration of `frame`, an evaluated computation: repeat it, or return its value.
 
-        With `remaining` iterations it restarts. Unless the module has a schedule, `entered` and
-        all arguments become all rows of the previous iteration. Otherwise the frame is popped. If
-        an instruction called it, this one gets as its value:
+        If `remaining` is above 0, it is decreased and the frame restarts without values. Without a
+        schedule of the module, `entered` and every argument then become all rows of the finished
+        iteration.
 
-        - `call`: the value of the root, with separate elements of a tuple
-        - asynchronous computation: the rows of the root, with a schedule the `tail` (last rows)
-        - other instructions: all rows of the root
+        Otherwise the frame is removed from the stack. An instruction that called it gets the value:
 
-        Without a root it is empty. The caller takes over `tail`, except after an asynchronous
-        computation. One MARKER row replaces too many rows; too many in all raise `InputError`.
+        - `call`: the value of the root instruction, with separate elements of a tuple
+        - asynchronous instruction: `tail` (last rows) of the frame with a schedule, otherwise all
+          rows of the root
+        - any other instruction: all rows of the root
+
+        The rows are empty without a root. The calling frame takes over `tail`, except after an
+        asynchronous instruction. More than `_MAX_PARENTS` rows are replaced by one new MARKER row
+        that waits for them. Raises `InputError` if the module then has too many rows.
         """
         root = frame.computation.root
         result: Value = frame.values[root.name] if root else ()

@@ -260,10 +260,13 @@ class ModuleBuilder:
           Collectives count once, other operations of the body not at all.
         - `conditional`: only the branch of `choose_branch` counts.
 
-        The iterations are stored in `trip_counts`. A fusion drops the instructions of bodies
-        without collectives, unless the module is complete. Raises `InputError` at the line: `hlo`
-        for a repeated name, an operator that cannot be counted, or a parameter without a number;
-        `dangling` for an operand, body or condition that is missing.
+        The iterations are stored in `trip_counts`. An attribute `sharding` marks the module as
+        sharded. After a fusion, the instructions of called bodies without collectives are dropped,
+        unless the module is complete; only their bytes are kept.
+
+        Raises `InputError` at the line: `hlo` for a repeated name, an operator that cannot be
+        counted, or a parameter without a number; `dangling` for an operand, body or condition that
+        is missing.
         """
         assert self.module
         assert self._current

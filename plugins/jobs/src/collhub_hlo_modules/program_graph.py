@@ -138,17 +138,20 @@ class _GraphBuilder:
         self._evaluations = 0
 
     def build(self) -> CapturedGraph:
-        """Convert the entry computation to a captured graph; a builder can do this only once.
+        """Convert the entry computation to a captured graph; call only once per builder.
 
-        Inputs are the parameters by number, tuples as one input per tensor, with placements from
-        their sharding. Outputs are the tensors of the root in order, without numbers and tokens.
-        An output that reuses the memory of a parameter makes this input a STATE. The output is a
-        MUTATION with the parameter as target, if this is one tensor, else an OUTPUT.
+        - Inputs: the parameters in ascending number, with one input per tensor of a tuple. Their
+          placements follow from their sharding. A parameter whose memory an output reuses is a
+          STATE, any other one an INPUT.
+        - Outputs: the tensors of the root in order, without numbers and tokens. An output is a
+          MUTATION with the parameter as target if it reuses the memory of a parameter that is one
+          tensor. Otherwise it is an OUTPUT, also if it reuses the memory of a tuple.
+        - `groups`: collectives divide the devices into groups; per different division, its first
+          group. With several divisions the graph has the mesh that they form, otherwise no mesh.
 
-        `groups` has the first group of each partition of the devices that collectives use. With
-        several partitions the graph has the mesh that they form, otherwise none. Raises
-        `InputError` if they form none, for instructions, operands or element types that a graph
-        cannot have, and above the limits of nodes, evaluated instructions and nested calls.
+        The name is that of the module or `module`. Raises `InputError` if the divisions form no
+        mesh, for instructions, operands or element types that a graph cannot have, and above the
+        limits of nodes, evaluated instructions and nested calls.
         """
         entry = self._module.entry
         assert entry is not None
@@ -818,9 +821,10 @@ class _GraphBuilder:
         """Add an arange node for an iota (0, 1, ... along one dimension); return its value.
 
         The node has one dimension. For an iota of one dimension the value is its name, otherwise a
-        `_Spread`: the node, broadcast along all other dimensions. None, without a node, for a
-        scalar or if the dimension (default 0) does not exist. Raises `InputError` for an element
-        type that PyTorch lacks.
+        `_Spread`: the node, broadcast along all other dimensions. Returns None, without a node, for
+        a scalar or if the dimension (default 0) does not exist. Raises `InputError` if the
+        attribute `iota_dimension` is not exactly one integer, and for an element type that PyTorch
+        lacks.
         """
         dtype, sizes = instruction.shape.leaves[0]
         places = _read_integers(instruction, "iota_dimension", "0")

@@ -190,15 +190,20 @@ class StatementReader:
     def _join(self, text: str, end: str) -> str:
         """Append following lines to `text` until the statement is complete; return it as one line.
 
-        `end` is `{` for the head of a computation, otherwise `""`. A head is complete if its last
-        line is closed by `{` and no other bracket is open. Any other statement is complete if no
-        bracket is open, its last line has no `,` or `=` at the end, and the next line is missing,
-        empty, an assignment, or begins with `}` or `/`. A statement `HloModule` needs no such
-        next line. Lines are joined by one space, and comments `/* */` are removed. Brackets in
-        strings do not count. Raises `InputError` at the first line of the statement:
+        `end` is `{` for the head of a computation, otherwise `""`. Brackets in strings do not
+        count. A statement is complete in these cases:
 
-        - `cut`: the file is over before the statement is complete.
-        - `hlo`: a head is followed by a line with `}` first, or too many brackets are closed.
+        - Head of a computation: its last line ends with `{`, and no other bracket is open.
+        - `HloModule`: no bracket is open, and its last line does not end with `,` or `=`.
+        - Instruction: the same, and the next line is missing or empty, is an assignment, or begins
+          with `}` or `/`.
+
+        Lines are joined by one space, and comments `/* */` are removed. The line position of this
+        object advances. Raises `InputError` at the first line of the statement:
+
+        - `cut`: the file ends before the statement is complete.
+        - `hlo`: a line that begins with `}` follows a head without `{`, or more brackets are closed
+          than opened.
         - `too-large`: the statement has more than 2^24 characters.
         """
         start, parts, size, depth = self._line, [text], len(text), _count_open(text)

@@ -119,18 +119,21 @@ class DecodedParts:
         self._texts: dict[str, str] = {}
 
     def node(self, record: bytes) -> DecodedNode | None:
-        """Decode a node record in the usual encoding of protobuf; None if it has another form.
+        """Decode a node record in the usual encoding of protobuf; otherwise return None.
 
-        A record has a head (the other fields) and then a tail (the attributes). None (the slower
-        decoder is needed) is returned for an unusual head (cut, fields not ascending, longer
-        numbers than necessary), a field after the first attribute, and equal attributes. So it is
-        for a known attribute that is not in its shortest form, and if the kind does not determine
-        the node type (METADATA, INVALID, no type, a collective without comm_type).
+        A usual record has first its other fields, then its attributes. None is returned if:
 
-        Unknown fields and attributes are kept in `extra` in hexadecimal. The duration is the
-        attribute `duration_ns`, else that of the head, else -1. Nodes may share lists of parents:
-        do not change them. Raises `ValueError` for a malformed tail and for values that are
-        invalid in any node.
+        - the record is cut, or has an unknown or any other field after the first attribute
+        - the fields before the attributes are not strictly ascending, or numbers have more bytes
+          than necessary
+        - an attribute occurs twice, or a known attribute is not in its shortest form
+        - the node type does not follow from the kind (METADATA, INVALID, no type, or a collective
+          without comm_type)
+
+        Unknown fields and attributes are kept in `extra` in hexadecimal. The duration in ns is the
+        attribute `duration_ns`, else the field `duration_micros`, else -1. Equal parts of records
+        share one result: do not change lists of parents. Raises `ValueError` for malformed
+        attributes and for values that are invalid in any node.
         """
         node_type, end = _find_head_end(record)
         if end < 0:

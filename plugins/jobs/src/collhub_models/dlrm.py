@@ -34,11 +34,11 @@ class DlrmSizes:
         - `top`: widths of the top MLP: dimension + pairs, then the option `top`. With v = tables +
           1 vectors there are v * (v - 1) / 2 pairs.
         - `interaction_operations`: 2 x samples x v^2 x dimension, forward.
-        - `interaction_bytes`: bytes of v x dimension + `top[0]` elements per sample.
+        - `interaction_bytes`: samples x (v x dimension + `top[0]`) x `element_bytes`.
 
-        Raises `UsageError` (`degrees`) if tables, or else batch, is no multiple of the ranks.
-        After that, raises `UsageError` (`widths`) unless the options `bottom` and `top` are
-        integers from 1 to 2^31 - 1, joined by `-`.
+        Raises `UsageError` (`degrees`) if tables, or else batch, is no multiple of the ranks. After
+        that, raises `UsageError` (`widths`) unless the options `bottom` and `top` are integers from
+        1 to 2^31 - 1, joined by `-`.
         """
         for name, value in (("tables", options.tables), ("batch", options.batch)):
             if value % options.ranks:

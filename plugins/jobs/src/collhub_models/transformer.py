@@ -382,11 +382,17 @@ def generate(options: TransformerOptions) -> Workload:
     """Generate one training step of a transformer on all ranks as a workload.
 
     Ranks are numbered with the tensor-parallel rank fastest, then the data-parallel rank, then the
-    pipeline stage. Each stage runs batch / data / microbatch microbatches in the order of
-    `schedule`. The ranks of a stage have the same program in different groups. Raises `UsageError`
-    for degrees of parallelism that are not divisors, for more than `MOST_COMPUTATIONS`
-    computations, for `top_k` above the number of experts, and for expert and tensor parallelism
-    together without sequence parallelism.
+    pipeline stage. The ranks of a stage have the same program in different groups. A stage runs
+    batch / data / microbatch microbatches, forward and backward in the order of `schedule`.
+
+    Raises `UsageError` in these cases, in this order:
+
+    - one of these is no multiple: layers of pipeline, hidden of heads, heads of tensor or kv_heads,
+      batch of data x microbatch, experts or data of expert, sequence of tensor (with sequence
+      parallelism)
+    - more than `MOST_COMPUTATIONS` computations
+    - `top_k` above the number of experts
+    - expert and tensor parallelism, both above 1, without sequence parallelism
     """
     _check(options)
     costs = Costs(options)

@@ -266,7 +266,7 @@ def _to_entry(
 
 
 def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
-    """Derive the number of ranks from bandwidths; return it, and a note if several numbers fit.
+    """Derive the number n of ranks from bandwidths; return it, and a note if several numbers fit.
 
     The ratio of bus and algorithm bandwidth is (n - 1) / n; both are rounded to 0.01 Gbit/s. Only
     operations of `_SCALED` (AllReduce, AllGather, ReduceScatter and AlltoAll) with an algorithm
@@ -276,9 +276,9 @@ def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
     If several numbers fit all entries, the one that is divisible by the highest power of two is
     assumed: 96 of 90 to 100. The note names the range; it is "" if only one number fits.
 
-    Raises `InputError` with the code `rank-range` at the first entry that needs more than 2^14
-    ranks. The code is `ranks` at the first entry that contradicts the earlier ones, or whose bus
-    bandwidth is at least that of the algorithm by more than rounding, and if no entry can be used.
+    Raises `InputError`. The code is `rank-range` at the first entry that needs more than 2^14
+    ranks, and `ranks` in these cases: the ratio is at least 1 even with the rounding errors, an
+    entry contradicts the earlier ones, or no entry can be used (without a line).
     """
     lowest, highest = 1.0, float(_MAX_RANKS)
     line = 0

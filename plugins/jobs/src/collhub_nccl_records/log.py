@@ -554,14 +554,16 @@ class ChoiceLine:
 def parse_choice(text: str) -> ChoiceLine | None:
     """Parse a message with the algorithm that NCCL chose; None if `text` does not begin with one.
 
-    Two forms occur: `8 Bytes -> Algo 1 proto 2 time 5.1` with numbers, and with names
-    `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}`. A missing operation is
-    "". If both algorithm and protocol are numbers of at most two digits, they are converted to
-    names; a number without a name stays as text. Names are converted to upper case, the
-    operation is not.
+    There are two forms:
 
-    `time_us`: the time in us if both are numbers, otherwise None. `channels`: Hi - Lo + 1 if
-    they are not both numbers, otherwise 0. A field that the message lacks is None or 0, too.
+    - Numbers: `8 Bytes -> Algo 1 proto 2 time 5.1`. Algorithm and protocol are both numbers of at
+      most two digits. They are converted to names; a number without a name stays as text.
+      `time_us` is the time in us, None if the message lacks it. `channels` is 0.
+    - Names: `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}`. `time_us` is None.
+      `channels` is Hi - Lo + 1, 0 if the message lacks them.
+
+    Both forms may have an operation before the size; it is "" if missing, and keeps its case.
+    Algorithm and protocol are converted to upper case.
     """
     match = _CHOICE_LINE.match(text)
     if match is None:

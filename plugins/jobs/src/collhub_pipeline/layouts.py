@@ -331,15 +331,17 @@ class MeshLayout:
         """Add the messages that bring a box of data to its receivers on one host.
 
         `units`, `row`: the box, with the devices that hold it; `members`: the receivers.
+        `hand_over` decides:
 
-        - `hand_over` is `send-recv`: every receiver gets the entire box.
-        - `broadcast`: the first receiver gets it and forwards it to the others.
-        - otherwise: every receiver gets an equal part (up to one byte) and forwards it to the
-          others.
+        - `send-recv`: every receiver gets the entire box by a direct message.
+        - `broadcast`: the first receiver gets the entire box and forwards it to each other one.
+        - any other: every receiver gets one part and forwards it to each other one. The parts
+          differ by at most one byte.
 
         Each direct message comes from the holder with the fewest bytes in `sent` so far, the first
-        one of equal ones. Adds to `sent` (bytes by device) and `bytes_of_leg` (bytes by whether
-        forwarded, source and destination). Parts of 0 bytes are skipped.
+        one of equal ones. Its bytes are added to `sent`, by holder. The bytes of all messages are
+        added to `bytes_of_leg`, by (is forwarded, source, destination). Parts of 0 bytes are
+        skipped.
         """
         total = int(units.bytes[row])
         holders = units.senders_of(row).tolist()

@@ -174,8 +174,10 @@ class ListSearch:
     ) -> Schedule:
         """Create a schedule with the placement of this search from passes in order of their starts.
 
-        `passes`: numbers kind * stages * units + stage * units + unit, with kind 0 forward, 1 input
-        gradient, 2 weight gradient; `places`: the device of each. The arguments are not checked.
+        `passes`: int64, numbers kind * stages * units + stage * units + unit. The kind is 0 for
+        forward, 1 for input gradient and 2 for weight gradient; a unit is a token slice of a
+        microbatch (`shape.units` of them). `places`: the device of each pass. Each device gets its
+        passes in the given order. All passes have direction 0. The arguments are not checked.
         """
         stages, units = len(self.device_of), self.shape.units
         orders: list[list[Operation]] = [[] for _ in range(self.shape.devices)]
@@ -215,18 +217,20 @@ class ListSearch:
         return results
 
     def _search_lists(self, seeds: Sequence[Schedule], goal: int) -> Schedule | None:
-        """Return the best schedule that starts ready passes by a table of keys; None if none fits.
+        """Return the best list schedule of a fixed series of trials; None if no trial fits.
 
-        Best is the lowest time in ticks, of equal ones the last. N = 1.5 million / passes, from
-        60 to 1000. Random numbers are always the same. Trials, in this order:
-        1. each policy (rule for keys) without limits of activations
+        A list schedule starts, on a free device, the ready pass with the lowest key. The best one
+        has the lowest time in ticks; of equal times, the last. The random seed is fixed. Trials,
+        with N = 1.5 million / number of passes, but at least 60 and at most 1000:
+
+        1. each policy (rule for keys), without limits of activations
         2. limits per stage from a fixed grid, each with every policy; at most N trials
-        3. N random changes of the best limits, with the keys of the best or of a random policy
-        4. the start times of the first of `seeds`, if any, as keys, six trials
-        5. N times the start times of the best schedule, randomly changed, as keys
+        3. N random changes of the best limits; keys of the best trial or of a random policy
+        4. only with `seeds`: the start times of the first one as keys, six trials
+        5. the start times of the best schedule, changed at random, as keys; N trials
 
-        Kinds 1 and 4 are always complete. The other kinds stop, or do not begin, if the best time
-        is at most `goal` ticks or a limit of the budget is reached.
+        Kinds 1 and 4 are always complete. The others stop when the best time is at most `goal`
+        ticks or the budget is used up. Every trial adds its work to the budget.
         """
         count = max(_FEWEST, min(_MOST, _WORK // (3 * len(self.device_of) * self.shape.units)))
         state = _Best(self)

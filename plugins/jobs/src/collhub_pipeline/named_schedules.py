@@ -227,16 +227,18 @@ def build_named(name: str, shape: Shape) -> Schedule:
 def _build(name: str, shape: Shape) -> Schedule:
     """Build the schedule with a name for a shape, without recomputation and memory check.
 
-    The first broken rule raises `UsageError` with its code; an unknown name `KeyError`.
-    - `slices`: several token slices only for gpipe, 1f1b, eager-1f1b, zb-h1 and zb-h2. These
-      add `slices` - 1 forward passes, at most all, before the first backward pass.
-    - `chunks` per device: any for interleaved, interleaved-zb, looped-bfs; even for hanayo; 2
-      for zbv, dualpipe-v, v-half, v-min; else 1. Default 2 for the latter five, else 1.
-    - `micro-batches`: for the two interleaved ones a multiple of max(1, microbatches //
+    The first broken rule raises `UsageError` with its code; an unknown name raises `KeyError`:
+
+    - `slices`: several token slices only for gpipe, 1f1b, eager-1f1b, zb-h1 and zb-h2. Then
+      `slices` - 1 more forward passes, at most all, precede the first backward pass.
+    - `chunks` per device: any number for interleaved, interleaved-zb and looped-bfs (default 1).
+      An even number for hanayo, and 2 for zbv, dualpipe-v, v-half and v-min (default 2 for these
+      five). 1 for all other names.
+    - `micro-batches`: for interleaved and interleaved-zb a multiple of max(1, microbatches //
       devices); for dualpipe-v at least 2 per device
-    - `two-directions`: equal stages, then even numbers of microbatches and of devices
-    - `option-value`: warm-ups of the shape (only for the first three names of `slices`) are
-      one per device, each at least 1
+    - `two-directions`, for this name: equal stages, then even numbers of microbatches and devices
+    - `option-value`: the warm-ups of the shape, which only gpipe, 1f1b and eager-1f1b use, are one
+      per device, each at least 1
     """
     devices, micros = shape.devices, shape.micros
     has_waves = name in _V_SHAPES or name == "hanayo"

@@ -72,16 +72,17 @@ def _build_interleaved(
 ) -> Schedule:
     """Build an interleaved schedule with `chunks` stages per device.
 
-    Stage s is on device s modulo `devices`. The microbatches must form max(1, micros //
-    devices) equal rounds of m, otherwise `UsageError` (`micro-batches`). Forward passes are
-    sorted by round, chunk, microbatch; backward passes the same, but with descending chunk.
+    Stage s is on device s modulo `devices`. The microbatches must form max(1, micros // devices)
+    equal rounds of m, otherwise `UsageError` (`micro-batches`). Forward passes are sorted by round,
+    chunk, microbatch; backward passes the same, but with descending chunk.
 
-    1. Device d first runs (chunks - 1) * m + w * (devices - 1 - d) forward passes, at most
-       all. w is 1 with `is_split`, otherwise 2.
-    2. Then one forward and one backward pass alternate; finally only backward passes remain.
-    3. With `is_split`, backward passes are input gradients. From position d (from 0) on, each
-       is followed by the weight gradient of that d positions earlier; the last d are at the
-       end.
+    1. Device d first runs (chunks - 1) * m + w * (devices - 1 - d) forward passes, at most all. w
+       is 1 with `is_split`, otherwise 2.
+    2. Then one forward and one backward pass alternate, until no forward pass is left. The
+       remaining backward passes follow.
+    3. With `is_split`, backward passes are input gradients. After its input gradient number k >= d
+       (from 0), the device runs the weight gradient of number k - d. The d remaining weight
+       gradients come last.
     """
     rounds = max(1, micros // devices)
     if micros % rounds:

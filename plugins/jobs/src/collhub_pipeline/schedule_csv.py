@@ -367,20 +367,20 @@ def _check_passes(rows: Sequence[Sequence[Action]], micros: int, path: str) -> N
 
 
 def _check_messages(rows: Sequence[Sequence[Action]], device_of: Sequence[int], path: str) -> None:
-    """Check that every message between ranks is sent and received once, in order and at its place.
+    """Check the sends and receives between the ranks of a pipeline schedule.
 
-    `device_of`: rank of each stage. `rows`: actions of each rank. Raises `InputError` for the
-    first violation, of one row after the other, with the row:
+    `device_of`: rank of each stage. `rows`: actions of each rank. Raises `InputError`, with the
+    row, for the first violation, row by row and action by action:
 
-    - A forward pass has no receive before it in the row, although the previous stage is on
-      another rank. For B and I it is the next stage.
-    - A SEND_F has no F before it, or a SEND_B neither B nor I (of its stage and microbatch).
-    - A message has no other rank: its other stage does not exist, or is on the same rank.
-    - A message occurs twice in the row.
+    1. An F has no RECV_F before it, although the previous stage is on another rank. A B or I has no
+       RECV_B before it, although the next stage is on another rank.
+    2. A SEND_F has no F before it, or a SEND_B neither B nor I. Stage and microbatch must be equal.
+    3. The other stage of a message does not exist, or is on the same rank.
+    4. A message occurs twice in the row.
 
     Then, for each ordered pair of ranks, ascending, the k-th send must match the k-th receive,
-    because NCCL has no tags. The row of the error is that of the sender; for more receives than
-    sends it is that of the receiver.
+    because NCCL has no tags. The row of the error is that of the sender; for surplus receives it is
+    that of the receiver.
     """
     sent: dict[tuple[int, int], list[str]] = defaultdict(list)
     received: dict[tuple[int, int], list[str]] = defaultdict(list)

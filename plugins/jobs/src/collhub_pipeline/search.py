@@ -280,12 +280,13 @@ def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
 def _refuse_memory(shape: Shape, spaces: list[Space]) -> UsageError:
     """Create (not raise) the `UsageError` (`memory`) for a memory limit that no placement fits.
 
-    In each of `spaces` the device with the largest excess of its minimum memory over its limit
-    counts, of equal ones the lowest. Of these devices, the error names the one with the
-    smallest excess (of equal ones that of the first space), its limit and its minimum, in
-    microbatches. Without limits all limits count as 0. The remedy is a limit of this minimum;
-    if the shape does not recompute (`none`), it also mentions recomputation. `spaces` must not
-    be empty.
+    For each of `spaces`, i.e. placements, the excess of a device is its minimum memory minus its
+    limit, both in microbatches. The device with the largest excess is considered, of equal ones
+    the lowest. The error names the device of the space whose excess is smallest, of equal ones
+    the first space, with its limit and its minimum. Without limits all limits count as 0.
+
+    The remedy is a limit of this minimum; if the shape does not recompute (`none`), it also
+    mentions recomputation. `spaces` must not be empty.
     """
     limits = shape.limits or (0,) * shape.devices
     gaps = []

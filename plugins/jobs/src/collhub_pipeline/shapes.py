@@ -251,16 +251,20 @@ class Shape:
     def compute_bounds(self, device_of: Sequence[int], recomputed: Collection[int] = ()) -> Bounds:
         """Return three lower bounds of the objective for all orders of passes with this placement.
 
-        `device_of`: device of each stage. `recomputed`: stages that recompute activations. A is
-        the time of one token slice before the first stage of a device, with transfers between
-        different devices. With `is_steady` (long run), A and `critical_path` are 0.
+        `device_of`: device of each stage. `recomputed`: stages that recompute activations. Times
+        are in the unit of the stage times. The lead time of a device is the time that one token
+        slice takes to reach the first of its stages: forward passes of earlier stages and transfers
+        between different devices.
 
         - `critical_path`: the time of one microbatch in an empty pipeline.
-        - `work`: maximum over the devices of A + `micros` * (all passes of one microbatch there).
-        - `memory`: maximum over the devices with a limit above 0 of A + `micros` * (memory times
-          minimum lifetime of the activations of one microbatch) / limit. Without such: 0.
+        - `work`: maximum over the devices of lead time + `micros` * (all passes of one microbatch
+          on the device).
+        - `memory`: maximum over the devices with a memory limit above 0 of lead time + `micros` *
+          (memory times minimum lifetime of the activations of one microbatch) / limit. 0 if no
+          device has such a limit.
 
-        Raises `ValueError` for a device without a stage, unless `is_steady`.
+        If `is_steady` is set (long run), `critical_path` and all lead times are 0. Otherwise,
+        raises `ValueError` for a device without a stage.
         """
         times = self.stage_times(len(device_of), recomputed)
         transfers = [
@@ -325,10 +329,17 @@ class Shape:
     def _compute_critical_path(self, times: StageTimes, transfers: Sequence[Time]) -> Time:
         """Return the time of one microbatch in an empty pipeline, until its last gradient.
 
-        Passes wait only for their inputs, not for free devices. Forward passes go through all
-        stages, then backward passes back; between two stages a transfer is added in each
-        direction. A stage runs its token slices in order forward, in reverse order backward. A
-        weight gradient begins when its input gradient ends.
+        Passes wait for their inputs; no other microbatch uses the devices. `transfers[i]` is the
+        time between stages i and i + 1, added in each direction.
+
+        - Forward: a stage runs its token slices in order, each after the same slice of the previous
+          stage.
+        - Backward: a stage runs its slices in reverse order. A slice waits for the same slice of
+          the next stage, and for its forward pass on this stage.
+        - Weight gradient: begins when the input gradient of the slice ends, and delays no other
+          pass.
+
+        The result is the latest end of a weight gradient, in the unit of `times`.
         """
         stages = len(times.stages)
         forward_end: list[list[Time]] = []

@@ -276,19 +276,19 @@ def format_pass(operation: Operation) -> str:
 
 
 def _find_cycle(schedule: Schedule, run: Run, reached: Sequence[int]) -> str:
-    """Return a text with the passes that wait for each other, for the error of a deadlock.
+    """Return the chain of passes that wait for each other, as text for the error of a deadlock.
 
-    `reached`: number of passes that each device has run; at least one device must have passes left.
-    The chain begins at the lowest such device. Its next pass waits for the first missing pass of
-    `_find_missing`, whose device is the next one of the chain. The chain stops in two cases:
+    `reached`: number of passes that each device has run. The chain starts at the lowest device
+    with passes left; at least one must exist. Each next device is the one of the first
+    unfinished pass that the next pass of the current device needs (`_find_missing`).
 
-    - The next device is already in the chain. The text has only the entries from this device on,
-      separated by ", ".
-    - The next device has no passes left. The text has all entries, separated by " -> ", and "
-      (which never runs)" at the end.
+    An entry is `1B0 on device 1 waits for 1F0` (stage, letter, micro-batch or slice). A missing
+    input gradient (I) is written as a backward pass (B). The chain ends in one of two cases:
 
-    An entry is `1B0 on device 1 waits for 1F0` (stage, letter, micro-batch or slice). The missing
-    pass is always written as forward (F) or backward (B), also if it is an input gradient (I).
+    - The next device is already in the chain. The text has the entries from this device on,
+      joined by ", "; earlier entries are dropped.
+    - The next device has run all its passes. The text has all entries, joined by " -> ", and
+      the suffix " (which never runs)".
     """
     device = next(at for at, order in enumerate(schedule.orders) if reached[at] < len(order))
     chain: list[tuple[int, str]] = []

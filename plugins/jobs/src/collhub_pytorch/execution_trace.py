@@ -233,10 +233,13 @@ def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
 def _with_targets(trace: _Trace) -> list[Call]:
     """Return the communication calls of a trace in the order of their ids, with root or peer.
 
-    Root or peer are known only to the operator that issues the call. If the trace has calls on
-    devices, only these are returned, each with the operator that encloses it. Otherwise the calls
-    of host libraries are returned, which run in other threads: the k-th call of a kind gets root or
-    peer of the k-th operator of this kind. It is -1 for a call without an operator.
+    Only the operator that issues a call has its root or peer. It is -1 for a call without such an
+    operator. The first rule that applies:
+
+    1. The trace has calls on devices: only these are returned. Each gets root or peer of the
+       operator that encloses it.
+    2. Otherwise the calls of host libraries are returned, which run in other threads. The k-th call
+       of a kind gets root or peer of the k-th operator of this kind.
     """
     if trace.calls:
         pairs = [

@@ -416,18 +416,18 @@ def _index(table: dict[str, int], text: str) -> int:
 def _to_job_call(call: Call, part: RankNodes, rank: int, world_size: int) -> Call:
     """Convert a recorded call to a call of rank `rank` of the job; return it as a new record.
 
-    `part`: the nodes to which the call belongs. Their rank differs from `rank` if they are copied
-    for a missing rank. Then the group is translated to that of `rank` (`translate_group`), and a
-    message is an error. A group without ranks (None) has all ranks of the job.
+    `part` has the nodes with the call. Its rank differs from `rank` if the nodes are copied for a
+    rank that was not recorded; the group is then translated to that of `rank`
+    (`translate_group`). A group whose ranks are None has all `world_size` ranks.
 
     - Collective: the root, a position in the group, becomes the rank at this position; -1 if there
       is none.
-    - Message: a known peer is kept. An unknown one (below 0) in a group of two ranks becomes the
-      other one. In other groups the message becomes a computation.
+    - Message: a peer of 0 or above is kept. A peer below 0 becomes the other rank, if the group has
+      one other rank; otherwise the call becomes a computation.
 
-    Nothing else is changed. Raises `InputError`: first `group` if the rank of `part` is not a
-    member of the group; then `missing-ranks` for a copied message, or if the group of `rank` cannot
-    be derived.
+    All other fields are kept. Raises `InputError`, checked in this order: the rank of `part` is
+    no member of the group (`group`); the call is a copied message, or the group of `rank` cannot be
+    derived (both `missing-ranks`).
     """
     ranks = call.group.ranks
     if ranks is not None and part.rank not in ranks:

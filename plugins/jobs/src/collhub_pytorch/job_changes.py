@@ -364,14 +364,16 @@ class _BucketTrials:
         self._planner = BucketPlanner(self._unordered, candidates)
 
     def limits(self) -> list[int]:
-        """Return the bucket sizes in bytes to try, at most `MAX_LIMITS` of them, descending.
+        """Return the limits of the bucket size in bytes to try, at most `MAX_LIMITS`, descending.
 
-        A bucket is one collective that replaces several. Candidate sizes are m * 2, m * 4, m * 8
-        and so on, below twice the sum of all sizes. m is the median of the sizes, rounded down to a
-        whole byte; sum and median count the class's nodes of all ranks. A candidate is left out if
-        it gives the same buckets as the next smaller candidate. The smallest candidate is left out
-        if it joins no collectives. If more than `MAX_LIMITS` remain, the largest are returned.
-        Empty if no candidate joins collectives.
+        A bucket is one collective that replaces several of the class (`_Class`: equal kind, ranks
+        and distance). Candidates are m * 2, m * 4, m * 8 and so on, below twice the sum of all
+        sizes. m is the median of the sizes, rounded down to a whole byte. Sum and median count the
+        class's nodes of all ranks.
+
+        A candidate is omitted if it gives the same buckets as the next smaller one. The smallest is
+        omitted if it joins no collectives. If more than `MAX_LIMITS` remain, the largest are
+        returned. The result is empty if no candidate joins collectives.
         """
         nodes = self._job.workload.nodes
         sizes = nodes.bytes[self._class.rows]

@@ -130,16 +130,20 @@ def to_library_call(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> L
 def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     """Return a job whose communications have predicted times, as if it had been profiled.
 
-    A measured job is a profile of this plugin in which all nodes but markers have durations.
-    If the job is no profile, collectives of a group and computations of a rank are put in
-    order. The first rule gives the transfer time in ns; durations include waiting for the
-    last rank:
-    1. Collectives of standard kinds on several ranks, and messages not measured, with data:
-       by `predictor`. A message is a broadcast, else an all-to-all, of its two ranks.
-    2. In a measured job: from the start of the last rank to the end.
-    3. Other calls of rule 1, and unknown kinds with data: `InputError` (`not-predicted`).
-    4. 0; a message without its other end keeps its duration. `InputError` for mismatches and
-       cycles.
+    A profile is a job of this plugin. If the given job is none, collectives of a group and
+    computations of a rank are put in order. `is_measured`: a profile in which all nodes but markers
+    have durations. The transfer time of a communication in ns is, by the first rule that applies:
+
+    1. The prediction of `predictor`, for collectives of standard kinds on several ranks and for
+       messages of a job that is not measured, if they have data. A message is predicted as a
+       broadcast, or else as an all-to-all, of its two ranks.
+    2. In a measured job: the measured time from the start of the last rank to the end.
+    3. 0 for calls without data or on one rank. A message without its other end is no communication:
+       it keeps its duration, or gets 0 if that is unknown.
+
+    The durations of the result also include the wait for the last rank. Raises `InputError`
+    (`not-predicted`) for a call with data to which neither 1 nor 2 applies, also of unknown kind,
+    and `InputError` for mismatches and cycles. The given job is not changed.
     """
     meetings = match_communications(workload)
     is_profile = EXTENSION in workload.extensions

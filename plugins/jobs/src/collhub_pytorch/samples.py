@@ -170,10 +170,14 @@ def inspector_lines() -> Sequence[Source]:
     1. `job`: one file per rank, `node0-pid100.log` and `node0-pid101.log`
     2. `all.log`: one file with the lines of rank 0, then those of rank 1
 
-    Per rank, the lines are an AllReduce and an AllGather of 2^20 bytes, a ReduceScatter of 2^19
-    bytes, and a Send (rank 0) or Recv (rank 1) of 2^16 bytes. The sequence numbers are 1, 2, 3 and
-    1. The AllReduce takes 140 us on rank 0 and 100 us on rank 1; the other times are equal.
-       Findings that are reported to the sources are dropped.
+    The lines of a rank, with sequence number and size, are:
+
+    - AllReduce, 1, 2^20 bytes; it takes 140 us on rank 0 and 100 us on rank 1
+    - AllGather, 2, 2^20 bytes; ReduceScatter, 3, 2^19 bytes
+    - Send on rank 0, Recv on rank 1: 1, 2^16 bytes
+
+    Except for the AllReduce, both ranks have equal times. Findings that are reported to the
+    sources are dropped.
     """
     files = [
         "".join(
@@ -247,16 +251,16 @@ _LOGGED = (
 
 
 def deepspeed_logs() -> Sequence[Source]:
-    """Return logs of DeepSpeed with four collectives of 16 ranks, in two forms.
+    """Return logs of DeepSpeed with the same four collectives of 16 ranks, in two forms.
 
     The calls are an all-reduce, a reduce-scatter, an all-gather and another all-reduce, with sizes
     in MB. Both results are sources in memory with one file of the same name:
 
-    1. `train.deepspeed.log`: one line per call, of rank 0, with time in ms, size, algorithm and bus
-       bandwidth in Gbps
-    2. `summary.deepspeed.log`: a table with a heading, and two lines per call: its name, then its
-       values. The count is 2 and the total latency twice that of the line, as after two iterations.
-       The all-reduce has two entries.
+    1. `train.deepspeed.log`: one line per call, of rank 0, with time in ms, size, algorithm
+       bandwidth and bus bandwidth in Gbps
+    2. `summary.deepspeed.log`: a heading, then two lines per call: its name, and its values. The
+       count is 2 and the total latency is twice the time of the call, as after two iterations. The
+       all-reduce occurs twice, once per call.
 
     Findings that are reported to the sources are dropped.
     """

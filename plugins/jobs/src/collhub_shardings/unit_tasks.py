@@ -342,17 +342,20 @@ def _tiles(side: Side, shape: Sequence[int]) -> _Tiles:
 def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
     """Build the columns of the unit tasks of one move, by name.
 
-    A unit task sends the box that one source tile and one destination tile have in common, of one
-    summand of a partial source; tiles without a common box have no task. `number`: index of the
-    move; `width`: dimensions, at least those of the tensor, to which boxes are padded with [0, 1).
-    Tasks are ordered by destination tile, source tile and summand.
+    A unit task sends the box that one source tile and one destination tile have in common. A
+    partial source has a task per box and summand. Tiles without a common box have no task. Tasks
+    are ordered by destination tile, source tile and summand.
 
-    The columns are `move`, `source_tile` and `destination_tile` (row-major numbers in the grids of
-    tiles), `summand`, `elements`, `bytes` (of the box), `source_bytes` (of the entire source tile),
-    `start` and `stop` ([tasks, width], in elements, `stop` exclusive), `senders` and `receivers`
-    (devices of all tasks, one after the other), and `sender_count` and `receiver_count` (their
-    numbers by task; the caller makes row pointers of them). Raises `InputError` (`too-many-tasks`)
-    for more than 2^22 tasks.
+    `number`: index of the move. `width`: number of dimensions, at least those of the tensor; boxes
+    are padded to it with [0, 1). The columns are int64:
+
+    - `move`, `source_tile`, `destination_tile` (row-major numbers in the grids of tiles), `summand`
+    - `elements` and `bytes` of the box, `source_bytes` of the entire source tile
+    - `start`, `stop`: [tasks, `width`], in elements, `stop` exclusive
+    - `sender_count`, `receiver_count`: number of devices of each task
+    - `senders`, `receivers`: devices of all tasks, concatenated, each task's in mesh order
+
+    Raises `InputError` (`too-many-tasks`) for more than 2^22 tasks.
     """
     shape = move.tensor.shape
     source, destination = _tiles(move.source, shape), _tiles(move.destination, shape)

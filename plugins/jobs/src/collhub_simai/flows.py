@@ -86,24 +86,18 @@ def build_algorithm(
 ) -> Algorithm:
     """Return a timing-only algorithm with a send and a receive for each of at least one flow.
 
-    The collective is CUSTOM, and units are bytes. The unit count, the size in bytes and the length
-    of the buffers of every rank are the same number: the bytes that the busiest rank sends, or
-    those that it receives, whichever are more. The number of ranks is the highest rank plus 1, at
-    least 2.
+    The collective is CUSTOM, and a unit is a byte. The unit count, the size and the length of all
+    buffers are the most bytes that one rank sends, or receives if that is more. The number of ranks
+    is the highest rank plus 1, at least 2. `facts` are copied to the extension `code`.
 
-    Steps of a rank are in the order of the flows, unless a dependency needs another order.
-    Dependencies are:
+    A send has data dependencies on the receives of the flow's parents. With a delay, a computation
+    of this duration has them, and the send depends on it. A send has control dependencies on the
+    sends of previous flows with the same source; other previous flows are ignored. Steps keep the
+    order of the flows unless a dependency requires another one.
 
-    - A send has a data dependency on the receive of each parent. If the flow has a delay, a
-      computation of this duration has these dependencies, and the send depends on the computation.
-    - A send has a control dependency on the sends of those previous flows whose source is its rank.
-      Other previous flows have no effect.
-    - Receives have none.
-
-    `facts` become the extension of the format `code`. Raises `InputError` with the line and `code`
-    for a repeated flow id, an unknown parent or previous id, and a parent that does not end at the
-    sender. Line 1 is named if a rank sends or receives more than `MAX_UNITS` (2^62) bytes. A cycle
-    of dependencies raises it with `cyclic-dependencies` at the line of a flow that cannot start.
+    Raises `InputError`, with file, line and `code`, for a repeated flow id, an unknown parent or
+    previous id, a parent that does not end at the source, and, at line 1, a rank with more than
+    2^62 (`MAX_UNITS`) bytes. The code is `cyclic-dependencies` for a cycle.
     """
     positions: dict[int, int] = {}
     # Numbers of the send of each flow; its receive follows, and its delay is before it.

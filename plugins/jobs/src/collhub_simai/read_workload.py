@@ -266,11 +266,12 @@ EXTENSION = "simai"
 def read(source: Source, options: SimaiOptions) -> Workload:
     """Read a workload text of SimAI as a job.
 
-    The number of GPUs is the option `gpus`, otherwise `all_gpus` of the file, otherwise
-    1. Assumptions are notes of `source`. A warning counts collectives of tensor parallelism
-       that are left out because the file has no degree for it, so that their groups have one
-       GPU. The extension has the policy, the number of rows and the values of the first line.
-       Raises `InputError`, in this order:
+    The number of GPUs is the option `gpus`, otherwise `all_gpus` of the file; a file with neither
+    has one GPU. Assumptions are reported to `source` as notes. A warning counts collectives of
+    tensor parallelism that are left out: their groups have one GPU, because the file has no degree
+    for it. The extension has the policy, the number of rows and the values of the first line.
+
+    Raises `InputError`, in this order:
 
     - `several-files`: the source has several files.
     - `simai`: a row is invalid; the file has collectives, but neither it nor the option has a

@@ -192,20 +192,19 @@ def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
 def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
     """Compare each segment that a rank sends in an all-to-all with the one its receiver expects.
 
-    Segments are compared by their number of elements, only between ranks in `calls`. None if all
-    agree, or unless each rank in `calls` has one call with one tensor per rank of the group on both
-    sides. The text names the first difference, by sender, then receiver, and the number of the
-    other differences.
+    Segments are compared by their number of elements, only between ranks in `calls`. Returns None
+    if all agree. Also returns None unless each rank in `calls` has one call with one tensor per
+    rank of the group on both sides. The text names the first difference, by sender, then receiver,
+    and the number of the other differences.
 
-    The culprits are those of the first rule after which each difference concerns a culprit:
+    Culprits, ascending, are those of the first rule after which each difference concerns a culprit:
 
-    - ranks whose segment for themselves differs from the one they expect
-    - in addition, ranks with differences (as sender or receiver) to more than half of the other
-      ranks, and at least two
-    - all ranks with a difference
+    1. ranks whose segment for themselves differs from the one they expect
+    2. in addition, ranks that differ, as sender or receiver, from more than half of the other ranks
+       in `calls`, and from at least two ranks
+    3. all ranks with a difference
 
-    If some ranks of the group are not in `calls`, there are no culprits, unless a rank differs from
-    itself.
+    If some ranks of the group are not in `calls`, there are no culprits, unless rule 1 gives one.
     """
     if any(
         len(rank_calls) != 1

@@ -188,25 +188,23 @@ class WaitGraph:
         )
 
     def _has_lost_incomplete(self, rank: int, row: int) -> bool:
-        """Check whether a rank's buffer of entries may have lost incomplete operations before
-        `row`.
+        """Check whether a rank's entry buffer may have lost incomplete operations before `row`.
 
-        False if the buffer was not overwritten. `row`: an operation of any rank.
+        `row`: an operation of any rank. False if the buffer was not overwritten.
 
-        If the dump has the status of its groups (numbers of the last enqueued and completed
-        collective), `row` has no effect. The result is then true in two cases:
+        The dump may have the status of its groups, i.e. the sequence numbers of the last enqueued
+        and the last completed collective. Then the result does not depend on `row`. It is True if
+        one of these holds:
 
-        - In some group, the collective after the last completed one is older than all in the
-          buffer. Without a collective of the group in the buffer, this means that not all
-          enqueued ones are completed.
-        - The records of any rank have a message, and the oldest entry of this rank is not
-          completed.
+        - In some group, the collective after the last completed one is older than all of the group
+          in the buffer. If the buffer has none of the group: not all enqueued ones are completed.
+        - The records of any rank have a message, and the rank's oldest entry is not completed.
 
-        Without a status, it is true in two cases:
+        Without a status, the result is True if one of these holds:
 
-        - The oldest entry of the rank is not completed.
-        - The oldest entry of the rank with the group and kind (collective or message) of `row`
-          is only scheduled, not started.
+        - The rank's oldest entry is not completed.
+        - Of its entries with the group and kind (collective or message) of `row`, the oldest is
+          scheduled, but not started.
         """
         dump = self.records.dumps[rank]
         if not dump.is_overwritten:
@@ -247,15 +245,15 @@ class WaitGraph:
     def _front(self, rank: int) -> Front:
         """Return the front of a rank: the incomplete operations that it may execute now.
 
-        Collectives of a group form a sequence; so do messages of a group with the same
-        partners. Incomplete operations are visited in the order of their rows:
-        - First, if its sequence already has a counted operation, the operation is ignored.
-        - Then, if other ranks completed it, it is not counted. It is `stuck` if this was
-          longer ago than the time between the dumps, otherwise `skewed`. A collective needs
-          one rank that completed it and none that has still to issue it; a message needs
-          all its partners.
-        - Otherwise it is counted. `rows` has the first counted operation in any state, and each
-          later counted one only if it is STARTED.
+        Collectives of a group form a sequence; so do messages of a group with the same partners.
+        Incomplete operations are visited in the order of their rows:
+
+        1. An operation whose sequence already has a counted operation is ignored.
+        2. An operation that other ranks have left (`_has_left_partner`) is not counted. Its row is
+           added to `stuck` if it is overdue (`_is_overdue`: a timeout, or a completion more than 60
+           s before the latest time of the dumps), otherwise to `skewed`.
+        3. Any other operation is counted. `rows` has the first counted operation in any state, and
+           each later counted one only if it is STARTED.
         """
         rows: list[int] = []
         skewed: list[int] = []

@@ -239,14 +239,15 @@ class _Calls:
     def build_records(self, rows: Int64Array, states: Int64Array) -> Records:
         """Convert nodes to operations with the given states; return one dump per rank.
 
-        `rows`: nodes, in ascending order of ranks; `states`: state of each entry of `rows`. A
-        dump has the operations of its rank in the order of `rows`, or none. Sends and receives
-        are marked as point-to-point.
+        `rows`: collectives and messages, in ascending order of ranks. `states`: the state of each.
+        A dump has the operations of its rank in the order of `rows`, possibly none. Sends and
+        receives are marked as point-to-point.
 
-        Every call of a collective has a group of its own, shared by its ranks. So has every
-        matched pair of send and receive, and every unmatched one, because a workload has no
-        sequence numbers. An operation that is not completed, or is the last of its rank, has a
-        stack of one frame that describes the node. All other stacks are empty.
+        - Group: each call of a collective has a separate one, which all its ranks share. So does
+          each matched pair of send and receive, and each unmatched message.
+        - Sequence number: k for the k-th collective of a rank in its process group; 1 for messages.
+        - Stack: one frame that describes the node, for an operation that is not completed, and for
+          the last one of a rank. All other stacks are empty.
         """
         tables = Tables()
         nodes = self.nodes

@@ -305,15 +305,18 @@ def _fill_vectors(
 ) -> None:
     """Compute the vectors of all waiting rows, in place in `known`, whose entries must be -1.
 
-    Entry b of a row's vector becomes the last row of thread block b of its rank that must
-    precede it, -1 without one; the entry of its own block has no meaning. `waits`: (row, start,
-    end, parents) of each row that waits for another thread block, in topological order; its
-    vector is `known[start:end]`. `block`, `lane`: thread block of every row, numbered across
-    all ranks and within the rank.
+    A row waits if it depends on another thread block. Its vector has one entry per thread block of
+    its rank: the last row of this block that must precede it, -1 for none. The entry of its own
+    block has no meaning. `waits`: (row, start, end, parents) of each waiting row in topological
+    order; its vector is `known[start:end]`. `block`, `lane`: thread block of every row, numbered
+    across all ranks and within the rank.
 
-    A vector is the element-wise maximum of three: the vector of the previous waiting row of its
-    block, the vector of the last waiting row up to each parent in that parent's block, and each
-    parent itself in the entry of its lane.
+    A vector is the element-wise maximum of:
+
+    - the vector of the previous waiting row of the same block
+    - for each parent: the vector of the last waiting row of the parent's block that is not after
+      the parent
+    - for each parent: its row, in the entry of its lane
     """
     past_of_block: dict[int, _Past] = {}
     for row, start, end, parents in waits:

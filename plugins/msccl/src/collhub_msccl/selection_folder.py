@@ -157,17 +157,21 @@ class _File:
 
 
 def write(selection: Selection, options: SelectionOptions) -> WriteResult:
-    """Return the XML files of a selection, in a folder that is named after the runtime.
+    """Return the XML files of a selection, in a folder with the name of the runtime; write nothing.
 
-    Each window of sizes gets the chosen algorithm, otherwise the fastest one that can be
-    written. If its file serves only the smaller sizes, the next one serves the rest. Files
-    are in the order of collectives, then modes (in place first) if a file has one mode, then
-    windows. The runtime uses every file without warnings. No file is written to disk. Losses,
-    left to the runtime, are:
+    A window is a range of sizes with one chosen algorithm. Its files have, in this order of
+    preference, the chosen algorithm, then the other measured ones by speed, without those that
+    cannot be written. If a file serves only the smaller sizes of the window, the next algorithm
+    serves the rest.
+
+    Files are in the order of collectives, then modes, then windows. A runtime that reads both modes
+    gets one file for both. Others get one file per mode, in place first.
+
+    The result has notes on usage and versions, and these losses, which are left to the runtime:
 
     - collectives with a root, or unknown to the runtime
-    - an all-to-all in place, if a file has one mode
-    - sizes without a writable algorithm
+    - an all-to-all in place, if each mode needs its file
+    - algorithms that were not written, and sizes without a file, with the reason
     """
     folder = _Folder(RUNTIMES[options.runtime], options.proto)
     for selected in selection.collectives:
@@ -219,17 +223,16 @@ def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | N
 def _add_window(folder: _Folder, task: _Task) -> None:
     """Add files that serve all sizes of a window, by the fastest writable algorithms.
 
-    Algorithms are tried in the order of `iterate_candidates` (the selected one, then by
-    speed) until all sizes are served. After a file that serves sizes up to a limit, the next
-    algorithm begins at the limit + 1 byte. For a runtime that selects files by name,
-    `_add_remainder_file` may add a second file. Each file adds a note. Losses are added to
-    `folder` in this order:
+    Algorithms are tried in the order of `iterate_candidates` (the selected one, then by speed)
+    until all sizes are served. If a file serves only sizes up to a limit, the next algorithm begins
+    at the limit + 1 byte. For a runtime that selects files by name, `_add_remainder_file` may add a
+    second file after each file. Each file adds a note. Losses are added to `folder` in this order:
 
     1. `steps`, with each file whose steps differ from those for other sizes (`_add_file`).
-    2. `algorithm`: algorithms that cannot be written, or serve only smaller sizes. Those with
-       the same remaining sizes and reason share a loss. If another algorithm serves the sizes
-       from the same first one on, its mean slowdown relative to the fastest is added, if
-       measured.
+    2. `algorithm`: algorithms that cannot be written for the sizes that remain, or whose file
+       serves only a part of the sizes. Algorithms with equal remaining sizes and reason share a
+       loss. If a later algorithm serves these remaining sizes, the loss states its mean time
+       relative to the fastest, if measured.
     3. `algorithm`: sizes that no file serves; they are left to the runtime.
 
     A `HubError` of writing is not raised; it becomes a loss of the second kind.

@@ -145,11 +145,12 @@ def _find_edges_after_writes(
 ) -> Edges:
     """Return pairs (write of another thread block, later access of its unit), as row arrays.
 
-    For each query (access and another block), in their order, the write is the latest one of this
-    block to the unit that must precede the access by the clocks. There is no pair without such a
-    write. A pair is omitted if it is implied: the access's own block wrote the unit before the
-    access, and the other write must precede that write too. An access that writes is treated like
-    a read.
+    A query is an access and another thread block. By the clocks, some accesses of that block must
+    precede the access. The latest of them that writes the accessed unit gives a pair, in the
+    order of the queries. There is no pair without such a write.
+
+    A pair is also left out if it is implied: the access's block wrote the unit before the access,
+    and the other write must precede that write too. An access that writes is treated like a read.
     """
     writes = np.flatnonzero(accesses.is_write)
     width = int(accesses.row.max(initial=0)) + 2
@@ -291,12 +292,17 @@ def _find_conflicts(
     clocks: Clocks | None,
     block_indptr: Int64Array,
 ) -> list[Edges] | None:
-    """Find pairs of rows that access the same memory in one mode (in place or not).
+    """Find pairs of rows that access the same memory, at least one writing, in one mode.
 
-    `base`: int64[ranks, 3], first address of each buffer in this mode. The result has one or two
-    lists of (earlier rows, later rows): the pairs within thread blocks, and the pairs between
-    blocks, which are missing if no block waits for another. None if `clocks` is None, or if there
-    are too many accesses or queries to analyse.
+    `base`: int64[ranks, 3], first address of each buffer in this mode (in place or not). `clocks`:
+    for each row, the rows of other thread blocks that precede it.
+
+    The result is a list of (earlier rows, later rows). It has the pairs within thread blocks, then
+    the pairs between blocks. The second entry is missing if no block waits for another one
+    (`clocks.is_any` is False), because no row then precedes a row of another block.
+
+    Returns None if `clocks` is None, if `find_accesses` counts too many accesses, or if
+    `find_conflicts_between_blocks` needs too many queries.
     """
     if clocks is None:
         return None

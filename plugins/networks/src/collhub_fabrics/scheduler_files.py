@@ -262,15 +262,16 @@ def read_topograph(
 ) -> Topology:
     """Read the network of a Topograph model: switches, and blocks of hosts at these switches.
 
-    Hosts, cables and bandwidths follow from `options`. A switch that only blocks name is a
-    leaf if another switch lists it. In older models, switches list the hosts, and `nodes` may
-    give a host an NVLink domain.
+    Hosts, cables and bandwidths follow from `options`, as in `read_slurm`. A switch that only
+    blocks name is a leaf if another switch lists it. In older models, switches list the hosts, and
+    `nodes` may give a host an NVLink domain.
     - Groups `KEY NAME`: the hosts of all blocks with this key and name in `nvlink`, their
       annotations or labels, in the order of the blocks.
     - NVLink domain of a block: `nvlink`, else its first annotation, else its first label of
       an accelerator, else none. With the option `nvlink_bandwidth` it is a switch `NVLink
       NAME` with a cable to each host. Otherwise the note `nvlink-domains` is reported.
-    Raises `InputError` (`invalid-fabric`) with the path in the document, and as `read_slurm`.
+    Raises `InputError` (`invalid-fabric`) with the path in the document, and the errors of
+    `read_slurm` about switches, hosts and options.
     """
     root = document_of(source, CODE)
     switches = {
@@ -315,17 +316,16 @@ def _generate_blocks(
     root: Value,
     switches: dict[str, TreeSwitch],
 ) -> Iterator[_Block]:
-    """Yield all blocks in document order, and append their hosts to their switches in
-    `switches`.
+    """Yield all blocks in document order; add the hosts of each block to its switch.
 
-    First come the entries of the list `blocks`, whose member `switch` names their switch.
-    Then come the entries of `capacity_blocks`, an object by name or a list with names. Their
-    switch is the last one whose own list `capacity_blocks` has the name of the block. A block
-    of the second kind needs no switch if the hosts of all switches include its hosts.
+    First come the entries of the list `blocks`, whose member `switch` names their switch. Then come
+    the entries of `capacity_blocks`, an object by name or a list with names. Their switch is the
+    last entry of `switches` in the document whose list `capacity_blocks` has the name of the block.
+    A block of the second kind needs no switch if the hosts of all switches include its hosts.
 
-    The hosts of a block are appended when it is yielded, except those that its switch has.
-    Raises `InputError` for an entry of `blocks` without `switch`, an unknown switch, a block
-    without a needed switch, and invalid members.
+    The entries of `switches` are changed: the hosts of a block are appended when it is yielded,
+    except those that its switch has already. Raises `InputError` for an entry of `blocks` without
+    `switch`, an unknown switch, a block without a needed switch, and invalid members.
     """
     switch_of = {}
     # The older form lists blocks at the switches, the newer one gives the switch of each block.

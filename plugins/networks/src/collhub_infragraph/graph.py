@@ -108,15 +108,18 @@ _MAX_RATE = Decimal(10**18)
 def parse_link(value: Value, owner: str, attributes: Mapping[str, Attributes]) -> LinkKind:
     """Parse an entry of a list of links: name, bandwidth in bytes/s, latency in s, and plane.
 
-    `owner`: the device that has the list, "" for the document. `attributes`: annotations by
-    name of the link. The bandwidth and latency of an annotation (bytes/s and s) replace those
-    of the entry, which are rounded. The plane is only in an annotation; one that is no whole
-    number is None. Missing values are None. A bandwidth in transfers per second gives None, and
-    `flaw` has the reason, also if an annotation gives the bandwidth; otherwise `flaw` is "".
+    `owner`: the device that has the list, "" for the document. `attributes`: annotations by name of
+    the link.
 
-    Raises `InputError` without a name, for invalid values in `physical` (`_parse_physical`),
-    and for a bandwidth or latency of an annotation that is no finite number. Raises it also for
-    a bandwidth or latency directly in a link without `physical`, as before InfraGraph 0.3.
+    - Bandwidth, latency: those of the annotation, which are exact. If it has none, those of
+      `physical` (`_parse_physical`); None without both.
+    - Plane: only from the annotation; None if it is missing or no whole number.
+    - `flaw`: the reason if `physical` has a bandwidth in transfers per second, which gives no
+      bandwidth, also if the annotation gives one; otherwise "".
+
+    Raises `InputError` for a missing name, and for a bandwidth or latency directly in a link
+    without `physical`, as before InfraGraph 0.3. Raises it also for invalid values in `physical`,
+    and for a bandwidth or latency of an annotation that is no finite number.
     """
     name = value["name"].text()
     physical = value.get("physical")

@@ -365,8 +365,7 @@ class _DocumentBuilder:
         return {"name": name, "components": components, "links": links, "edges": edges}
 
     def _build_annotations(self) -> _JsonObject:
-        """Build the annotations of the document: the properties that the infrastructure cannot
-        express.
+        """Build the annotations of the document: properties that its infrastructure cannot express.
 
         The result always has these four lists. Call this after the edges and links have been
         added.

@@ -306,9 +306,13 @@ def _parse_json(source: Source, content: bytes, code: str) -> object:
 def _parse_yaml(name: str, content: bytes, code: str) -> object:
     """Parse a YAML document in UTF-8 whose root is an object; return this object.
 
-    `name`: of the file, `code`: of the errors. Raises `InputError` for an empty file, another type
-    of root, invalid YAML or UTF-8, and everything that `_check_nodes` refuses. The error has a line
-    if the parser states one.
+    `name`: of the file, `code`: of the errors. Raises `InputError` in these cases, with a line if
+    the parser or the check gives one:
+
+    - the file is empty, or its root is no object
+    - invalid UTF-8 or YAML, also YAML that is nested too deeply
+    - everything that `_check_nodes` refuses
+    - a value that does not fit its explicit tag, such as `!!bool foo`
     """
     # Imported here, since conversions without YAML do not need it.
     import yaml
@@ -412,8 +416,8 @@ def _find_children(
 ) -> list[Node]:
     """Return the child nodes of a YAML node: list entries, or the keys and values of a mapping.
 
-    A scalar has none. Raises `InputError` with the line for a
-    key that is no scalar, and for a key that occurs twice as written.
+    A scalar has none. Each key of a mapping precedes its value. Raises `InputError` with the line
+    for a key that is no scalar, and for a key that occurs twice as written.
     """
     if isinstance(node.value, str):
         return []

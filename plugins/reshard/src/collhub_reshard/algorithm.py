@@ -254,16 +254,18 @@ def lower_schedule(
 ) -> Lowered:
     """Convert a schedule of the hosts' network cards to an algorithm.
 
-    Pieces (parts of unit tasks) are sent in the order of the schedule. Messages within
-    hosts, copies and sums follow. A piece has the strategy and number of chunks of its
-    unit task in `choices` (`KeyError` without). With one card per host, a piece waits
-    for the last piece into its first receiving host if that has another sender and a
-    later end than the last piece of its own sender.
+    A piece is the part of a unit task that one entry of the schedule sends. Pieces are sent in the
+    order of the schedule. Messages within hosts, copies and sums follow.
 
-    `choices.layout` "rows" gives buffers of tile rows, otherwise of packed boxes.
-    `extension` is stored under `reshard`. Raises `InputError`: `too-many-runs` above
-    2^18 runs of rows, `unreachable` if a tree of the topology in `choices` cannot reach
-    a receiver.
+    - `choices` gives the strategy and the number of chunks of each unit task (`KeyError` if
+      missing). The strategy TREE uses the topology of `choices` if there is one.
+    - `choices.layout` "rows" gives buffers of tile rows, any other text packed boxes.
+    - Turns, only with one card per host: consider the last earlier piece into the first receiving
+      host. If another sender sends it, and it ends later than the last earlier piece of this
+      sender, this piece waits for a message (token) that it has arrived.
+
+    `extension` is stored under `reshard`. Raises `InputError`: `too-many-runs` above 2^18 runs of
+    rows, `unreachable` if a tree of the topology cannot reach a receiver.
     """
     max_chunks = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":
@@ -300,17 +302,19 @@ def lower_streams(
 ) -> Lowered:
     """Convert a plan of streams (parts of deliveries, each over one tree) to an algorithm.
 
-    Every stream is divided into the same number n of equal chunks: the largest one in
-    `choices.chunks`, 1 without entries. First come the first chunks of all streams in the order
-    of `plan`, then the second ones, and so on, so that the streams share the links in
-    proportion. From the chunk `_STREAM_WINDOW` (8) on, each message of a device that has the
-    box in its INPUT waits for the messages of this device in the chunk 8 before it. There are
-    no turns on network cards. The messages within hosts, copies and sums follow at the end.
+    Every stream is divided into the same number n of equal chunks: the largest number in
+    `choices.chunks`, 1 if it is empty. First come the first chunks of all streams in the order of
+    `plan`, then the second ones, and so on, so that the streams share the links in proportion.
+    Messages within hosts, copies and sums follow at the end.
 
-    The buffers contain rows of tiles if `choices.layout` is "rows". Otherwise they contain
-    packed boxes, of which the smallest has 16 n units if possible. Strategies and topology of
-    `choices` are not used. `extension` is stored in the algorithm under the key `reshard`.
-    Raises `InputError` (`too-many-runs`) for a row layout of more than 2^18 runs.
+    From chunk `_STREAM_WINDOW` (8) on, a device that has the box in its INPUT delays its messages:
+    they wait for its messages in the chunk 8 before of the same stream. There are no turns on
+    network cards.
+
+    The buffers contain rows of tiles if `choices.layout` is "rows". Otherwise they contain packed
+    boxes, of which the smallest has 16 n units if possible. Strategies and topology of `choices`
+    are not used. `extension` is stored in the algorithm under the key `reshard`. Raises
+    `InputError` (`too-many-runs`) for a row layout of more than 2^18 runs.
     """
     count = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":

@@ -372,16 +372,19 @@ class StepWriter:
     def _finish_row(self, row: int) -> None:
         """Add the messages of a box within hosts, and the steps that bring the box to OUTPUT.
 
-        `row`: unit task that moves the box. Call it once per row, after all of its pieces.
+        `row`: unit task that moves the box. Call it once per row, after all of its pieces. The
+        steps are added in this order:
 
-        1. A receiver on the host of a device with the box in INPUT gets it from the first such
-           device. Receivers that have the box, or got a part of it, are left out.
-        2. A receiver that has the box copies it from its INPUT to OUTPUT, and an `Origin` is
-           added. A box in several runs is packed into SCRATCH before.
-        3. A receiver that received it in SCRATCH copies it to OUTPUT after all arrivals. A box
+        1. A receiver on the host of a device that has the box in INPUT gets it from the first such
+           device. Receivers that have the box, or got a part of it, are skipped.
+        2. A receiver that has the box brings it from its INPUT to OUTPUT, and an `Origin` is added.
+           A box in several runs is packed into SCRATCH before.
+        3. A receiver that received the box in SCRATCH brings it to OUTPUT after all arrivals. A box
            that was received in OUTPUT remains there.
 
-        A further summand is not copied but added (REDUCE), after the steps of the previous row.
+        To bring is to copy, or to add (REDUCE) if the row is a further summand of a sum
+        (`units.summand`). A further summand also waits for the steps of the previous row on the
+        device.
         """
         local = find_local_receivers(self.units, row)
         full = (Fraction(0), Fraction(1))

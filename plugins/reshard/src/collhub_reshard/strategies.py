@@ -156,18 +156,21 @@ class Audience:
 
 
 def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[Transfer]:
-    """List the transfers by which a strategy sends a box, in the order of sending.
+    """List the transfers by which a strategy sends a box of data, in the order of sending.
 
-    The box is 0..1 in `chunks` equal chunks. Hosts and devices have the order of `audience`;
-    the entry of a host is its first device.
-    - Send/recv: receiver by receiver, the sender sends all chunks.
-    - Broadcast: chunk by chunk, from entry to entry; each entry first sends it to its host.
-    - Local all-gather: per chunk and host, the sender sends each device one part, which the
-      device sends to the other devices of its host.
-    - Scatter and all-gather, tree: per chunk, the sender sends each entry one part. The entry
-      sends it to its host, then to each other entry, which sends it to its host.
+    The box is the interval 0..1 of `first` and `last`, in `chunks` equal chunks. Hosts and
+    devices have the order of `audience`. The entry of a host is its first device.
 
-    `parent`: index of the transfer that brought the data to the source, -1 for the sender.
+    - Send/recv: receiver by receiver, the sender sends every chunk to it.
+    - Broadcast: chunk by chunk, the chunk goes from the sender to the first entry and from each
+      entry to the next one. Each entry first sends it to the other devices of its host.
+    - Local all-gather: chunk by chunk and host by host, each device of the host gets one of equal
+      parts of the chunk from the sender, and sends it to the other devices of the host.
+    - All others, also a tree: chunk by chunk, each host gets one of equal parts of the chunk. The
+      sender sends it to the entry, which sends it to the other devices of its host. Then, for each
+      other host, it sends it to the entry there, which sends it to the other devices there.
+
+    `parent` is the index of the transfer that brought the data to the source, -1 for the sender.
     """
     if strategy is Strategy.SEND_RECV:
         receivers = [device for devices in audience.hosts.values() for device in devices]

@@ -83,10 +83,10 @@ def _make_click_option(declared: Option) -> Callable[[Function], Function]:
     name. The help is the declared one.
 
     - BOOL: a flag without a value, False if it is absent. A declared default has no effect.
-    - Any other type: an option with one value, checked by click as one of the declared choices or
-      as a number within the declared limits. Other types are passed as text, such as SIZE. If the
-      option is absent, the value is the declared default, also None. The help shows a default other
-      than None.
+    - Any other type: an option with one value. Click checks it as one of the declared choices, or
+      for INT and FLOAT as a number within the declared limits. Values of other types, such as SIZE,
+      are passed as text. If the option is absent, the value is the declared default, also None. The
+      help shows a default other than None.
     """
     flag = f"--{declared.name.replace('_', '-')}"
     if declared.type is OptionType.BOOL:

@@ -317,9 +317,12 @@ def _build_program(
 ) -> LevelledProgram:
     """Convert sorted records to a `LevelledProgram` with the memory layout of all ranks.
 
-    A record is a step in executable form. `records`: sorted by rank, with the size of SCRATCH per
-    rank. Offsets and counts are in blocks of `block_units` units; `collective` has blocks as units.
-    `in_place` decides whether input and output share memory.
+    A record is a step in executable form. `records` must be sorted by rank. It also has the size
+    of SCRATCH per rank. Columns are copied, with narrower dtypes where the program has them.
+
+    All sizes, offsets and counts of the arguments are in blocks of `block_units` units, also those
+    of `collective`. They are not converted; `block_units` is only stored. With `in_place`, input
+    and output share memory as the collective defines. A rank may have no records.
     """
     columns = records.columns
     return LevelledProgram(

@@ -388,8 +388,7 @@ def _move_inputs(collective: Collective, inputs: Sequence[Array]) -> Iterator[Ex
 def _list_moved_arrays(
     collective: Collective, inputs: Sequence[Array]
 ) -> Iterator[tuple[int, Sequence[Array]]]:
-    """Yield for each rank the arrays that form its OUTPUT one after the other, if data only
-    move.
+    """Yield for each rank the arrays whose concatenation is its OUTPUT, if data are only moved.
 
     A result is (rank, arrays), by ascending rank. n is the number of ranks; a missing root
     is 0.

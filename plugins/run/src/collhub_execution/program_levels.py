@@ -437,8 +437,10 @@ def _compute_longest_paths(
 ) -> Int64Array:
     """Return for each node the largest sum of weights on a path that ends there: int64[nodes].
 
-    The weight of the node itself is included. `weight`: by node. `order`: a complete order of the
-    nodes with levels, so the graph has no cycle.
+    Edge i goes from node `parents[i]` to node `children[i]`. `weight`: int64 by node. A path may
+    begin at any node, and its sum includes the weights of both of its ends. `order`: a complete
+    order of the nodes with levels, so the graph has no cycle, and every node after the first level
+    has a parent (not checked).
     """
     # Nodes are renumbered by position, so that the parents of a level precede it.
     position = order.position

@@ -98,10 +98,11 @@ class RankPlan:
     def _build_level(self, rows: range) -> RankLevel:
         """Build a level from the records `rows` of the rank: sends, receives and local moves.
 
-        `rows`: numbers of records in this plan, from 0; in the result, `record` is the number in
-        the program, `first_record` more. A level is a group of records that the rank executes at
-        once: it starts all messages, waits for them, then executes the local moves. Each of the
-        three tuples keeps the order of the records and may be empty.
+        A level is a group of records that the rank executes at once: it starts all messages, waits
+        for them, then executes the local moves. `rows`: numbers of the records in this plan, from
+        0. In the result, `record` is the number in the program, that is the row plus
+        `self.first_record`. Each of the three tuples keeps the order of the records and may be
+        empty.
 
         Local moves are the copies and reductions, without REDUCE records that are fused with a
         receive (`is_done`). Such a receive has `reduces` instead. `start` of a message is its

@@ -147,17 +147,25 @@ def _assign_slots(
 
 
 def _group_steps(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
-    """Group steps by template, the records that each becomes; return (template, ascending rows).
+    """Group steps by the records that each becomes; return (template, ascending rows).
 
-    Source and target are equal, separate (distance at least the count) or overlap partly,
-    also as INPUT and OUTPUT in one memory. The slot is extra SCRATCH. A group may be empty:
-    - SEND: send. RECV: receive into the target; staged: into the slot, copy to the target.
-    - RECV_REDUCE: equal: receive into the slot, add it to the target. Separate and not
-      staged: receive into the target, add the source. Other: receive into the slot, add the
-      source to it, copy it to the target.
-    - COPY: separate: copy. Partly: copy into the slot, then to the target. Equal: no group.
-    - REDUCE: partly: copy the source into the slot, add it to the target. Other: add the
-      source to the target.
+    Source and target of a step are equal, separate (their distance is at least the count), or
+    overlap partly. Addresses count, because INPUT and OUTPUT may share memory. The slot is extra
+    SCRATCH. There is one group per case, in this order; it may be empty:
+
+    1. SEND: send.
+    2. RECV, not staged: receive into the target.
+    3. RECV, staged: receive into the slot, then copy to the target.
+    4. RECV_REDUCE, separate and not staged: receive into the target, then add the source.
+    5. RECV_REDUCE, equal: receive into the slot, then add it to the target.
+    6. RECV_REDUCE, otherwise: receive into the slot, add the source to it, then copy it to the
+       target.
+    7. COPY, separate: copy.
+    8. COPY, overlapping partly: copy into the slot, then to the target.
+    9. REDUCE, equal or separate: add the source to the target.
+    10. REDUCE, overlapping partly: copy the source into the slot, then add it to the target.
+
+    A COPY with equal source and target is in no group.
     """
     # Addresses refer to one flat memory, so aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)

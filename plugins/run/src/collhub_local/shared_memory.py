@@ -186,10 +186,10 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
       of any step; None unless requested
 
     All processes are killed before this function returns or raises. Raises `InputError` if a
-    rank fails (`rank-died`) or all runs together exceed `timeout_s` (`deadlock` or `timeout`).
-    Raises `PluginError` if the system cannot fork. Raises `UsageError` for more than 256 ranks
-    (`too-many-ranks`), and for more than 2^14 pairs of ranks that exchange messages
-    (`too-many-pairs`).
+    rank's process fails (`rank-died`), or if all runs together exceed `timeout_s`: `deadlock` if
+    no rank makes progress within 0.2 s after the limit, else `timeout`. Raises `PluginError` if
+    the system cannot fork. Raises `UsageError` for more than 256 ranks (`too-many-ranks`), and
+    for more than 2^14 pairs of ranks that exchange messages (`too-many-pairs`).
     """
     board = _create_board(request, _get_fork_context(request))
     ranks = ForkedRanks(request, board)

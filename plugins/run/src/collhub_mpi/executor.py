@@ -68,14 +68,14 @@ def drop_names(world: MPI.Intracomm) -> None:
 def remove_segments_on_error() -> Iterator[None]:
     """Remove the shared memory of killed ranks if the block of this context manager fails.
 
-    Any exception counts, also Ctrl-C; it is raised again afterwards. Without one, nothing is
-    removed. Considered are files in /dev/shm of this user with a name prefix of MPICH, UCX or
-    Open MPI whose change time is at most `_OLD_S` seconds before the start of the block, or
-    later. Of these, a file is removed if it is more than `_OLD_S` seconds old and no process
-    that can be read maps it.
+    Any exception counts, also Ctrl-C; it is raised again afterwards. Without an exception, nothing
+    is removed. Considered are files in /dev/shm that belong to this user, have a name prefix of
+    MPICH, UCX or Open MPI, and changed after (start of the block - `_OLD_S` s).
 
-    This is repeated until no considered file is left or `_LIMIT_S` seconds have passed, so
-    mapped files delay the error. Errors of reading and removing are ignored.
+    A considered file is removed if its last change is more than `_OLD_S` s ago and no readable
+    process maps it. Removal is repeated until no considered file is left or `_LIMIT_S` s have
+    passed. Files that are still mapped therefore delay the exception. Errors of reading and
+    removing are ignored.
     """
     start = time.time()
     try:

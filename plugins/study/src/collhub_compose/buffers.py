@@ -179,11 +179,12 @@ class BlockMoves:
         return new
 
     def find_torn_rows(self, steps: StepTable) -> BoolArray:
-        """Return which steps have a region that these moves would not keep contiguous: bool[rows].
+        """Return the steps that access a region that these moves would tear apart: bool[rows].
 
-        That is a region (source or destination) in INPUT or OUTPUT on several blocks, of which two
-        neighbours are no longer neighbours, in the same order, afterwards. All regions must be
-        inside the blocks. Regions in SCRATCH do not matter.
+        A region is the source or destination of a step. It is torn if it is in INPUT or OUTPUT and
+        covers two neighbouring blocks k and k + 1 whose new positions are not p and p + 1. A region
+        inside one block, and a region in SCRATCH, is never torn. All regions in INPUT and OUTPUT
+        must be inside the blocks.
         """
         # A region is torn if there is a gap between two of its blocks: then the numbers of gaps
         # before its first and its last block differ.

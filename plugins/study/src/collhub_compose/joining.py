@@ -31,15 +31,16 @@ def join_in_sequence(
     """Concatenate the steps of algorithms that run one after another, without a barrier.
 
     `parts`: at least one, with regions in the buffers of `collective`. `scratch_units`:
-    int64[ranks], of all parts. On each rank, the steps of a part precede those of the next.
-    Channels of messages are above all of earlier parts, lanes above those of earlier parts on
-    the rank; channels of local steps and the lane -1 remain. A step gets a data dependency on
-    one of an earlier part if both access a unit in a mode (in place, out of place) of the
-    collective, one writes it, and no conflicting access is in between. Steps that can never
-    run get none.
+    int64[ranks], for all parts together. On each rank, a part's steps precede those of the next.
+    Message channels are renumbered above those of all earlier parts, lanes above those of earlier
+    parts on the rank. Channels of local steps and the lane -1 (no lane) do not change.
 
-    Raises `InputError` (`too-large`) for 2^61 units of memory, or too many overlapping
-    accesses.
+    A step gets a data dependency on a step of an earlier part if both access the same unit, at
+    least one writes it, and no conflicting access is in between. Units are compared in each mode
+    (in place, out of place) of the collective. Steps in a deadlock get none.
+
+    Raises `InputError` (`too-large`) for 2^61 units of memory or more, or for more than
+    `MAX_ACCESSES` overlapping accesses.
     """
     # There is no barrier: a step waits only for those steps of earlier parts that touch the same
     # units, one of the two writing, in a mode that the collective claims. Such pairs are found on

@@ -109,8 +109,8 @@ def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
 
     1. the number of rerouted messages and of all messages
     2. each new path, at most 8, then the number of the other paths
-    3. if a simulator is installed: the time on the complete network, and the time of the result
-       without the links
+    3. the time on the complete network, and the time of the result without the links; only if a
+       simulator is installed and both runs finish
 
     If no message is rerouted, the algorithm itself is returned. Otherwise the new one has the
     provenance of this pass. The size is the option `size`, otherwise that of the algorithm.

@@ -238,12 +238,12 @@ def _relocate_buffers(
     """Build the relocation with which an in-place algorithm works in OUTPUT or in SCRATCH.
 
     `in_output`: bool[num_ranks], ranks that work in OUTPUT. Their INPUT moves to unit `place` of
-    OUTPUT; their OUTPUT stays. On other ranks INPUT and OUTPUT move to SCRATCH. The one that starts
-    first in in-place calls then starts after the existing units of SCRATCH, and both keep their
-    distance. SCRATCH itself never moves.
+    OUTPUT; their OUTPUT stays. On the other ranks, INPUT and OUTPUT move to SCRATCH, with the
+    distance that they have in in-place calls. The lower one of the two starts after the existing
+    units of SCRATCH. SCRATCH itself never moves.
 
-    Also returns int64[num_ranks], for all ranks: the number of units from the first start to the
-    last end of the used units (`usage`) of both buffers in in-place calls.
+    Also returns int64[num_ranks], for all ranks: the extent of both buffers in in-place calls in
+    units, from the first start to the last used unit (`usage`).
     """
     no_scratch = np.zeros(algorithm.num_ranks, np.int64)
     layout = algorithm.collective.memory_layout(True, no_scratch).base

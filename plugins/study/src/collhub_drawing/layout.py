@@ -213,15 +213,15 @@ def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
 def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[int]) -> Points:
     """Place the nodes of a topology in layers; return float64[num_nodes, 2] in pixels.
 
-    `level`: 0 for NPUs, from 1 for switches; each level is a layer. But internal switches of
-    hosts get a layer below the NPUs, if other switches of level 1 exist. The lowest layer has
-    y = 0; higher ones have smaller (negative) y.
-
-    Every layer is spread evenly over one width: that of the widest layer, at most the page
-    without margins. A layer that needs more alternates between two or more rows. In a layer,
-    NPUs are in their order. Switches are sorted by the mean x of their neighbours one level
-    below (0 without any), ties by number. Switches in `boxes` (collapsed groups) count as the
-    right edge.
+    - Layers: each level is a layer; `level` is 0 for NPUs, from 1 for switches. Exception: internal
+      switches of hosts get a layer below the NPUs if other switches of level 1 exist. The lowest
+      layer has y = 0; higher ones have negative y.
+    - Width: all layers are spread evenly over one width. It is that of the widest layer, but at
+      most that of the page without margins. The nodes of a layer that needs more alternate between
+      two or more rows.
+    - Order in a layer: NPUs by number. Switches by the mean x of their neighbours one level below
+      (0 without any), ties by number. Switches in `boxes` (collapsed groups) come last: for the
+      order their mean x is the full width.
     """
     floor = _assign_layers(topology, level)
     width = _compute_layer_width(topology, floor)

@@ -277,15 +277,17 @@ def _bandwidth(communicator: Communicator, collective: str, algorithm: str, prot
     """Return the algorithm bandwidth in NCCL's cost model: GB of the buffer per second.
 
     B = C * speed for the C channels of the communicator. Caps are constants by NCCL version,
-    architecture and 1, 2 or more nodes; the LL cap of several nodes is that of "ampere" with
-    an AMD CPU, else of "volta".
-    - NVLS and NVLS tree: a model of their own. pat: 0.75 B
-    - ring: b * ranks / `ring_steps`. Simple: b = B. LL: b = min(LL cap, B * LL fraction).
-      LL128: b = min(0.92 B, C * cap). `ZeroDivisionError` for one rank, except broadcast and
-      reduce.
-    - other (tree): t / 2. Simple: t = s = min(0.92 B, C * cap). LL: t = min(s / 3.8, LL cap).
-      LL128: t = min(s * 7/9, C * LL128 cap), on several nodes with 15/16 for 7/9.
-    Raises `KeyError` for an architecture without caps (not for pat).
+    architecture and 1, 2 or more nodes. The LL cap of several nodes is that of "ampere" with an AMD
+    CPU, else of "volta".
+
+    - nvls, nvls_tree: `_nvls_bandwidth`. pat: 0.75 B.
+    - ring: b * ranks / `ring_steps`. Simple: b = B. LL: b = min(LL cap, B * f), where f is the
+      first LL fraction on several nodes and for all-reduce and reduce, else the second. LL128: b =
+      min(0.92 B, C * cap). `ZeroDivisionError` for one rank, except broadcast and reduce.
+    - other (tree): t / 2, with s = min(0.92 B, C * cap). Simple: t = s. LL: t = min(s / 3.8, LL
+      cap). LL128: t = min(s * g, C * LL128 cap), where g is 7/9 on one node, else 15/16.
+
+    Raises `KeyError` for an architecture without caps, except for nvls and pat.
     """
     if algorithm.startswith("nvls"):
         return _nvls_bandwidth(communicator, collective, algorithm)

@@ -53,23 +53,21 @@ def build_instructions(
 ) -> Instructions:
     """Build the instructions of an algorithm's steps, in the order of their first rows.
 
-    Each step is an instruction. Exception: a send is fused with a receive on which it
-    depends, into one instruction, if all of these hold:
+    Each step is one instruction, except that a send is fused with the receive whose data it
+    forwards if all of these conditions hold:
 
-    - The send reads exactly the range that the receive writes, and depends on no later row.
-    - It is the first such send of the receive.
-    - In a lane, the send is the next row. Without lanes, the connection of the receive
-      forwards most of its messages to that of the send, which gets most of its forwarded
-      messages from it.
-    - `fuses` is True, and the send is not one of `groups`.
+    - `fuses` is True, and the send is not in `groups` (multicasts and sums in switches).
+    - The send reads exactly the range that the receive writes. The receive is the last row on
+      which the send depends, and the send is the first such send of this receive.
+    - Both have the same lane, and the send is the next row. Without lanes: of all such pairs,
+      most of the receive's connection go to the send's connection, and vice versa.
 
     The thread block of an instruction is its lane. Without a lane, each direction of a
-    connection is a block, which both connections of fused steps share. Local steps without a
-    lane have no block (-1).
+    connection is a block, which the connections of fused steps share. Local steps without a lane
+    have block -1. With `has_fifos` False, each message without a lane has a separate block.
 
-    `groups` are multicasts and sums in switches. Only the step that issues one has a block,
-    which is common to all of a rank and channel. `has_fifos` False: each message without a
-    lane has its own block, because messages of a connection do not wait for each other.
+    In `groups`, the first send of a multicast and the first receive of a sum have a block, which
+    is common to the rank and channel. The other steps of groups have block -1.
     """
     messages = matched_messages(steps)
     parents, children = steps.edges()

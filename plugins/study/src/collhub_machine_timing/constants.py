@@ -396,10 +396,13 @@ def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
     """Return the constants of MSCCL++'s kernels, which write to the memory of peers directly.
 
     `protocol`: `ll` for packets; `simple` and `ll128` give the constants of puts with a signal.
-    Raises `KeyError` for any other one. Start, visibility, rate and efficiencies are those of
-    `START_VALUES` for the architecture of the profile's GPU, which must be known. The time of a hop
-    between nodes is that of the profile's network, if it has one (`network_us`). Times are in us,
-    rates in GB/s. Each message has one slice, and chunk size and slots are unlimited.
+    Times are in us, rates in GB/s. All constants are `START_VALUES` for the architecture of the
+    profile's GPU, which must be known. Exception: the time of a hop between nodes is that of the
+    profile's first network, if it has one (`network_us`). Each message has one slice; chunk size
+    and slots are unlimited.
+
+    Raises `KeyError` for another protocol, and `AttributeError` for an architecture other than
+    Ampere, Hopper and Blackwell.
     """
     is_ll = protocol == "ll"
     return KernelTiming(

@@ -323,18 +323,18 @@ def _plan_run(
 ) -> _RunPlan:
     """Compute the message sizes, the number of rounds and the constants of a run.
 
-    - Message size: bytes of the message in the algorithm / instances of the variant.
-    - Chunk: that of the kernel; `chunk_bytes` if it is given and smaller.
-    - Rounds: largest message / chunk, at least 1, and at least the pieces of the variant.
-      It can be a fraction.
-    - Limit of simulated rounds: 2 with one piece, otherwise 4. `simulated` is the number of
-      rounds, rounded up, at most the limit. Rounds below `simulated` become `simulated`.
-      Example: 1.5 rounds become 2; of 7.5 rounds, 2 are simulated.
+    - Message size in bytes: that in the algorithm / instances of the variant.
+    - Chunk in bytes: that of the kernel, or `chunk_bytes` if this is smaller (None and 0: not
+      given).
+    - Rounds: largest message / chunk, at least 1, and at least the pieces of the variant. The
+      number can be fractional.
+    - `simulated`: rounds, rounded up, at most 2 with one piece, otherwise at most 4. If rounds is
+      lower, it is set to `simulated`: 1.5 rounds become 2. Of 7.5 rounds, 2 are simulated.
     - `row_bytes`: message size / rounds.
 
-    The constants are those of the kernel for this variant. Thread blocks share the
-    processors. Link efficiencies are multiplied by nominal rate / rate of the topology. For
-    nvls, the efficiency is limited to the measured rate of the switches, if it is known.
+    The constants are those of the kernel for this variant. Thread blocks share the processors. Link
+    efficiencies are multiplied by the nominal rate / rate of the topology. For the kernel nvls, the
+    link efficiency is limited by the measured rate of the switches, if it is known.
     """
     instances = variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)
@@ -441,8 +441,9 @@ def _run_rounds(
     minus the end of the round before. The other is the time of the bytes of a round on the busiest
     link. If only one round is simulated, no time is added.
 
-    Times of the result are in ps. `rank_ps`: end of each rank, with the added time. It is -1 for a
-    rank with an instruction that does not finish in some simulated round. `begin_ps`: begin of each
+    Times of the result are in ps. `rank_ps`: latest end of each rank in all simulated rounds, plus
+    the added time. It is -1 for a rank with an instruction that does not finish in some simulated
+    round, and only the added time for a rank without instructions. `begin_ps`: begin of each
     instruction in the first round, -1 for never. `end_ps`: its end in the last simulated round,
     with the added time, -1 for never.
     """
@@ -737,16 +738,18 @@ def _possible_instances(case: Case) -> Iterator[int]:
 def _estimate_us(case: Case, collective_bytes: int, timing: KernelTiming, instances: int) -> float:
     """Estimate the time of a variant in us without simulating it.
 
-    It is start + max(B, L), with these figures of the case (`_shape`) and of `timing`, the
+    The result is start + max(B, L), from figures of the case (`_shape`) and of `timing`, the
     `base_timing` of the protocol:
 
-    - W = messages on the longest path x wait per message (`visible_us`)
-    - T = bytes on the longest path / instances / rate of a thread block
-    - B = T - T / slices + max(T / slices, W): the waits hide the first slice, or the reverse
-    - L = time of the busiest link for all bytes + one wait; instances do not change it
+    - W = messages on the longest path * wait per message (`visible_us`)
+    - T = bytes on the longest path / `instances` / rate of a thread block
+    - S = T / `timing.slices`: time of the first slice, which overlaps with the waits
+    - B = T - S + max(S, W): time of the thread blocks
+    - L = time of the busiest link for all bytes + one wait, independent of `instances`
 
-    The start is that for the threads and channels of the variant. The first call for a case
-    simulates two runs (`_shape`), which are cached.
+    The start time depends on the threads for the largest message and on the channels (at most
+    `_MAX_CHANNELS`) of the variant. The first call for a case simulates two runs (`_shape`), which
+    are cached.
     """
     depth, path_share, link_s_per_byte = _shape(case)
     sizes = case.algorithm.steps.count.max(initial=1) * collective_bytes

@@ -59,20 +59,22 @@ def find_paths(
 ) -> tuple[MessagePaths, SwitchGroups | None]:
     """Return the links of all messages, and the groups of messages that switches execute.
 
-    The first result lists, by row of `steps`, the links that the message of a SEND loads; other
-    rows have none. The route is that of the topology on the plane channel modulo the number of
-    planes. `crosses` tells for each row whether the NPUs of its message are in different groups
-    of the topology; it is False everywhere without groups.
+    The first result lists the links that the message of each SEND row of `steps` loads, on the
+    topology's route in plane (channel modulo number of planes). Other rows have no links. Its
+    flags are all False without nodes, i.e. if `topology.groups` is empty:
 
-    The second result has the multicasts and sums of `groups` that switches can execute
-    (`_select_switched`), None if there are none or `groups` is None. They change the first
-    result:
+    - `crosses`, per row: the NPUs of the message are in different nodes.
+    - `link_crosses`, per link: its ends are in different nodes, or its source is in no node.
 
-    - Multicast: its first row has the links of all copies, each link once; the other rows have
+    The second result has the multicasts and sums of `groups` whose routes use only switches
+    that can execute them (`_select_switched`). It is None if `groups` is None or no group
+    remains. A remaining group changes the first result:
+
+    - Multicast: its first row has the links of all copies, each link once. Its other rows have
       none.
-    - Sum: a link that several rows use belongs to the first of them only.
+    - Sum: a link that several of its rows use is listed for the first of them only.
 
-    Raises `InputError` for a message without a path.
+    Raises `InputError` if a message has no route.
     """
     rows = np.flatnonzero(steps.sends)
     source, destination = npu_of_rank[steps.rank[rows]], npu_of_rank[steps.peer[rows]]
@@ -123,11 +125,14 @@ def find_paths(
 
 @lru_cache(maxsize=4)
 def _find_card_links(topology: Topology) -> BoolArray:
-    """Return a mask of the links within nodes that lead only to the network: bool[links].
+    """Return a mask of the links within groups that lead only to the network: bool[links].
 
-    These are links on no route between NPUs of their node, such as PCI links between a GPU and its
-    network card; they do not have the efficiency of NVLinks. No link is marked if all links within
-    nodes have one rate, or if NPUs of a node have no path. The last four results are cached.
+    A link is within a group of `topology` (a machine) if both ends are in it. It is marked if no
+    route of `topology.routes`, in any plane, between two nodes of one group uses it. Examples are
+    PCI links between a GPU and its network card; the efficiency of NVLinks does not apply to them.
+
+    No link is marked if no link is within a group, if all links within groups have the same
+    bandwidth, or if any two nodes of a group have no route. The last four results are cached.
     """
     group = group_of_nodes(topology)
     source_group = group[topology.source]
@@ -229,19 +234,19 @@ def build_world(
 ) -> BlockWorld:
     """Return the state of the simulation before its start; all times are in ps.
 
-    Instruction i of round p, counted from 0, has the number p * len(instructions) + i. It waits
-    for its dependencies, the previous instruction of its block (also of the previous round),
-    received data, and a free slot of its connection. Instructions that wait for nothing are the
+    Instruction i of round p (both from 0) has the number p * len(instructions) + i. It waits for
+    its dependencies, for the previous instruction of its block (also of the previous round), for
+    received data, and for a free slot of its connection. Instructions that wait for nothing are the
     roots.
 
-    `row_bytes`: bytes of every step in one round; steps with equal counts must have equal
-    bytes. `instances`: number of equal copies, of which one is simulated. A message occupies a
-    link for bytes * `instances` * wire bytes per byte / attainable rate (`link_rates`), rounded
-    to ps.
+    - `row_bytes`: bytes of every step in one round. Steps with equal counts must have equal bytes
+      (not checked).
+    - `instances`: number of equal copies, of which one is simulated.
 
-    The instructions are connected once for all sizes and protocols. A further size costs a copy
-    of their initial progress, and time in proportion to the classes of equal times. The
-    arguments are not changed.
+    A message occupies a link for bytes * `instances` * `timing.wire` / rate, rounded to ps. The
+    rate is that of `link_rates` in bytes/s; `timing.wire` has the bytes on the link per byte of
+    data. The arguments are not changed. The connections of instructions are cached for further
+    sizes and protocols.
     """
     total = len(instructions) * rounds
     connected = _find_connected(steps, instructions, paths, rounds, timing.slots)
@@ -559,11 +564,11 @@ def _classify_times(
     The row of an instruction is that of its send, otherwise of its receive, otherwise of its local
     step. Two instructions are in one class if these four values are equal:
 
-    - whether the path of the row crosses nodes (`is_network`, 0 or 1)
-    - the share of the transfer: `_ENTIRE` with a send, otherwise `_RECEIVING`; for a message in a
-      switch (`switched_work` of 0 or 1) instead `_ENTIRE` if it is 1, `_NOTHING` if it is 0
-    - the known duration of a local step in ns, -1 for messages and for unknown durations
-    - the number of units of the row
+    1. whether the path of the row crosses nodes (`is_network`, 0 or 1)
+    2. the share of the transfer time. For a message in a switch (`switched_work`): `_ENTIRE` if it
+       is 1, `_NOTHING` if it is 0. For others: `_ENTIRE` with a send, otherwise `_RECEIVING`.
+    3. the known duration of a local step in ns; -1 for messages and for unknown durations
+    4. the number of units of the row
 
     Classes are numbered from 0, ascending by these values in this order. `row` of a class is that
     of its last instruction. Without instructions there are no classes.

@@ -147,9 +147,15 @@ def _time_column(columns: list[str], file: str, line: int | None) -> str:
 def _point(
     test: _Facts, file: str, line: int | None, size: Any, time: Any, dtype: str
 ) -> Measurement | str:
-    """Return the measurement of a row, or the reason why it has none.
+    """Return the measurement of a row of nccom-test, or the reason why it has none as text.
 
-    Raises `InputError` if the test has no collective, or if collective or ranks are unknown.
+    `size`: bytes; `time`: us. The reason is that the size is no integer or the time is no finite
+    number. Other limits are not checked here. Collective, ranks and nodes are those of `test`. The
+    data type is `int8` if the collective adds and `dtype` has one byte, otherwise "". `line`: line
+    in the file, None if unknown (stored as 0).
+
+    Raises `InputError` for a test of messages between two ranks, and (`missing-facts`) if `test`
+    has no collective or no ranks.
     """
     if test.is_pairs:
         message = "the test measures messages between two ranks, not a collective"

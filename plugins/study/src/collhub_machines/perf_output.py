@@ -207,17 +207,17 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
     applies:
 
     1. Blank: ignored.
-    2. Comment, which begins with `#` or is a known comment that lost its `#`: describes the
-       last test or starts a new one.
+    2. Comment, which begins with `#` or is a known comment that lost its `#`: describes the last
+       test (`_comment`). If it names a starting test or has its parameters, and the last test has
+       columns or rows, it starts a new test.
     3. First character is a digit, and the last test has columns: a row of its table.
     4. `...` after the list of ranks and before the columns: the list of ranks is incomplete.
-    5. Any other line: output of another program. A command line or a version of NCCL or RCCL
-       in it is used. A version after the last table belongs to that table, unless it already
-       has one.
+    5. Any other line: output of another program. A command line or a version of NCCL or RCCL in it
+       is used. A version after the last table belongs to that table, unless it already has one.
 
-    Notes are appended to `skipped`: unusable rows, tests with wrong results
-    (`wrong-results`), and the number of lines of rule 5, at the first of them. Returns the
-    tests with columns or rows, in order. Raises `InputError` for unusable columns.
+    Notes are appended to `skipped`: unusable rows, tests with wrong results (`wrong-results`), and
+    the number of lines of rule 5, at the first of them. Returns the tests with columns or rows, in
+    order. Raises `InputError` for unusable columns.
     """
     tests = [_Test(first_line=1)]
     noise: list[int] = []
@@ -332,18 +332,22 @@ def forced_choices(text: str) -> dict[str, str]:
 
 
 def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: str) -> None:
-    """Apply a comment line of the output of nccl-tests to the last test, or to a new one.
+    """Apply a comment line of the output of nccl-tests to the last test of `tests`.
 
-    `line`: original text, for positions of columns; `stripped`: without outer blanks. The
-    name of a starting test, or parameters, begin a new test if the last one has rows or
-    columns. A name is taken (of a concluded test only if there is none yet), and the rest is
-    skipped. Otherwise the first fitting form of each list is applied:
+    `line`: original text, for positions of columns; `stripped`: without outer blanks. The line with
+    the name of a starting test, or with parameters, first appends a new test, if the last one has
+    rows or columns. A line with a name sets the name and nothing else; the name at the end of a
+    test counts only if the test has none. For other lines, the first fitting form of each list is
+    applied:
 
-    - the library version; the word rccl before the first row (sets the library); the
-      parameters; a line with `...` at its end after ranks and before columns (ranks are cut)
-    - a rank; the order of in place and out of place; the columns; the units; a summary
+    1. the library version; the word rccl before the first row (the library is RCCL); the
+       parameters; `...` at the end of a line, after ranks and before columns (the list of ranks is
+       cut)
+    2. a rank; the order of in place and out of place; the names of columns; the units; a summary
+       (the test is complete)
 
-    Raises `InputError` for unusable columns, and for units other than bytes and us.
+    Lines of no form are ignored. Raises `InputError` for unusable columns, and for units other than
+    bytes and us.
     """
     test = tests[-1]
     name = _TEST_NAME.match(stripped)
@@ -428,20 +432,19 @@ def _set_header(test: _Test, line: str, number: int, file: str) -> None:
 def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagnostic]) -> None:
     """Append a row per time (us) of a line of a table to `test.rows`.
 
-    A line has a time out of place, in place or both; rows have the order of the header. A
-    line is skipped with a note in `skipped` if it does not fit the columns, its first field
-    is no integer, or a value before the times is invalid. Each time is then checked by
-    itself:
+    A line has a time out of place, in place or both; rows have the order of the header. A line is
+    skipped with a note in `skipped` if it does not fit the columns, its first field is no integer,
+    or a value before the times is invalid. Each time is then checked by itself:
 
     - "N/A": skipped without a note
-    - not a number, a wrong result (`#wrong` is a number other than 0), or an unreadable
-      `#wrong`: skipped with a note
-    - the algorithm bandwidth differs from size / time by a factor of 4 or more: used, with
-      a note; MSCCL++ is not checked
+    - not a number, a wrong result (`#wrong` is a number other than 0), or an unreadable `#wrong`:
+      skipped with a note
+    - the algorithm bandwidth is above 1 GB/s and differs from size / time by a factor of 4 or more:
+      used, with a note. Not checked for MSCCL++, and for a size or time of 0 or less.
 
-    A date (2025-01-31) and the fields after it are no values. The date becomes the day of
-    the rows, "" without one. `ratio` is bus bandwidth / algorithm bandwidth, None if one of
-    them is unknown or 0. An unknown algorithm bandwidth becomes 0.
+    A date (2025-01-31) and the fields after it are no values. The date becomes the day of the rows,
+    "" without one. `ratio` is bus bandwidth / algorithm bandwidth, None if one of them is unknown
+    or 0. An unknown algorithm bandwidth becomes 0.
     """
     fields = line.split()
     day = ""
@@ -516,13 +519,14 @@ def _prefix_defect(named: dict[str, str]) -> str | None:
 
 
 def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[str, str]]] | None:
-    """Assign the values of a line to its calls: ("in" or "out" of place, values by column) each.
+    """Assign the values of a line to groups of columns: ("in" or "out" of place, values by column).
 
-    A complete line has the values of all groups of columns in order, and gives one entry per
-    group. A line may also have the values of one group only, as in replays and in mscclpp-test,
-    perhaps one value less than the first group has; it gives one entry. Its group is then the
-    one whose time column ends nearest to the first value in the text. Returns None if the
-    number of values fits neither, and for fewer than 3 values.
+    `values`: the fields after the prefix of the table. A complete line has the values of all groups
+    and gives one entry per group, in order. A line of a single group, as in replays and in
+    mscclpp-test, gives one entry. It has at least 3 values: as many as some group, or one less than
+    the first group (the last column is then missing). Its group is the one whose time column in the
+    header ends nearest to the end of the line's first value, of equal ones the first. Returns None
+    for any other number of values.
     """
     lengths = [len(group) for group in test.groups]
     complete = sum(lengths)

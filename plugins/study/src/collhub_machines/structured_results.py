@@ -185,11 +185,17 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
 
 
 def _check_devices(devices: list[dict[str, Any]], all_ranks: set[int], file: str) -> None:
-    """Raise `InputError` (`missing-facts`) if devices are not those of all ranks of a group.
+    """Raise `InputError` (`missing-facts`) if `devices` are not the devices of a complete group.
 
-    That is, if two have the same rank, if a rank is missing, or if they have different names.
-    `all_ranks`: the ranks of all groups; those of a group need not be consecutive. Ranks that are
-    not integers are not checked.
+    `devices`: the entries of one group in the file. `all_ranks`: the ranks of all groups. Entries
+    whose `rank` is no integer of at least 0 are not checked by rules 1 and 2. The first rule that
+    is violated gives the error:
+
+    1. No rank occurs twice.
+    2. No rank is missing. A rank is missing if the largest rank of the group is not below the
+       number of entries, and the ranks in `all_ranks` are not 0 to their number - 1. Ranks of a
+       group thus need not be consecutive.
+    3. All entries have the same `device_info`.
     """
     ranks = [rank for device in devices if (rank := _whole(device.get("rank"))) >= 0]
     if len(set(ranks)) < len(ranks):

@@ -50,16 +50,21 @@ def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> 
 def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the output of an OSU latency test of a collective, line by line.
 
-    - A title (`# OSU MPI Allreduce Latency Test`) gives library (default MPI) and collective.
-      The request's collective replaces a missing or unknown one.
-    - A header (`# Size  Avg Latency(us)`) gives the columns. The time is the first average
-      latency, else the first latency that is no minimum or maximum.
-    - A line with a digit first is a row of bytes and us. All-gather, all-to-all, gather and
-      scatter multiply bytes by ranks. Ranks and nodes (default 1) are the request's.
+    The first rule that fits a line decides; lines without a rule are ignored:
 
-    Invalid and cut rows become notes. Raises `InputError` without results, for a title of
-    pairs, and at a row if ranks, collective or latency (us) are missing, or for MB/s or
-    `Overall`.
+    - A title (`# OSU MPI Allreduce Latency Test`) gives library and collective of the rows below.
+      Before a title the library is MPI. The collective of `facts` is used before a title, and
+      after a title with an unknown collective.
+    - A header (`# Size  Avg Latency(us)`) gives the columns of the rows below.
+    - A line that begins with a digit is a row: a size in bytes and a time in us. The time is in
+      the first column of an average latency, otherwise of a latency that is no minimum or
+      maximum. For all-gather, all-to-all, gather and scatter, the size of the point is the printed
+      size times the ranks. Ranks and nodes (default 1) are those of `facts`.
+
+    An invalid row, a row whose validation failed, and a last line that is cut become notes in
+    `skipped`. Raises `InputError` for a title of a test between two ranks. It is also raised at a
+    row if the columns have MB/s, `Overall` or no latency in us, or if ranks or collective are
+    unknown, and at the end if there is no point.
     """
     text, file = text_of(facts.source), facts.source.name
     lines = text.splitlines()

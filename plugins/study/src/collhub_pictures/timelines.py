@@ -237,8 +237,10 @@ def _create_arrow_ends(
 
     Events with equal times are in the order of the arrows. `ids`, `rows`, `time`: int64, one entry
     per arrow: the number that both ends share, the row of this end, and its time in ns. `head`: the
-    fields that distinguish starts from ends, such as the phase. The process of an event is the rank
-    of the row, and the thread is `track[row]`; times of events are in us.
+    fields that distinguish starts from ends, such as the phase; they come first.
+
+    An event has the category and name `message`. Its process is the rank of the row, its thread is
+    `track[row]`, and its time is in us.
     """
     order = np.argsort(time, kind="stable")
     at = rows[order]

@@ -362,10 +362,14 @@ def _build_misfit_error(search: _Search) -> InputError:
 def _format_reasons(search: _Search) -> str:
     """Return the reasons for failures as one text, separated by "; ".
 
-    The most frequent reasons come first, but unsupported collectives last, each with the
-    synthesizers that reported it. Reasons that differ only in the leading name of the synthesizer
-    are one. Equally frequent reasons, and names, keep their order. At most `_MAX_NAMES` names per
-    reason and `_MAX_REASONS` reasons are shown, with the number of others.
+    A reason is `NAMES: REASON`, with the synthesizers that reported it. Texts that differ only in
+    the leading name of the synthesizer are one reason, but unsupported collectives are separate
+    from other failures.
+
+    Reasons are sorted by descending number of synthesizers, with those of unsupported collectives
+    after all others. Equally frequent reasons, and the names of a reason, keep the order of
+    `search.failures`. At most `_MAX_NAMES` names per reason and `_MAX_REASONS` reasons are shown,
+    with the number of others. "" without failures.
     """
     lines = []
     groups: dict[tuple[bool, str], list[str]] = {}
@@ -412,16 +416,20 @@ def _parse_candidates(text: str, registry: Registry) -> list[str]:
 def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> None:
     """Call the synthesizers that support the collective, lowest estimate first, until a limit.
 
-    Before each call, the first rule that applies:
+    All results and reasons are stored in `search`; nothing is returned. Names that do not support
+    the collective are added to `failures` and `unsupporting`. Before each call, the first rule that
+    applies (`_find_reason_to_stop`, `_find_reason_to_skip`):
 
-    1. The network has over 100 000 pairs of an NPU and a link, and the best time is within 1
-       % of the lower bound: the search stops.
-    2. The limit of work or time is reached: it stops; without a candidate, only by time.
-    3. A search that would take minutes there, or a missing estimate: it is skipped.
+    1. The network has over 100 000 pairs of an NPU and a link, and the best time is within 1 % of
+       the lower bound: the search stops.
+    2. A limit is reached: it stops. Without a candidate, only the limit of time counts.
+    3. The synthesizer would search for minutes on this network, or its time cannot be estimated: it
+       is skipped.
 
-    Results are added to `search.candidates`. Errors (`HubError`) and lack of support go to
-    `failures`, skipped or unreached names to `not_tried`, a first `too-large` also to
-    `too_large`, and findings of a `PluginError` to `warnings`. Other exceptions pass.
+    Results are added to `candidates`, skipped and unreached names with their reason to `not_tried`.
+    The message of a `HubError` is added to `failures`. A `PluginError` also adds its findings to
+    `warnings`; other ones add their first cure to `cures`, and to `too_large` if their first code
+    is `too-large`. Other exceptions pass through.
     """
     kind = request.collective.kind
     supporting = []
@@ -489,19 +497,17 @@ def _find_reason_to_skip(
 ) -> str:
     """Return the reason to skip a synthesizer; "" if it is to be tried.
 
-    Nothing is skipped unless `_is_beyond_search` holds for the request. Then "ratio" is the
-    best time divided by `bound_ns`. It is infinite without a candidate, and if `bound_ns` is
-    None or 0. Small means at most 64 000 000 pairs of an NPU and a link (`_MAX_DIRECT_PAIRS`).
-    The rules are:
+    "" unless `_is_beyond_search` holds for the request. A candidate is an algorithm that was
+    synthesized before in this search. The ratio is the best time of the candidates divided by
+    `bound_ns`. It is infinite without a candidate, and if `bound_ns` is None or 0. A network is
+    small if NPUs times links are at most 64 000 000 (`_MAX_DIRECT_PAIRS`).
 
-    - A synthesizer that adapts to the links, without a candidate: skipped if another
-      synthesizer reported that the request is too large, and the network has switches or is not
-      small.
-    - A synthesizer that adapts to the links, with a candidate: tried only if the network has no
-      switches and is small, the ratio is above 1.25, and the synthesizer has no option
-      `within`.
-    - A fixed pattern: skipped only if there is a candidate, its time cannot be estimated, and
-      the ratio is at most 2 or the network is not small.
+    - An adapting synthesizer (`offer.adapts`), without a candidate: skipped if the network has
+      switches or is not small, and another synthesizer reported that the request is too large.
+    - An adapting synthesizer, with a candidate: tried only if the network has no switches and is
+      small, the ratio is above 1.25, and the synthesizer has no option `within`.
+    - Any other synthesizer (a fixed pattern): skipped only if there is a candidate, its time
+      cannot be estimated, and the ratio is at most 2 or the network is not small.
     """
     topology, best_ns = request.topology, search.best_ns
     if not _is_beyond_search(request):
@@ -588,23 +594,23 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
 def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRequest) -> list[str]:
     """Return the names in the order in which the synthesizers are tried: by estimated time.
 
-    A synthesizer adapts to the links, or it has a fixed pattern. Some have the option
-    `within`, a limit of the time of their result. The sort keys are, in this order; at
-    equal keys the order of `names` is kept:
+    A synthesizer adapts to the links, or it has a fixed pattern. Some have the option `within`, a
+    limit of the time of their result. The sort keys are, in this order; at equal keys the order of
+    `names` is kept:
 
-    1. late ones last (see below)
-    2. time in ns: for one that adapts, the lower bound of the core, or 0 if unknown; for a
-       fixed pattern, the estimate of its offer, or infinite if unknown
+    1. deferred ones last (see below)
+    2. time in ns: for one that adapts, the lower bound of the core, or 0 if unknown; for a fixed
+       pattern, the estimate of its offer, or infinite if unknown
     3. fixed patterns without an estimator last
     4. those with the option `within` last
 
-    Let pairs be the number of NPUs times the number of links. A synthesizer is late in
-    three cases:
+    Let `pairs` be the number of NPUs times the number of links. A synthesizer is deferred in these
+    cases:
 
-    - It has the option `within`, and there are more than 100 000 pairs.
+    - It has the option `within`, and `pairs` is above 100 000.
     - It adapts, and a search may take minutes (`_is_beyond_search`).
-    - It is a fixed pattern with an estimate above twice the bound, a search may take
-      minutes, the network has no switches, and there are at most 64 000 000 pairs.
+    - It is a fixed pattern whose estimate is above twice the bound or unknown, a search may take
+      minutes, the network has no switches, and `pairs` is at most 64 000 000.
     """
     topology = request.topology
     is_large = _is_large(topology)

@@ -169,11 +169,12 @@ def choose_comparison_timing(
 
     `arguments`: the values of the options by parameter name. The first case that applies:
 
-    1. `--machine` names a profile: this machine.
-    2. The backend models machines: the machine of the network, if it is known.
+    1. `--machine` names a profile: the machine of this profile.
+    2. The simulator of `--backend` models machines, also with `--machine none`: the machine that
+       the network names, if it is known; otherwise this simulator without a machine.
     3. `--machine` is missing, the backend is the default one, and links are not varied: the
-       machine of the network, if it is known.
-    4. Otherwise the backend, with the nominal values of the links.
+       machine that the network names, if it is known.
+    4. Otherwise: the simulator of `--backend` with the nominal values of the links.
 
     Links are varied if `ranges`, `failures` or `slow_links` is not empty. On a machine, the
     time of an algorithm is that of its fastest number of instances. Raises `UsageError` for

@@ -327,11 +327,14 @@ def _create_no_match_error(
 ) -> UsageError:
     """Return the error (`no-measurement`) that no measurement matches a comparison.
 
-    `points`: all measurements; `communicator`: (ranks, nodes); `kinds`: collectives. The cure
-    names the contents of the files. If they have points of these collectives on these ranks and
-    nodes, it lists their sizes: at most 8, ascending, the smallest ones and the largest.
-    Otherwise it lists the first 8 configurations (collective, ranks, nodes) in sorted order. If all
-    of these points are of several calls in one launch, the cure is a measurement of single calls.
+    `points`: all measurements; `communicator`: (ranks, nodes); `kinds`: collectives. Points of
+    these collectives on these ranks and nodes are called matching. The cure is one of:
+
+    - All matching points are of several calls in one launch: measure single calls.
+    - Other matching points exist: a list of their sizes in ascending order. Of more than 8 sizes,
+      it has the 7 smallest and the largest.
+    - No point matches: the first 8 configurations (collective, ranks, nodes) of all points, in
+      sorted order.
     """
     of_kind = [
         point

@@ -212,16 +212,15 @@ def _find_longest_runs(
 ) -> list[_Run]:
     """Divide `indices` into the fewest parts with one algorithm each; return them in order.
 
-    The result has (algorithm, indices) for consecutive parts of `indices`; [] without indices.
-    From the start of a part, every algorithm is followed while it takes at most 1 +
-    `tolerance` times the best time in `times`. The part has the length of the longest such
-    sequence.
+    The result has (algorithm, indices) for consecutive parts of `indices`; [] without indices. From
+    the start of a part, every algorithm is followed while it takes at most 1 + `tolerance` times
+    the best time in `times`. The part has the length of the longest such sequence.
 
-    Of several algorithms that reach this length, those within 1 % of the smallest mean
-    slowdown over the part are compared. The one with the fewest messages, summed over the
-    part, is taken; of equal ones the one with the smaller slowdown, then the first in `times`.
+    If several algorithms reach this length, those within 1 % of the smallest mean slowdown over the
+    part are compared. The one with the fewest messages, summed over the part, is used; of equal
+    ones the one with the smaller slowdown, then the first in `times`.
 
-    At each index, an algorithm must have a time; otherwise the division fails.
+    At each index, at least one algorithm must have a time; otherwise raises `ZeroDivisionError`.
     """
     runs: list[_Run] = []
     start = 0

@@ -256,18 +256,17 @@ def _format_default_row(tuned: TunedCollective, window: DefaultWindow) -> list[s
 def _default_notes(tuned: TunedCollective) -> list[str]:
     """Return one line per reason why measured sizes keep the runtime's default.
 
-    Only sizes in windows of the default count, and only those with a known time of the
-    default. The first reason that applies to a size is used:
+    Considers the sizes of `tuned.default_windows` (ranges of sizes that keep the default) that have
+    a decision and a known time of the default. The first reason that applies to a size is used:
 
-    1. No winner is certain: `undecided`.
+    1. No winner is certain: `decision.kind`, such as `undecided`.
     2. Algorithms have times at the size: `DEFAULT is faster`.
-    3. Otherwise `no algorithm fits, DEFAULT`, followed by `was measured` if its time was
-       measured.
+    3. Otherwise `no algorithm fits, DEFAULT`, followed by `was measured` if its time was measured.
 
     `DEFAULT` is the library with its version, followed by `as predicted` if its time was not
-    measured. A line has the label of the collective, all sizes with this reason in ascending
-    order, and the reason, and ends with `; the runtime's default stays`. Lines are in the
-    order of their first size; [] if no size counts.
+    measured. A line has the label of the collective, all sizes with this reason, the reason, and
+    the end `; the runtime's default stays`. Sizes are in the order of the windows, and lines in the
+    order of their first size. Returns [] if no size is considered.
     """
     sizes: dict[str, list[str]] = {}
     for window in tuned.default_windows:

@@ -67,16 +67,19 @@ class ColumnLines:
     def add(self, values: npt.ArrayLike, *, is_delta: bool = False) -> Reference:
         """Compress a column of numbers, append it to the page as a line, return its description.
 
-        With `is_delta`, integers are stored as differences (the first from 0). The form is:
+        With `is_delta`, integers are stored as differences from the previous one, the first from 0.
+        Floats are always stored as they are. The first rule that applies gives the form:
 
-        - `f64` for floats, and for integers that need more than 6 bytes below; never differences.
-        - Without `is_delta`, a table for integers not all in 0..255, of at most 256 different
-          values, at most half the entries: indices are stored, and `values` has the sorted table.
-        - Otherwise `int` if a stored integer is negative, else `uint`, in the fewest bytes, at
-          least 1.
+        1. Floats: `f64`, 8 bytes per value.
+        2. Integers without `is_delta`, if they have at most 256 different values, at most half as
+           many as entries, and not all values are in 0..255: a table. Indices into the sorted table
+           are stored, and the description has the additional member `values` with the table.
+        3. `uint`, or `int` if a stored integer is negative, in the fewest bytes from 1 to 6.
+        4. Integers that need more bytes: `f64`, not as differences.
 
-        The description has `column` (line from 0), `bytes` (compressed), `type`, `width` (bytes
-        per value), `length` and `delta` (whether differences are stored).
+        The description has `column` (number of the line, from 0), `bytes` (compressed size),
+        `type`, `width` (bytes per value), `length` (entries) and `delta` (whether differences are
+        stored). An empty integer column is a `uint` of width 1.
         """
         column = np.asarray(values)
         table = None if is_delta else _find_table(column)
@@ -324,10 +327,12 @@ class StepColumns:
         """Return the partner of every step if messages match in order: int64, -1 without one.
 
         `peer`: the other rank of each step, -1 without one. In the order of the steps, the k-th
-        receive of rank b from rank a is matched with the k-th send of a to b. The send has the
-        index of the receive, and the receive that of the send. Surplus sends and receives and all
-        other steps have -1. If a step is both a send and a receive, the partner of its send
-        precedes.
+        receive of rank b from rank a is matched with the k-th send from a to b. Each of the two
+        gets the index of the other one. Surplus sends and receives, steps without a peer, and all
+        other steps get -1.
+
+        If a step is both a send and a receive and both match, it gets the receive that matches its
+        send. `peer` is not changed.
         """
         partner = np.full(len(peer), -1, np.int64)
         ranks = int(max(self.rank.max(initial=0), peer.max(initial=0))) + 1

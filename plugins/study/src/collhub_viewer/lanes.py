@@ -64,17 +64,18 @@ def arrange_steps(
 ) -> LanedSteps:
     """Arrange the rows of a run in lanes, so that rows in a lane do not overlap in time.
 
-    `sort`: kind or thread block of each row. Only rows in `excerpt` count. A receive begins
-    when its message is sent, a collective when its last member begins, other rows at their
-    start. Rows of equal rank and sort are taken by begin, end and row. Each gets the lowest
-    lane that is free at its begin; if all `MAX_TRACKS` are occupied, rows overlap.
+    `sort`: kind or thread block of each row. Only the rows in `excerpt` are arranged. A receive
+    begins when its message is sent, a collective when its last member begins, other rows at their
+    start. A row that starts before its begin also gets a wait step: from its start, or from the end
+    of the previous row of the lane if that is later, to its begin.
 
-    Lanes are sorted by rank, sort and number, steps by lane and begin. A row that starts
-    before its begin has a wait step, from its start or the end of the row before it in the
-    lane.
+    - If there are more than `max_steps` steps with waits, the rows that begin first are kept. The
+      result has the number of omitted rows, and the begin of the first one in ns (0 if none).
+    - Rows of equal rank and sort are assigned in the order of begin, end and row. Each gets the
+      lowest lane that is free at its begin. If all `MAX_TRACKS` lanes are occupied, rows overlap.
+    - The lanes of the result are sorted by rank, sort and number; steps by lane, then begin.
 
-    Last rows above `max_steps` steps are only counted. `UsageError`: empty or invalid
-    excerpt.
+    Raises `UsageError` (`nothing-to-show`) for an invalid excerpt or one without rows.
     """
     begin = ShownTimes.of(run).begin
     rank = run.subject.table.rank.astype(np.int64)
@@ -206,13 +207,14 @@ def _number_units(
 
 
 def _find_sources(algorithm: Algorithm) -> tuple[Int64Array, Int64Array]:
-    """Return for each row the row from which its data come, and an offset; both int64.
+    """Return for each row the row that wrote the first unit of its data, and a unit offset in it.
 
-    The row is -1 if there is none. For a receive it is its send, -1 if it is unmatched, with
-    offset 0. For another row, its data dependencies are considered that wrote the first unit
-    that it reads, in the same buffer. The one with the highest row is chosen. The offset is the
-    number of units from the first unit that this row wrote to the first unit that is read; 0
-    without a row.
+    Both are int64 by row; without such a row they are -1 and 0.
+
+    - A receive: its send with the offset 0, or -1 if it is unmatched.
+    - Any other row: the last (highest) row among its data dependencies whose written range has
+      the first unit that this row reads, in the same buffer. The offset is the position of this
+      unit in the written range.
     """
     steps = algorithm.steps
     source, shift = np.full(len(steps), -1, np.int64), np.zeros(len(steps), np.int64)

@@ -117,17 +117,17 @@ def _index_steps_until(
 ) -> IndexedRun:
     """Describe the steps of a run in the excerpt for the page, and add their columns to `lines`.
 
-    At most `max_steps` steps are described; steps that begin last are omitted first. A step
-    before which its lane waits counts as two. Most entries of the index are always set;
-    `name` is the title without its folder. `rank_names` is always None here. The following
-    entries depend on the run, and are None otherwise:
+    At most `max_steps` steps are described; steps that begin last are omitted first. A step that
+    waits before it begins, such as a receive, counts as two. Most entries of the index are always
+    set; `name` is the title without its folder, and `rank_names` is always None. The following
+    entries are None unless their condition holds:
 
     - `chunks`: for an algorithm whose chunks are known
     - `collectives`: for a job
     - `blocks`: for an algorithm in which more than half of the steps have a thread block
     - `topology`: if the topology is known; `links` if there is also a simulation result
 
-    The result has at most two notes. The first names the excerpt, unless it is the full run.
+    The result has at most two notes. The first describes the excerpt, unless it is the full run.
     The second has the number of omitted steps, unless it is 0. Raises `UsageError`
     (`nothing-to-show`) for an excerpt that is invalid or contains no step.
     """
@@ -270,16 +270,18 @@ def _index_steps(
 ) -> tuple[Index, Index | None]:
     """Describe the shown steps of a run, lane by lane, and add their columns to `lines`.
 
-    Returns the descriptions of the steps and of the chunks, with references to columns.
+    Returns (steps, chunks). `chunks` has the names of chunks; it is None for a job or if chunks
+    cannot be numbered. `steps` has `count` (number of rows, i.e. steps and waits) and columns:
 
-    - `gap`: ns since the end of the step before in the lane; `duration`: ns; `kind`; `peer`
-    - `partner`: position of the matched step or -1; the text `in order` if matching sends and
-      receives in order gives the same; `waits_for`: for a wait the rank of the matched row
-    - `bytes`; `number` in the rank, or the id of a job's node; `count`: shown steps and waits
-    - `chunk`, `chunks`: first chunk and their number; with the second result None if unknown
-    - `label`: number in `labels`, the names of a job's nodes; None and [] for algorithms
+    - `gap`: ns since the end of the previous row in the lane; `duration`: ns; `kind`; `peer`
+    - `partner`: row of the matched step, -1 for none and for waits. It is the text `in order` if
+      the k-th receive matches the k-th send of each pair of ranks.
+    - `waits_for`: only for waits, the rank of the step for which the next step waits
+    - `bytes`; `number`: of the step in its rank, or the id of a job's node
+    - `chunk`, `chunks`: first chunk and number of chunks; None if `chunks` is None
+    - `label`: index in the list `labels` (names of a job's nodes); None and [] for algorithms
 
-    Columns other than the first four are None beyond the budget.
+    A column after `peer` is None if it exceeds the byte budget of `lines`.
     """
     rows, table = laned.row, subject.table
     named_classes = _list_classes(subject)

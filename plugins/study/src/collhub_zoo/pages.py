@@ -168,8 +168,7 @@ def _describe_points(result: ResultItem, group: GroupItem) -> Iterator[str]:
 
 
 def _create_entry_page(report: ZooBuildReport, card: Card) -> str:
-    """Return the page of a catalogue entry (`card`) in Markdown, with one line break at its
-    end.
+    """Return the page of a catalogue entry (`card`) in Markdown; it ends with one line break.
 
     The items are in this order. All but the first are omitted if their data are missing.
 

@@ -48,18 +48,19 @@ Latencies = Mapping[tuple[int, int], Fraction]
 
 
 def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check that the link prices of a flow certificate prove the claimed lower bound.
+    """Check that the link prices of a flow certificate prove its claimed lower bound of the time.
 
-    Non-negative prices bound the time of any algorithm. The length of a link is price /
-    bandwidth (bytes/s). The proved time in seconds is the bytes of a part, times the sum of
-    the shortest distances of all pairs (in an all-to-all-v once per unit), over the sum of
-    prices. Without a certificate the report is not applicable and not ok. If the claim is
-    from 0 to the proved time, it is ok, with it as `lower_bound_ns`. Otherwise it has one
-    diagnostic (`certificate-` and the code), for the first of:
+    The length of a link is price / bandwidth (bytes/s). The proved time in seconds is the bytes of
+    a part, times the sum of the shortest distances of all pairs of ranks (in an all-to-all-v once
+    per unit), divided by the sum of all prices.
 
-    - the network (`topology`), the form, or the prices (negative, all 0, or of no link)
-    - size, kind, ranks, root or counts unlike the algorithm (`collective`)
-    - a sender that does not reach a receiver (`ranks`), a claim out of range (`bound`)
+    - Without a certificate, the report is not applicable and not ok.
+    - If the claim is from 0 to the proved time, the report is ok. It has the claim in ns as
+      `lower_bound_ns`, and the name of the network as not proved.
+    - Otherwise it is not ok, with one diagnostic for the first defect: network (`topology`),
+      unreadable certificate (`form`), prices that are negative, all 0 or of no link (`prices`), a
+      collective that differs from the algorithm (`collective`), a sender that does not reach a
+      receiver (`ranks`), or a claim out of range (`bound`). Codes have the prefix `certificate-`.
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _FLOW_KEY)

@@ -210,24 +210,21 @@ class _Direction:
             self._block_rows[block][receiver] = receives
 
     def add_sends(self, rows: StepRows, copies: list[Int64Array]) -> None:
-        """Add the sends of the second phase; before each, copy its units to one range.
+        """Add the copies and sends of the second phase, in which units reach their targets.
 
-        After the first phase, each rank has units in blocks. The place of a unit is the
-        distance that remains to its target, from 0 to `width` - 1. For each place, ascending,
-        the rows are:
+        After the first phase, each rank has units in blocks. A unit's place is its remaining
+        distance to its target, from 0 to `width` - 1. The rows are added by ascending place:
 
-        1. Block by block, each rank with a unit of this block and place copies it. At place 0
-           it has arrived, and the copy goes to OUTPUT, at the index of the source rank.
-           Otherwise it goes to the range of the place in SCRATCH, in which units are sorted by
-           block.
-        2. Unless the place is 0, each rank with such units sends the range in one message to
-           the rank at this distance. The channel is 0 to the right, 1 to the left.
+        1. By ascending block, each rank with a unit of this block and place copies it. Place 0 has
+           arrived: the copy goes to OUTPUT at the index of the source rank. Any other place has a
+           range in SCRATCH, in which its units are sorted by block.
+        2. Unless the place is 0, each rank with such units sends the range in one message to the
+           rank at this distance. The channel is 0 to the right, 1 to the left.
 
-        Block 0 has not been sent: its units are copied from `copies` (the steps that copy INPUT
-        to SCRATCH), without place 0, the rank's own unit.
-
-        A copy waits for the receive of its block, or for the step of `copies`. A send waits for
-        its copies. `receive_blocks` must have been called.
+        Units of block 0 were not sent in the first phase. They are copied from `copies`, by copy
+        the rows of the steps that copy INPUT to SCRATCH; place 0 of block 0 is the rank's own unit
+        and is omitted. A copy waits for the receive of its block, or for the step of `copies`. A
+        send waits for its copies. `receive_blocks` must have been called before.
         """
         size = len(self._rank)
         for place in range(self.width):

@@ -200,23 +200,22 @@ _Candidate = tuple[Collective, StepTable, int, dict[str, JsonValue]]
 def _generate_nested(
     request: SynthesisRequest, options: NestedOptions, shape: NestedShape
 ) -> Iterator[_Candidate]:
-    """Yield candidates of an all-gather, reduce-scatter or all-reduce, which differ in the chunks.
+    """Yield candidates of an all-gather, reduce-scatter or all-reduce, one per number of chunks.
 
-    If the option `chunks` is not 0, there is one candidate with this number, without a limit.
-    Otherwise the numbers are 1, 2, 4 and so on, ascending. 1 is always one of them; the others are
-    at most:
+    The option `chunks`, if not 0, is the only number, without a limit. Otherwise the numbers are 1,
+    2, 4 ..., ascending, as far as they are at most (1 is always allowed):
 
-    - 16, and 1 for a shape with `is_one_shot`
+    - 16, or 1 for a shape with `is_one_shot`
     - 4.2e6 steps, or 8.2e6 if `is_forwarded`, divided by the steps of one chunk
     - bytes // (ranks x `units_per_rank` x 64), so that units have about 64 bytes or more
 
-    If one chunk has more than 1e6 steps, only the largest of these numbers is yielded.
+    If one chunk has more than 1e6 steps, only the largest number is used.
 
     A candidate is (collective, steps, SCRATCH units of a rank, statistics). The collective has the
-    units of the shape, and is for calls in place and out of place. SCRATCH has all units for a
-    reduce-scatter and for `is_one_shot`, otherwise none. The statistics are sizes, parts, moved,
-    chunks, rounds and cost. Raises `UsageError` (`size-too-small`) at the candidate that has more
-    units than bytes.
+    units of the shape and both modes. SCRATCH has all units for a reduce-scatter and for
+    `is_one_shot`, otherwise none. The statistics are sizes, parts, moved, chunks, rounds and cost,
+    and True as `forwarded` or `one shot` for such shapes. Raises `UsageError` (`size-too-small`) at
+    a candidate with more units than bytes.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
@@ -402,16 +401,21 @@ def _choose_tree_chunks(
 ) -> list[tuple[int, Int64Array | None]]:
     """Return the candidates to try: (chunks per tree, chunks of each message or None).
 
-    None means one chunk per message. The equal candidate is (E, None). E minimizes the
-    modelled time, within 1 to 256 chunks of at least 64 bytes and the limit of steps. The
-    candidate is large above 1e6 steps. The first rule that applies decides:
+    None means one chunk per message. E is the number of chunks with the smallest modelled time,
+    from 1 to 256, with at least 64 bytes per chunk and within the limit of steps. E is large if it
+    gives more than 1e6 steps. The first rule that applies decides:
+
     1. The option `chunks` is not 0: (`chunks`, None).
-    2. The request has a target: the equal candidate.
-    3. Trees of groups: `choose_group_messages` for the limit of E and for 512; only the
-       latter if the equal candidate is large. Equal results occur once.
-    4. Fewer than 512 ranks, or no candidate with more chunks exists: the equal candidate.
-    5. Otherwise the equal one unless it is large, then one with more chunks: for trees that
-       share links at most 512 and None, for disjoint trees the messages of `choose_grains`.
+    2. The request has a target: (E, None).
+    3. The trees have groups: the results of `choose_group_messages` for at most E chunks (without
+       the limits 256 and of steps) and for at most 512. If E is large, only the latter. Equal
+       results occur once.
+    4. Fewer than 512 ranks: (E, None).
+    5. Trees that share links: M is 512, or less by the limits of bytes and steps. The candidates
+       are (E, None), unless E is large, and (M, None). If M is not above E, only (E, None).
+    6. Disjoint trees: M is 32 per hop of the depth, or less by the limit of bytes. The candidates
+       are (E, None), unless E is large, and M with the messages of `choose_grains`. If M is not
+       above E or `choose_grains` gives None, only (E, None).
     """
     if options.chunks:
         return [(options.chunks, None)]
@@ -544,20 +548,20 @@ def _find_link(request: SynthesisRequest, trees: RootedTrees | None) -> tuple[fl
 def _find_trees(request: SynthesisRequest, options: NestedOptions) -> RootedTrees | None:
     """Return the trees of a broadcast or reduce from its root; None for other collectives.
 
-    The first rule that applies gives the trees:
+    s is the size of groups of consecutive ranks that have separate links to other groups
+    (`find_forwarding_group`). It is 1 if there are none, on a torus, below 512 ranks, and with
+    another option `sizes` than `auto`. The first rule that applies gives the trees:
 
-    1. The network is a torus or mesh, and the option `sizes` is `auto` or gives its
-       dimensions without 1s: edge-disjoint trees of the grid.
-    2. Two binary trees over all ranks, unless groups of s ranks have separate links to other
-       groups. Such groups are only searched with `sizes=auto`, from 512 ranks on, and not on
-       a torus.
+    1. The network is a torus or mesh, and the option `sizes` is `auto` or gives its dimensions
+       without 1s: edge-disjoint trees of the grid.
+    2. s is 1: two binary trees over all ranks.
     3. s is at most 32: trees of groups, two for each member of a group.
     4. 4 * s * ranks is above 4 200 000: two binary trees.
-    5. Otherwise the trees of rule 3 or two binary trees, those with the lower estimated time.
+    5. Otherwise those of rule 3 or two binary trees, whichever have the lower estimated time.
 
-    Binary trees are built for rank 0 and then moved to the root, level by level. Raises
-    `UsageError` (`option-range`) for an option `sizes` whose product is not the number of
-    NPUs.
+    Binary trees are built for rank 0 and then moved to the root, level by level. A root of None is
+    rank 0. Raises `UsageError` (`option-range`) for an option `sizes` whose product is not the
+    number of NPUs.
     """
     if request.collective.kind not in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE):
         return None

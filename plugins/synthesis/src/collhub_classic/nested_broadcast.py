@@ -359,12 +359,16 @@ class _Messages:
     def find_clock(
         self, is_outside: BoolArray, is_inside: BoolArray, lead: int
     ) -> tuple[Int64Array, Int64Array]:
-        """Return pairs (message to another group, message of the root in its group that waits).
+        """Return pairs (message of the root to another group, message in its group that waits).
 
-        `is_outside`, `is_inside`: the messages of the root to other groups, of one chunk, and in
-        its group. A message inside waits until the chunk `lead` chunks before its last one has
-        arrived outside, in the first tree with such messages and the same parity. Without such a
-        tree or chunk it does not wait.
+        The second message waits for the arrival of the first, so that messages inside the group do
+        not overtake those to other groups. `is_outside`: bool[messages], the messages of the root
+        to other groups, of one chunk each. `is_inside`: those of the root in its group.
+
+        Even and odd trees are treated separately. The clock is the first edge in `is_outside`, i.e.
+        its messages in the order of chunks. A message in `is_inside` whose last chunk is c waits
+        for chunk c - `lead` of the clock. It does not wait if c < `lead`, or if its parity has no
+        message in `is_outside`. Both results are int64[pairs], those of even trees first.
         """
         earlier, later = [], []
         for parity in range(2):
@@ -557,18 +561,19 @@ def _find_paces(
 ) -> tuple[Int64Array, Int64Array]:
     """Return pairs (message, later message that waits for its addition) in a reduce on tree pairs.
 
-    A rank that is a leaf in one tree of a pair has its data at once. If it sent them as fast as
-    possible, they would delay the partial sums of the other tree, on which the end depends. In the
-    time-reversed broadcast it sends in both trees alternately: with each level that it is deeper in
-    a tree, its chunks are earlier by the time of `per_level` chunks. Before a rank sends chunk c,
-    the sum of the other tree must be complete for the chunk that is so many chunks and one more
-    before c, at most the last one. If the rank is less deep in the tree, this number may be
-    negative.
+    Both are int64 message numbers. In the time-reversed broadcast, a rank sends alternately in the
+    two trees of a pair. The waits keep a rank that has its data at once in one tree from delaying
+    the partial sums of the other tree, on which the end depends.
 
-    Only messages of one chunk wait, in the tree in which their rank has the lower height, and only
-    if it has children in the other tree (`last_child`: int64[trees, ranks], the child that is added
-    last, else -1). There is no cycle: c minus so many chunks times the depth of the rank grows with
-    every wait and from every child to its parent.
+    Let a rank send chunk c in one tree. It then waits for chunk min(c - lead, last chunk) of the
+    message from its last child in the other tree. The lead is `per_level` x (depth of the rank in
+    this tree - depth in the other tree), rounded up, plus 1; it may be negative. A pair exists only
+    if all of these hold:
+
+    - the message has one chunk (`grains`: int64[trees, ranks], chunks per message)
+    - the height of the rank is lower in this tree than in the other one
+    - it has children in the other tree (`last_child`: int64[trees, ranks], added last; else -1)
+    - the number of the chunk is not negative
     """
     depths = np.asarray([compute_depths(parent) for parent in parents])
     heights = np.asarray([compute_heights(parent) for parent in parents])

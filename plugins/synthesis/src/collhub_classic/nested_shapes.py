@@ -141,10 +141,14 @@ def find_rings(topology: Topology) -> list[int]:
 def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int) -> NestedShape:
     """Choose the levels, their order, and the parts of the data for a collective of all NPUs.
 
-    `text`: option `sizes`, `UsageError` (`option-range`) if invalid; `size`: total bytes. If
-    the levels are not the rings of a torus, one part gathers the last level first. Above
-    `MAX_STEPS_OF_PARTS` steps its units are moved first (`is_moved`). For an all-reduce or
-    moved units, outer levels are divided further if `find_forwarding_group` allows it.
+    `text`: option `sizes`, `UsageError` (`option-range`) if invalid; `size`: total bytes. A part of
+    the data has an order of the levels, in which it is gathered. With `is_moved`, units are first
+    sent to the ranks that start with them in an all-reduce, so that messages are ranges.
+
+    If the levels are not the rings of a torus, there is one part, which gathers the last level
+    first. It is moved if it would have more than `MAX_STEPS_OF_PARTS` steps otherwise. For an
+    all-reduce and a moved part, outer levels are divided further if `find_forwarding_group` gives
+    the first level.
 
     On a torus of d dimensions, the result is the first of these with at most
     `MAX_STEPS_OF_PARTS` steps and at least `MIN_UNIT_BYTES` per unit, otherwise the last:
@@ -210,16 +214,20 @@ def choose_small_shape(
 ) -> tuple[NestedShape, float] | None:
     """Choose the shape with the smallest estimated time (s) for a small all-reduce; return both.
 
-    Its levels are those of the network, or some neighbours joined. Level i, closest first,
-    has s ranks and latency a; t is the time of `size` / (ranks up to level i) bytes, at least
-    1 ns. It takes 2 (a + (s - 1) t). The last level may use one shot: a + (s - 1) T, T for s
-    times the bytes. Latency and bandwidth are those of the route from NPU 0 to the level's
-    last rank.
+    The candidates join neighbouring levels of the network in every way that leaves two or more
+    levels. The last level is in two phases (reduce-scatter, then all-gather) or in one shot
+    (every rank sends all of its data to the others). All other levels are in two phases. A
+    candidate has at most 8.2 million steps, and at most `size` units. The network's levels
+    without a join, all in two phases, are the reference and no candidate.
 
-    Shapes need two levels, and at most 8.2 million steps and one unit per byte. Returns None
-    below 512 ranks, on a torus, for `text` other than `auto` and without a shape. It is also
-    None if the time is not below 0.9 times that of two phases in all levels, unless these
-    have more units than bytes.
+    A level of s ranks has the latency a and bandwidth of the route from NPU 0 to its last rank.
+    Its data are `size` / (ranks up to this level) bytes. Two phases take 2 (a + (s - 1) t), with
+    the time t of the data; one shot takes a + (s - 1) t, with t of s times the data. t is at least
+    1 ns. At equal times a shape that joins closer levels comes first, then two phases.
+
+    Returns None below 512 ranks, on a torus, if `text` is not `auto`, or without a candidate. It is
+    also None if the time is not below 0.9 times that of the reference, unless the reference has
+    more units than `size`.
     """
     kind, ranks = CollectiveKind.ALL_REDUCE, topology.num_npus
     if ranks < _MIN_FORWARDING_RANKS or text != "auto" or find_rings(topology):

@@ -32,21 +32,21 @@ _Key = tuple[int | None, ...]
 def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     """Build the steps of an all-gather, reduce-scatter, or all-reduce over nested levels.
 
-    An all-reduce is a reduction followed by a gathering. The gathering of a part uses its
-    levels in their order, the reduction in reverse order. Each level needs at least two
-    ranks. Each (part, chunk) of the data is a stream, numbered by part, then by chunk.
+    The data are divided into streams, one per part and chunk, numbered by part, then by chunk. A
+    stream has one unit per rank. It is gathered level by level in the order of levels of its
+    part, and reduced in the reverse order. An all-reduce reduces all streams, then gathers them.
+    Each level needs at least two ranks.
 
-    - Units: a stream has one unit per rank. In an all-reduce, or with `is_moved`, the units
-      of a stream are consecutive. Otherwise stream s of rank r has the unit
-      `r * streams + s`.
-    - All-gather: first, each rank copies its units to OUTPUT. With `is_moved`, units are
-      instead sent to the ranks from which their gathering starts; a reduce-scatter sends
-      results back last.
+    - Units: in an all-reduce, and with `is_moved`, those of a stream are consecutive. Otherwise
+      stream s of rank r has the unit `r * streams + s`.
+    - An all-gather begins with a copy of each rank's units to OUTPUT. With `is_moved` it sends
+      them instead to the ranks where their gathering starts. A reduce-scatter with `is_moved`
+      ends by sending the results to their ranks.
     - Partial sums are in OUTPUT in an all-reduce, and in SCRATCH in a reduce-scatter.
-    - `is_one_shot` (all-reduce only): in the level that is gathered first, the ranks exchange
-      complete partial sums from SCRATCH. Ranks that differ only in this level share one unit.
-    - Order: if any level is a ring, the messages of all streams alternate. Otherwise, in each
-      level, the messages of a stream precede those of the next.
+    - With `is_one_shot` (all-reduce only), the level that is gathered first is neither reduced
+      nor gathered. Its ranks exchange complete partial sums from SCRATCH, and share one unit.
+    - If any level is a ring, the messages of all streams alternate. Otherwise, in each level, the
+      messages of a stream precede those of the next one.
     - With several parts, each send of a gathering also waits for the previous level of all
       streams if `is_moved`, or in an all-reduce whose levels differ in size.
     """
@@ -168,13 +168,14 @@ class _Stream:
 
         `phase`: position of the level in the part's order of levels, from 0. The level needs at
         least two ranks. A message has one row per range of contiguous units, without a yield
-        between these rows. A send reads OUTPUT and depends on the rows that wrote its range. A
+        between these rows. A send reads OUTPUT and depends on the rows that wrote its range. In a
+        forwarded shape it also waits for an earlier receive of the level (`_limit_messages`). A
         receive writes to OUTPUT and becomes the only writer of its range.
 
-        After the last message, the last receive waits for all other receives of the phase and
-        becomes `last_row`. Then the ranges of the level become one range that has all their
-        writers. This is omitted if messages are not contiguous, and for the last two levels of
-        a forwarded shape. The generator must be exhausted.
+        At the end, the last receive waits for all other receives of the phase and becomes
+        `last_row`. Then the ranges of the level are united to one range that has all their writers.
+        They are not united if messages are not contiguous, nor in the last two levels of a
+        forwarded shape. The generator must be exhausted.
         """
         level = self._order[phase]
         receives: list[int] = []
@@ -213,20 +214,19 @@ class _Stream:
     def reduce_level(self, phase: int) -> Iterator[None]:
         """Add the rows that reduce along the level of a phase; yield after each send and receive.
 
-        A level is a dimension of the ranks. `phase`: position in the part's order of the
-        levels. Phases must be called from the last to the first, and each generator must be
-        exhausted.
+        A level is a dimension of the ranks; `phase` is its position in the part's order of levels.
+        Phases must be called from the last to the first, and each generator must be exhausted. A
+        message has one row per range of contiguous units, without a yield between these rows.
 
-        - The messages are those of `gather_level`, in reverse order and in the opposite
-          direction.
-        - A send reads the current sum of its range; before the first addition, this is in
-          INPUT.
-        - The receiver adds the message to its own sum. In a reduce-scatter whose units are not
-          moved, the last addition to the rank's own unit in phase 0 writes to OUTPUT.
+        - The messages are those of `gather_level`, in reverse order and in the opposite direction.
+        - A send reads the current sum of its range; before the first addition, this is in INPUT.
+        - A receive adds the message to the sum of the receiver. In a reduce-scatter whose units are
+          not moved, the last addition to the rank's own unit in phase 0 writes to OUTPUT.
 
-        At the end, the last receive waits for all other receives, and becomes `last_row`.
-        If a message is one range of units and the level is not forwarded, the writers of ranges
-        that were sent are removed from the records of this object.
+        At the end, the last receive waits for all other receives and becomes `last_row`. If
+        messages are contiguous, the recorded writers change: at the start, the range of the level
+        is divided, except for the last two levels of a forwarded shape. At the end, the ranges that
+        were sent are removed, except for the last level of a forwarded shape.
         """
         level = self._order[phase]
         own = next(iter(self._list_keys(phase, 0)))
@@ -258,11 +258,15 @@ class _Stream:
                 del self._writers[self._with(own, level, displacement)]
 
     def exchange_sums(self) -> Iterator[None]:
-        """Add the rows in which the ranks of the level of phase 0 exchange their partial sums.
+        """Add the rows that exchange partial sums within the level that is gathered first.
 
-        Every rank sends the sum of its own range in all other levels, in SCRATCH, to every other
-        rank of the level, and adds those it receives. The result is in OUTPUT. Yields after every
-        message. The generator must be exhausted.
+        Every rank has the sum of its own range over all other levels, in SCRATCH. It first sends
+        this sum to every other rank of the level, then receives their sums and adds them. The sends
+        are in the order of `_list_hops`, the receives in the same order from the opposite
+        direction. The first addition reads SCRATCH, later ones OUTPUT; the result is in OUTPUT.
+
+        Yields None after every row. The phase ends (`_end_phase`) only if the generator is
+        exhausted.
         """
         level = self._order[0]
         key = next(iter(self._list_keys(1, 0)))
@@ -341,17 +345,20 @@ class _Stream:
     def _list_rows(
         self, phase: int, *, is_reversed: bool
     ) -> list[tuple[int | None, bool, tuple[int, int, int]]]:
-        """List the rows of a phase in the order of the program: (range, is send, message).
+        """List the rows of a phase in the order of the program, as (range, is send, message).
 
-        A phase gathers along one level of the ranks. Its messages are in the order of
-        `_list_hops`, reversed if `is_reversed`. First, the first n messages are sent. Then the
-        receive of each message follows, each with the next send, if any. n is 1 on a ring.
-        Otherwise it is 3 if `is_forwarded` and the phase is not the last, and else the number of
-        messages (all sends first).
+        A phase gathers along one level (dimension) of the ranks. Its messages are those of
+        `_list_hops`, reversed if `is_reversed`. The first n messages are sent first. Then each
+        message is received in turn, and after each receive the next message is sent, if one is
+        left. n is:
 
-        In the last phase with `is_forwarded`, all rows are repeated for every range of the level
-        of the phase before. A range is a displacement in this level of m ranks: 0, m - 1, m - 2,
-        ..., 1, or 0, 1, ..., m - 1 if `is_reversed`. In all other phases the range is None.
+        - 1 on a ring
+        - 3 (`_MAX_MESSAGES`) if the shape `is_forwarded`, except in its last phase
+        - otherwise the number of messages, so that all sends come first
+
+        Range is None, except in the last phase of a forwarded shape. There, all rows are repeated
+        for every range of the previous level, i.e. the displacement in this level of m ranks: 0, m
+        - 1, ..., 1, or 0, 1, ..., m - 1 if `is_reversed`.
         """
         level = self._order[phase]
         hops = list(self._list_hops(level))
@@ -497,12 +504,14 @@ class _Stream:
     def _add_sum(self, key: _Key, source: Int64Array, is_last: bool) -> int:
         """Add the row that receives the range `key` from `source` and adds it; return its position.
 
-        `source`: sending rank of every rank. The other operand is the current sum of the range
-        (`_get_partial_buffer`), on whose writers the row depends. The result is written at the
-        same offset: to OUTPUT in an all-reduce, to SCRATCH in a reduce-scatter and before an
-        exchange of sums. In a reduce-scatter without moves, a row with `is_last` writes to
-        OUTPUT, at the offset of the rank's own unit; elsewhere `is_last` has no effect. The row
-        becomes the only writer of the range.
+        `source`: sending rank of every rank. The other operand is the current sum of the range, in
+        the buffer of `_get_partial_buffer`; the row depends on all writers of the range. The row
+        becomes the only writer. The result is written at the same offset, in this buffer:
+
+        - reduce-scatter: OUTPUT with `is_last`, at the offset of the rank's own unit, unless the
+          shape moves the results at the end (`is_moved`); otherwise SCRATCH
+        - all-reduce: SCRATCH with `is_one_shot` (ranks then exchange their complete sums),
+          otherwise OUTPUT; `is_last` has no effect
         """
         offset = target_offset = self._compute_offset(key)
         target = Buffer.OUTPUT

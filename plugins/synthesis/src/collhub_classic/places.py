@@ -145,15 +145,19 @@ class EntryPlaces:
     def of(cls, plan: MessagePlan, accesses: BlockAccesses, places: BlockPlaces) -> EntryPlaces:
         """Choose where each entry (a block of a message) is read and written, in units of a block.
 
+        A retained block is one that a rank copies from its INPUT to its OUTPUT. An earlier write of
+        a block is the last one before the entry, on the sender (for `source`) or the receiver.
+
         - `target`: OUTPUT if the receiver needs the block (for a reduce-scatter only at the last
-          write), else a SCRATCH slot of the rank, one per block, ascending from 0.
-        - `source`, `operand`: target of the last write of the block before, on the sender or the
-          receiver; INPUT without a write.
+          write). Otherwise a SCRATCH slot of the rank, one per block, ascending from 0.
+        - `source`, `operand`: `target` of the earlier write; INPUT without one.
         - `staging`: for a reduction whose receiver sends the block in the same round, a SCRATCH
-          slot after those, from which it is added later. Otherwise -1.
-        - `needs_copy`: a staged entry without an earlier write; `operand` is a copy in OUTPUT.
-        - `is_copied`: `source` is a copy in OUTPUT instead of INPUT. So are copied blocks of
-          `needs_copy`, and in messages of several blocks those that the sender keeps.
+          slot after all those slots; the data are added from there later. Otherwise -1.
+        - `needs_copy`: staged entries without an earlier write; their `operand` is a copy in
+          OUTPUT.
+        - `is_copied`: entries without an earlier write whose `source` is a copy in OUTPUT. A rank
+          has such a copy of a block if it is retained and sent in a message of several blocks, or
+          if `needs_copy` requires it.
         """
         message, block = accesses.message, accesses.block
         source, target = plan.source[message], plan.destination[message]

@@ -232,18 +232,20 @@ class _Rows:
     def find_data_edges(
         self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
     ) -> _Edges:
-        """Return (parent rows, child rows) of all data dependencies: two int64 arrays.
+        """Return (parent rows, child rows) of all data dependencies as two int64 arrays.
 
-        A child starts after its parent. Pairs may repeat. Rows are those before sorting. The
-        writer of a piece is its receive, or its REDUCE if it is staged (first received into
-        SCRATCH). In order:
+        A child starts after its parent. Pairs may repeat. Rows are those before sorting. A piece
+        is a run of blocks of a message that one step transfers. Its writer is its receive, or
+        its REDUCE if it is staged, i.e. received into SCRATCH first. An early copy moves INPUT
+        to OUTPUT before the block is sent or reduced, a late copy afterwards. In this order:
 
         1. last writer of a block on the sender -> send of the block
         2. previous writer of a block on the receiver -> writer of the piece
         3. send of a block -> next writer of the block on the sender
         4. receive of a staged piece -> its REDUCE
         5. REDUCE of a staged piece -> next receive, by round, into the same SCRATCH slot
-        6. early copy -> send or REDUCE of the block; send from INPUT -> late copy
+        6. early copy -> send of the copied block from OUTPUT; early copy -> REDUCE into the copied
+           block; send from INPUT -> late copy of the same block on the sender
         """
         piece = self.pieces.of_entry
         writer, sender = self.write[piece], piece
@@ -296,8 +298,9 @@ class _Rows:
     ) -> list[_Edges]:
         """Return dependencies of copies as three pairs (parent rows, child rows); any may be empty.
 
-        A child starts after its parent. There is one edge per entry (a block of a message), so that
-        edges may repeat.
+        A copy moves a block from INPUT to OUTPUT of its rank: an early copy before all messages, a
+        late one after them. A child starts after its parent. There is one edge per entry (a block
+        of a message), so that edges may repeat.
 
         1. early copy -> send that reads the copied block in OUTPUT (`is_copied`)
         2. early copy -> REDUCE that adds to the copied block (`needs_copy`)

@@ -118,18 +118,17 @@ def _synthesize_uneven(
 ) -> SynthesisResult:
     """Return the fastest variant of the algorithm `name` for a collective of uneven sizes.
 
-    All variants of `generate_candidates` are simulated; of equally fast ones the first wins. A
-    simulated time of None or 0 counts as unknown. A variant with a known time always replaces
-    one without. If no variant has a time (as without a simulator), the last one is returned.
-    Its time is the lower bound in ns, or 1 without a bound.
+    All variants of `generate_candidates` are simulated. The lowest simulated time wins, of equal
+    ones the first. A simulated time of None or 0 is unknown; a variant with a known time always
+    wins against one without. If no time is known (as without a simulator), the last variant is
+    returned. The time of the result is then the highest lower bound in ns, or 1 without a bound.
 
-    The statistics are the details of the variant. The algorithm has them with its name and
-    `time_ns` in the extension `collhub-classic`. `KeyboardInterrupt` (Ctrl-C, a limit of the
-    search) passes through, even after complete variants. `request.needs_time` is ignored.
+    The statistics are the details of the variant. The algorithm's extension `collhub-classic` has
+    them with its name and `time_ns`. `request.needs_time` is ignored.
 
-    Raises `UsageError` for a single rank (`one-rank`) and, for algorithms with the option
-    `sizes`, for an invalid value (`option-value`). Errors of `generate_candidates`, of the
-    simulation and of `_compute_bound_ns` pass through.
+    Raises `UsageError` for a single rank (`one-rank`) and, for algorithms with the option `sizes`,
+    for an invalid value (`option-value`). `KeyboardInterrupt` (Ctrl-C, a limit of the search) and
+    errors of variants, simulation and bounds pass through; complete variants are then lost.
     """
     if request.collective.num_ranks == 1:
         raise UsageError(
@@ -213,12 +212,15 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
     """
 
     def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
-        """Estimate the time of the algorithm `name` in ns, without building its steps.
+        """Estimate the time of the algorithm in ns, without building its steps.
 
-        None for collectives with unequal parts, and if the number of ranks is too large; only
-        `pairwise` is then estimated for more than `_MAX_ESTIMATED_RANKS` ranks, by a formula.
-        Otherwise the messages of the plan, or a sample of them, are timed, with the first possible
-        order of the ranks. Raises the errors of the plan for unsupported requests.
+        The algorithm is the `name` of the enclosing function. Returns None for a collective with
+        unequal parts. With more than `_MAX_ESTIMATED_RANKS` ranks, returns the result of a formula
+        for `pairwise`, which ignores the option `order`, and None for other algorithms.
+
+        Otherwise the messages of the plan, or a sample of them, are timed in the first rank order
+        of `_find_orders`. Raises `HubError` for requests and options that the plan does not
+        support.
         """
         if request.collective.kind.traits.is_uneven:
             return None
@@ -465,16 +467,17 @@ def _build_algorithm(
 ) -> Algorithm:
     """Build the algorithm of a plan in which rank r runs on `request.npus[r]`.
 
-    The units are the plan's blocks; for an all-to-all, its blocks // ranks. The algorithm has one
-    rank per NPU of the topology. If `request.npus` is 0, 1, ..., the collective keeps its kind.
-    Otherwise it becomes a custom collective (`collective_among`), and NPUs without a rank have no
-    steps and no SCRATCH.
+    - Units: the plan's blocks; for an all-to-all, its blocks // ranks.
+    - Ranks: one per NPU of the topology. If `request.npus` is 0, 1, ..., for all NPUs, the
+      collective keeps its kind. Otherwise it becomes a custom collective (`collective_among`), and
+      NPUs without a rank have no steps and no SCRATCH.
+    - Modes: all collectives support calls out of place. Calls in place are supported except for an
+      all-to-all, in which received data would overwrite data to be sent, and for custom collectives
+      whose original kind has a part per rank (`traits.is_split`).
+    - Steps: with the option `rounds=blocking` they are built as synchronous rounds.
+    - Provenance: has the options as texts.
 
-    All collectives support out of place. In place is supported too, with two exceptions. In an
-    all-to-all, received data would overwrite data to be sent. The second exception are custom
-    collectives whose original kind has a part per rank (`traits.is_split`). With the option
-    `rounds=blocking`, the steps are built as synchronous rounds. The provenance has the options as
-    texts. Raises `InputError` (`too-large`) as `collective_among` does.
+    Raises `InputError` (`too-large`) as `collective_among` does.
     """
     ranks = request.collective.num_ranks
     is_square = request.collective.kind is CollectiveKind.ALL_TO_ALL

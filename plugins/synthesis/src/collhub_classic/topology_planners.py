@@ -103,23 +103,21 @@ def _divide_among_ports(cost: AlphaBetaCost, ports: int) -> AlphaBetaCost:
 def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
     """Plan an all-gather on a grid: rings along one dimension after the other.
 
-    The sizes of the grid are those of the option `sizes`. For `auto` they are the dimensions of
-    the topology if all its NPUs are ranks, else the most square grid; sizes of 1 are dropped.
-    The first dimension varies fastest with the rank.
+    The sizes of the grid are those of the option `sizes`. For `auto` they are the dimensions of the
+    topology if all its NPUs are ranks, else the most square grid. Sizes of 1 are dropped. The first
+    dimension varies fastest with the rank.
 
-    The data are divided into equal parts, one for each pair of a first dimension and a
-    direction. A part that begins with dimension f continues with f + 1, cyclically. By
-    `_choose_parts`:
+    The data are divided into equal parts, one per pair (start dimension, direction). A part runs
+    along its start dimension f, then f + 1 and so on, cyclically:
 
-    - Option `ports=one`: a single part, which begins with dimension 0.
-    - First dimensions: all if all sizes are equal or with `ports=all`, otherwise only 0.
-    - Directions: both if all sizes are above 2, otherwise one.
+    - Option `ports=one`: one part, with start dimension 0 and direction 1.
+    - Otherwise the start dimensions are all if all sizes are equal or with `ports=all`, else only
+      0. The directions are both if all sizes are above 2, else only 1.
 
-    The cost is that of a part that begins with dimension 0 and has the complete data, its time
-    per byte divided by the number of parts. The detail `sizes` is a text such as `8x4`.
-    `direction`: 1, or -1 to reverse all rings. Raises `UsageError` for an option `sizes` that
-    is no list of sizes (`option-value`) or whose product is not the number of ranks
-    (`option-range`).
+    `direction`: 1, or -1 to reverse all rings. The cost has the latency terms of the part with
+    start dimension 0; its time per byte is divided by the number of parts. The detail `sizes` is a
+    text such as `8x4`. Raises `UsageError` for an option `sizes` that is no list of sizes
+    (`option-value`) or whose product is not the number of ranks (`option-range`).
     """
     sizes = _choose_sizes(task, _find_dimensions(task))
     count = len(sizes)

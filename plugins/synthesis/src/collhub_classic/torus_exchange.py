@@ -365,15 +365,20 @@ class _Class:
     def add_copies(self, rows: StepRows, phase: int) -> None:
         """Add the copies before `phase` (from 0), which put units in the order of its messages.
 
-        The number of phases as `phase` means the copies to OUTPUT after the last one. The source
-        is INPUT before phase 0, otherwise SCRATCH: units that moved in the previous phase are
-        among the arrived ones, and all other units are still among those to send.
+        A phase moves units along one dimension. It has two buffers in SCRATCH: units to send, and
+        arrived units at the same positions. If `phase` equals the number of phases, the copies go
+        to OUTPUT. Otherwise they go to the buffer of units to send of `phase`. The source of a unit
+        is:
 
-        A copy takes a maximal range of units that are consecutive in source and destination,
-        moved equally in the previous phase, and move in one direction now. Steps are added to
-        `rows` by rank, then by order. After phase 0, a copy depends on the arrival of its units
-        if they moved, otherwise on their previous copies. New copies are recorded for the sends
-        and the next call.
+        - before phase 0: INPUT
+        - moved in the previous phase: the buffer of arrived units of that phase
+        - not moved in it: the buffer of units to send of that phase
+
+        A copy takes a maximal range of units that are consecutive in source and destination, have
+        moved equally in the previous phase, and move in the same direction in this one. The copies
+        are added to `rows` by rank, then by order. After phase 0, a copy depends on the arrival of
+        its units if they moved, otherwise on their previous copies. This object records the copies
+        for the sends and the next call.
         """
         count, ranks = len(self._order), rows.num_ranks
         total = len(self._displacement)
@@ -468,18 +473,20 @@ class _Class:
         channel: int,
         barrier: Sequence[Int64Array],
     ) -> None:
-        """Add to `rows` the messages of a round of a phase; none if `number` is above k // 2.
+        """Add to `rows` the messages of round `number` (from 1) of a phase.
 
-        k is the number of ranks of the phase's dimension, rounds count from 1. Direction +1 is
-        before -1; one without units is skipped. All sends are before the receives. Each rank
-        sends the next one the units that need at least `number` hops, on `channel`.
-        - Round 1 sends units to send and depends (data) on the copies that stored them. Later
-          rounds send the units of the receives of the round before, and depend on these.
-        - Sends wait (control) for the step of their rank in each array of `barrier`.
-        - The last round of a direction receives arrived units. Earlier ones receive units to
-          forward, and copy the arrived ones. Of these, receives from round 2 on wait (control)
-          for their rank's send. `last_arrivals[direction]` is set to the copies, else the
-          receives.
+        With k ranks in the phase's dimension, nothing is added if `number` is above k // 2.
+        Direction +1 is before -1; one without units is skipped. In each direction, every rank sends
+        the next rank one message on `channel` with the units that need at least `number` hops.
+
+        - Data: the send of round 1 depends on the copies that stored its units. That of a later
+          round depends on the receive of the round before.
+        - Control: a send waits for the step of its rank in each array of `barrier`. A receive waits
+          for the send of its rank, except in round 1 and in the last round of a direction.
+        - In the last round of a direction all received units have arrived. In earlier ones the
+          receive stores units to forward, and a copy takes the units that have arrived, if any.
+
+        `last_arrivals[direction]` becomes the copies of this round, without copies its receives.
         """
         if number > self.count_rounds(phase):
             return

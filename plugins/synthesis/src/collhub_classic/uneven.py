@@ -267,16 +267,20 @@ class _Exchange:
     def in_two_levels(self, groups: Int64Array, *, is_node_first: bool, is_united: bool) -> _Plan:
         """Plan an all-to-all-v in two levels: within nodes, and between equal local indices.
 
-        `groups`: ranks of every node; the local index of a rank is its position in the row. Data
-        for the rank itself are copied, those within the node are sent directly. Other data pass
-        SCRATCH of a relay: the rank on the sender's node with the receiver's local index
-        (`is_node_first`), or on the receiver's node with the sender's. SCRATCH is ordered by the
-        rank on the other node, then as there.
+        `groups`: ranks of every node; the local index of a rank is its position in the row. Data of
+        a pair of ranks are handled as follows:
 
-        - Without `is_united`, every pair of ranks has its own messages. If the relay is the
-          sender or receiver, the data are sent directly.
-        - With `is_united`, adjacent data of a hop between the same ranks are one message. A relay
-          also copies its own data through SCRATCH, unless no other data join them.
+        - Sender and receiver are the same rank: copied.
+        - Both are on one node: sent directly.
+        - Otherwise they pass SCRATCH of a relay: with `is_node_first` the rank on the sender's node
+          that has the receiver's local index, else the rank on the receiver's node that has the
+          sender's. SCRATCH is ordered by the other end of the message between the nodes, then by
+          the offset in the OUTPUT of the receiver (`is_node_first`) or the INPUT of the sender.
+
+        `is_united`: adjacent data of a hop between the same ranks become one message, otherwise
+        every pair has separate ones. If the relay is the sender or receiver, the data are sent
+        directly without it. With `is_united` this holds only if no other data share the message
+        between the nodes; otherwise the relay copies them through SCRATCH.
         """
         node, local = np.empty(self._ranks, np.int64), np.empty(self._ranks, np.int64)
         node[groups] = np.arange(len(groups))[:, None]
@@ -373,9 +377,11 @@ def _join(
 ) -> tuple[_Messages, Int64Array]:
     """Join consecutive pieces of a hop to messages; return (messages, message of every piece).
 
-    `hop`: 0 into the relays, 1 out of them; a piece is the data of one pair of ranks. Pieces are
-    joined if they have the same source and destination and are adjacent in both buffers. Without
-    `is_united`, every piece is a message of its own.
+    A piece is the data of one pair of ranks that a relay forwards. `pieces`: its messages into the
+    relay (`hop` 0) and out of it (`hop` 1). Only those of `hop` are joined. Two consecutive pieces
+    are joined if they have the same source and destination and are adjacent in both buffers.
+    Without `is_united`, every piece is a separate message. The messages keep the order of the
+    pieces. Without pieces both results are empty.
     """
     piece = pieces[hop]
     starts = np.ones(len(piece), np.bool_)
@@ -403,15 +409,15 @@ def _combine(
 ) -> _Plan:
     """Combine direct messages, copies and the two hops of relayed data into a plan.
 
-    `direct`: messages; `own`: copies within a rank. A hop is (messages, index of the message
-    of each piece), with the same pieces in both hops. A hop's message from a rank to itself
-    becomes a copy. Messages and copies are each ordered as: `direct` or `own`, first hop,
-    second hop.
+    `direct`: messages; `own`: copies within a rank. `first`, `second`: the hops, each as (messages,
+    index of the message of each piece), with the same pieces in both. A hop's message from a rank
+    to itself becomes a copy.
 
-    A send or copy of the second hop waits for the receive or copy of the first hop, if both
-    contain the same piece. `arrival_of` (awaited) and `user_of` (waiting) have each pair
-    once, in ascending order. `scratch` is the end of the last piece on each rank, 0 on ranks
-    that relay no data.
+    The messages of the plan are `direct`, then those of the first, then of the second hop. Its
+    copies are `own`, then those of the hops in the same order. For each piece, the send or copy of
+    the second hop waits for the receive or copy of the first hop. `user_of[k]` is the waiting row
+    and `arrival_of[k]` the awaited one; each such pair occurs once, in ascending order. `scratch`
+    is the end of the last piece on each rank, 0 on ranks that relay no data.
     """
     hops = [first[0], second[0]]
     is_copy = [hop.source == hop.destination for hop in hops]

@@ -467,28 +467,24 @@ def _generate_candidates(
 def _generate_by_pieces(
     problem: _Problem, paths: FlowPaths, ladder: Sequence[int]
 ) -> Iterator[_Candidate]:
-    """Yield a simulated schedule for each number of pieces, then schedules with improved orders.
+    """Yield a simulated schedule per number of pieces, then schedules with improved orders.
 
-    The numbers of pieces are those of `ladder`, in its order. The first one is always used. The
-    others end before a number for which one of these holds:
+    The numbers of pieces (for uneven shares the means) are those of `ladder`, in its order. The
+    first is always used. The others end before a number that
 
-    - It has more than `_MAX_JOBS` (400 000) jobs; for the means 64, 128 and 256 more than
-      `_MAX_FINE_JOBS` (150 000).
-    - The fastest time so far is at most 1.01 (`_GOOD_RATIO`) times the bound of its jobs
-      (`bound_ps`); for the mean 256, 1.03 (`_FAR_RATIO`) times.
+    - has more than 400 000 jobs (`_MAX_JOBS`), for those in `_FINE_UNEVEN_LADDER` 150 000, or
+    - whose bound (`bound_ps`) is at most 1 % (for the last of that ladder 3 %) below the fastest
+      time so far.
 
-    The first order of equal shares is by pieces, that of uneven shares by the progress of their
-    paths.
+    The first order of a number is `order_by_progress` for uneven shares, otherwise
+    `order_by_pieces`. Then numbers with at most 50 000 jobs, and the fastest and the last number
+    with at most 400 000, get one improved order. Uneven shares get a second one that starts from
+    the first order; they get none if the fastest first time is within 1 % of the bound. An improved
+    order is skipped if it equals the first one, or if its planned time exceeds 1.05 times the
+    smallest planned first time.
 
-    Then improved orders follow, number by number. They are computed for numbers with at most
-    `_FEW_JOBS` (50 000) jobs, and for the fastest and the last number with at most `_MAX_JOBS`
-    jobs. Each has one improved order; for uneven shares two, but none if the fastest time of the
-    first orders is at most 1.01 times the bound. An improved order is skipped if it equals the
-    first order of its number. It is also skipped if its planned time exceeds 1.05 (`_MAX_SLOWDOWN`)
-    times the smallest planned time of the first orders.
-
-    For uneven shares on a network with switches, the schedules of `_generate_with_tie_orders` come
-    last. Progress is reported before each number of pieces.
+    For uneven shares with switches, `_generate_with_tie_orders` follows. Progress is reported
+    before each number of pieces.
     """
     topology = problem.request.topology
     has_switches, is_uneven = topology.num_nodes > topology.num_npus, paths.is_uneven

@@ -209,15 +209,16 @@ def _find_worst_partition(
     num_compute: int,
     rate: Fraction,
 ) -> tuple[int, list[list[int]]]:
-    """Divide the compute nodes into blocks with minimum capacity - rate * number of blocks.
+    """Divide the compute nodes into blocks that minimize capacity - rate * number of blocks.
 
-    The capacity is that of the links between blocks. With switches, it is half of the sum of
-    the minimum cuts around each block. A single block is permitted. Returns (value, blocks).
-    The value is the minimum times twice the denominator of `rate`, an integer.
+    The capacity is that of the links between blocks. With switches, it is half of the sum of the
+    minimum cuts around each block. A single block is permitted. Returns (value, blocks). The value
+    is the minimum times twice the denominator of `rate`, an integer.
 
-    The blocks are unsorted: compute nodes are added in ascending order, and each is merged
-    with all blocks that its set meets. That set is the smallest one of minimum value around
-    the node. A merged block is the last one, and begins with its newest node.
+    Compute nodes are added in ascending order. For each, a smallest set of minimum value around the
+    node is determined, and the node is merged with all blocks that this set meets. The order of the
+    blocks follows from this: a merged block is the last one, and begins with its newest node.
+    Blocks are not sorted.
 
     Raises `InputError` (`capacities`) if the scaled capacities add up to 2^60 or more.
     """

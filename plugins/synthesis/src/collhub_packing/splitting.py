@@ -416,16 +416,17 @@ def _order_neighbours(
     """Return the order of the receivers of a switch for each of its senders.
 
     Pairs are tried in this order when direct links are created. The result is int64[senders,
-    receivers]; row i has the indices of `receivers` in the order for sender i. The neighbours of
-    the switch are divided into the components that are connected without it (`_find_components`).
-    The rank of a neighbour is its position in its component, by ascending node. Receivers are
-    sorted by these keys:
+    receivers]; row i has the indices of `receivers` in the order for sender i.
 
-    1. those in other components than the sender first
-    2. (rank of the receiver - rank of the sender) modulo the neighbours in the receiver's
-       component: equal ranks first, so that senders have different partners
-    3. (component of the receiver - component of the sender) modulo the number of components
-    4. the order of `receivers`
+    A component has all neighbours of the switch that are connected without it. Components are
+    numbered from 0 in the order of their lowest node. The position of a neighbour is its index in
+    its component, by ascending node. For sender u and receiver t, these keys are sorted ascending:
+
+    1. False if u and t are in different components, else True
+    2. (position of t - position of u) modulo the size of t's component; 0 for equal positions, so
+       that senders have different partners
+    3. (component of t - component of u) modulo the number of components
+    4. index of t in `receivers`
     """
     part = _find_components(switch, sorted({*senders, *receivers}), endpoints)
     # Count, for every neighbour, the previous neighbours in its component.

@@ -171,14 +171,16 @@ class _CutRows:
     """
 
     def __init__(self, graph: CapacityGraph, networks: _TwoNetworks) -> None:
-        """Begin the linear program that divides the capacity of links between both directions.
+        """Create the linear program that divides links between trees down and trees up.
 
-        First there is one row per switch: the capacity for the way down into it is equal to that
-        out of it. Then, by compute node, follow four rows: the cut around the node on the ways down
-        and up, and the cut around all other nodes on the ways down and up. A set of nodes has only
-        one row per way; with two compute nodes and no switch, there are four in all. `networks`:
-        the graph and its reverse, in which `add_violated` finds further cuts. The graph must have
-        an arc of positive capacity.
+        `graph` must have an arc of positive capacity; capacities are divided by the largest one.
+        Columns, costs and units are those of `_build_program`. The first rows are:
+
+        - by switch: the capacity given to the way down is equal into and out of the switch
+        - by compute node v: `_add` for the set {v}, down then up, and for all other nodes, down
+          then up. A set that already has a row for its way gets no second one.
+
+        `networks`: the graph and its reverse; they are stored for `add_violated`.
         """
         self._graph = graph
         self._capacity = graph.capacity / graph.capacity.max()

@@ -229,11 +229,14 @@ def get_links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, L
 
 
 def contract_switches(topology: Topology) -> LinkNetwork:
-    """Return the network of NPUs: a `PathNetwork` if there are switches, else the links unchanged.
+    """Return a network with NPUs as its only nodes, in which arcs replace the paths over switches.
 
-    Two NPUs are connected by an arc if the route between them passes no other NPU; the arc has the
-    links of this route. Since routes are shortest paths, arcs preserve reachability. Arcs are
-    sorted by destination, then by source. Takes the routes of all pairs that switches connect.
+    Without switches the result is `LinkNetwork.of(topology)`: one arc per link, and only the
+    first of parallel links.
+
+    With switches it is a `PathNetwork`. A pair of NPUs has an arc if the topology's route from
+    one to the other passes no third NPU; the arc has the links of this route. Arcs are sorted by
+    destination, then by source. Each NPU still reaches the same NPUs as before.
     """
     links = LinkNetwork.of(topology)
     if links.num_nodes == links.num_npus:
@@ -290,9 +293,11 @@ def _find_pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int6
 
 
 def _find_npus_behind_switches(topology: Topology) -> BoolArray:
-    """Return which NPUs every switch reaches directly or through other switches.
+    """Return which NPUs every switch reaches over links through switches only.
 
     The result is bool[switches, NPUs]; row i is the switch with node number i + the number of NPUs.
+    Links are directed. A path that passes through an NPU does not count. The topology may have no
+    switches; then there are no rows.
     """
     npus = topology.num_npus
     reached = np.zeros((topology.num_nodes - npus, npus), np.bool_)

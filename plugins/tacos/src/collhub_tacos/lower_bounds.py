@@ -273,15 +273,17 @@ def build_exits(
 def _build_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[LinkGroups]:
     """Yield groups of links that all messages together must cross, with the number of messages.
 
-    For an all-reduce the links leave an NPU; other links are left out, so that forwarding by a
-    switch does not count. The first group has all these links, and 2 (members - 1) messages per
-    unit of a rank. Then, on networks without switches, follows one group for each dimension:
-    its links lead from one slab to another. It has 2 (slabs with members - 1) messages per unit
-    of a rank. Nothing is yielded if switches multicast or reduce.
+    For an all-reduce only links that leave an NPU count, so that forwarding by a switch adds no
+    message. Nothing is yielded if switches multicast or reduce. The groups are:
 
-    For an all-to-all, the only group has all links. Its number of messages is the number of
-    links on shortest paths (fewest links) of all ordered pairs of members, times the units per
-    rank. Nothing is yielded for other collectives.
+    1. all these links, with 2 (members - 1) messages per unit of a rank
+    2. on networks without switches, one group per dimension: the links between nodes with different
+       coordinates, with 2 (b - 1) messages per unit of a rank; b is the number of different
+       coordinates of members
+
+    For an all-to-all, the only group has all links. Its number of messages is the number of links
+    on shortest paths (fewest links) of all ordered pairs of members, times the units per rank.
+    Nothing is yielded for other collectives.
     """
     kind, topology = demand.collective.kind, network.topology
     is_multiplied = bool(topology.multicast or topology.reduction)

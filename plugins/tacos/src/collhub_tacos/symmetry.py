@@ -140,11 +140,16 @@ def _generate_shapes(num_nodes: int) -> Iterator[tuple[int, ...]]:
 def _find_translations(
     network: LinkNetwork, moduli: tuple[int, ...], times: LinkTimes | None
 ) -> Translations | None:
-    """Return the translations of one shape, None if they do not map the network to itself.
+    """Return the translations of one shape; None if they do not map the network to itself.
 
-    `moduli`: the sizes of the cyclic dimensions. All nodes must have incoming links with the same
-    differences of node numbers and, if `times` is given, with the same times. The incoming links of
-    a node are sorted by difference, then by number.
+    `moduli`: the sizes of the cyclic dimensions, the fastest one first. A translation adds a node
+    number to all nodes, dimension by dimension, each modulo its size. All nodes must have equally
+    many incoming links.
+
+    The translations map the network to itself if the differences node - source of the incoming
+    links are the same at every node. With `times`, the busy and arrival times of the links with
+    equal position must also be the same. The incoming links of a node are sorted by difference,
+    then by number.
     """
     num_nodes = network.num_npus
     source = network.source.reshape(num_nodes, -1)
@@ -294,10 +299,10 @@ class ShortestPaths:
         self._heads, self._first = np.unique(destination[order], return_index=True)
 
     def lengths(self, sources: Int64Array) -> Int64Array:
-        """Return the lengths of shortest paths: int64[sources, nodes], 2^61 or more without a path.
+        """Return the lengths of shortest paths, i.e. sums of link weights: int64[sources, nodes].
 
-        All links are relaxed in rounds, as many as the longest path has links (Bellman 1958, Ford
-        1956).
+        The path from a node to itself has length 0. A length of 2^61 or more means that there is no
+        path. All links are relaxed in rounds until no length decreases (Bellman 1958, Ford 1956).
         """
         length = np.full((len(sources), self._num_nodes), _UNREACHABLE, np.int64)
         length[np.arange(len(sources)), sources] = 0

@@ -230,16 +230,21 @@ def find_tightest_cut(
 ) -> TimeCut:
     """Return the cut with the latest time (in ps), a lower bound on the time of the collective.
 
-    `members`: int64, the nodes that take part. The candidates are the cut of the longest
-    distance, then those of each single node and of all nodes but one, of the nodes below each
-    coordinate of a dimension, of the groups, and for an all-gather of its slowest sets. The 6
-    latest candidates get a later time of one node, if possible. The latest result is
-    returned. Of equal ones, the cut that was later before counts, then the first candidate.
+    `members`: int64, the nodes that take part. The candidates are, in this order:
 
-    A reduce-scatter or reduce is an all-gather or broadcast on the transposed network, with
-    the cut reversed in time. `supports_time_cuts` must accept network and times (unchecked).
-    Raises `InputError` (`capacities`) for an all-gather or reduce-scatter whose flows have
-    capacities of 2^60 or more in total.
+    1. the cut of the longest distance
+    2. by node, the cuts of this node alone and of all other nodes
+    3. the cuts of `list_known_sets`: nodes below each coordinate of a dimension, and groups
+    4. for an all-gather, the cuts of the sets for which flows need the longest time
+
+    The 6 latest candidates are tried with a later time of one node (`raise_one_node`). Of these
+    results the latest is returned. Ties: the result whose candidate was later, then the first
+    candidate.
+
+    A reduce-scatter or reduce is an all-gather or broadcast on the transposed network, with the cut
+    reversed in time. `supports_time_cuts` must accept network and times (unchecked). Raises
+    `InputError` (`capacities`) for an all-gather or reduce-scatter whose flows have capacities of
+    2^60 or more in total.
     """
     mirrored = _MIRRORED.get(collective.kind)
     if mirrored is not None:

@@ -280,13 +280,13 @@ class AstraFolder:
 
         - `scheduling-policy`: "FIFO"
         - `preferred-dataset-splits`: 1
-        - `KIND-implementation-custom` (`COLLECTIVE_KEYS`) for each collective kind that a
-          program runs as (`run_as`): a list of one prefix, that of the traces of the first
-          program of this kind
+        - `KIND-implementation-custom` (`COLLECTIVE_KEYS`), one per collective kind that programs
+          run as (`run_as`), in the order of the first program of each kind. The value is a list
+          with only the trace prefix of this first program.
         - `per-node-custom-implementation`, only with two or more programs: the file name
           `algorithms.yml`. That file maps nodes to programs, and ASTRA-sim gives it precedence.
 
-        Raises `KeyError` for a `run_as` that is not in `COMM_TYPES`.
+        Raises `KeyError` for a `run_as` that is not in `COLLECTIVE_KEYS`.
         """
         system: dict[str, object] = {
             # Without this key the simulator reads an uninitialized variable.

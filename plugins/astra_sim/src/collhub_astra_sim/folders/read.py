@@ -52,15 +52,20 @@ from hub_core.plugin_api import NoOptions, Source, SourcePart
 def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     """Read an algorithm from a folder (format `astra-sim`), placed on the NPUs that run it.
 
-    The algorithm is that of `-O algorithm`, else the traces that the user named, else the
-    only one of the folder. But if the folder's configuration is invalid (a warning) or does
-    not use the named traces, only these are read, without size, placement and `-O algorithm`.
+    - Algorithm: that of `-O algorithm`, else the traces that the user named, else the only one of
+      the folder.
+    - Size: that in the traces. Traces with sizes in chunks get the bytes of the first workload node
+      that runs them.
+    - Placement: rank i is on the i-th NPU of the option `group`, else of the only group that runs
+      the algorithm, else of all NPUs.
 
-    Traces with sizes in chunks get the bytes of the first workload node that runs them. Rank
-    i is on the i-th NPU of the option `group`, else of the only group that runs the
-    algorithm, else of all NPUs. A note is reported if the script uses the congestion-unaware
-    backend. Raises `InputError` (`astra-sim-folder`) for missing or ambiguous parts, and for
-    different numbers of traces and NPUs. Errors of the readers pass through.
+    If the user named traces, and the configuration of their folder is invalid (reported as a
+    warning) or does not use them, only these traces are read. Size in chunks, placement, `-O
+    algorithm` and `-O group` then have no effect.
+
+    A note is reported if the script of the folder uses the congestion-unaware backend. Raises
+    `InputError` (`astra-sim-folder`) for missing or ambiguous parts, and if the numbers of traces
+    and NPUs differ. Errors of the readers are raised.
     """
     files = FolderFiles.of(source)
     named = files.chosen_prefix

@@ -48,17 +48,21 @@ class FatTree:
     tiers: tuple[Tier, ...]
 
     def defect(self) -> str | None:
-        """Return the first reason why no network has these numbers; None without one.
+        """Return the first reason why no fat tree has these numbers; None without one.
 
-        There must be a tier, and no divisor may be 0. L0 = `npus`. For each tier t and the next
-        tier u, the uplinks are Lu = Lt * speed of t / (speed of u * `oversubscribed` of t).
+        There must be a tier, and no divisor may be 0. In the rules, t is every tier but the
+        highest, and u is the tier above t. `uplinks`(t) is the number of links from tier t to u,
+        without bundles: `uplinks`(t - 1) (for tier 0: `npus`) * speed of t / (speed of u *
+        `oversubscribed` of t).
 
         1. `npus` is 1 to `MAX_NODES` // 4.
-        2. `npus` / `pod_size` and `pod_size` / `radix_down` of tier 0 are integers from 1 on.
-        3. So are for each t: Lu, Lu / `radix_down` of u, and `radix_up` of t / `bundle` of u.
+        2. `npus` / `pod_size` and `pod_size` / `radix_down` of tier 0 are integers of at least 1.
+        3. So are, for each t: `uplinks`(t), `uplinks`(t) / `radix_down` of u, and `radix_up` of t /
+           `bundle` of u.
         4. There are at most `MAX_LINKS` // 2 cables.
-        5. For each t: all ports up of t are as many as all ports down of u. Then: `radix_up` of t
-           is the number of switches of u that a switch of t must reach, times `bundle` of u.
+        5. For each t: all switches of t have as many ports up as all switches of u have ports down,
+           and then: `radix_up` of t is the number of switches of u that are connected to a switch
+           of t, times `bundle` of u.
         """
         if not 1 <= self.npus <= MAX_NODES // 4:
             return f"Nodes {self.npus} is not in 1..{MAX_NODES // 4}"

@@ -117,10 +117,15 @@ def samples() -> Sequence[Source]:
 
 
 def _rows(root: Value) -> Iterator[_Row]:
-    """Yield the dimensions; a torus of several dimensions in one entry gives several rows.
+    """Yield the dimensions of the network in the order of the file; values are not converted.
 
-    Raises `InputError` for missing keys, unknown kinds, and lists with another number of entries
-    than the file has dimensions.
+    A torus of n dimensions in a single entry gives n equal rows, rings of a side each: 9 NPUs of
+    `Torus2D` give two rings of 3. Missing optional values (latency, links, NIC and router latency)
+    are None.
+
+    Raises `InputError` for missing keys, for an unknown kind, for a torus whose NPUs form no square
+    or cube, for a wrong number of dimensions (`dimensions-count`, `dims-count`), and for lists with
+    another number of entries than the file has dimensions.
     """
     units = _entries(root, _first_of(root, "units-count", "nodes-per-dim"))
     count = len(units)
@@ -188,16 +193,19 @@ def _parse_kind(name: Value, size: int, units: Value) -> list[tuple[DimensionKin
 def _build_dimension(index: int, row: _Row, root: Value, findings: NetworkFindings) -> Dimension:
     """Convert a dimension from GB/s and ns to bytes/s and s.
 
-    Bandwidth is multiplied by the parallel links to each neighbour (1 if links are not
-    given). Latency is that of the link, plus:
+    The bandwidth is multiplied by the number of parallel links to each neighbour
+    (`_parallel_links`; 1 if links are not given). The latency is that of the link, plus on a switch
+    the NIC latency and half the router latency, otherwise twice the NIC latency. A missing latency
+    is 0.
 
-    - on a switch: the NIC latency and half the router latency
-    - otherwise: twice the NIC latency
+    `findings` get, in this order, `index` naming the dimension:
 
-    A missing latency is 0. `findings` get a warning if a ring of more than 3 units has NIC
-    latency, or if links do not divide among neighbours, and a note for a ring with links.
-    `index` names the dimension. Raises `InputError` for a bandwidth not above 0, a negative
-    latency, and too few links.
+    - a warning if a ring of more than 3 units has NIC latency
+    - a warning if links do not divide evenly among the neighbours
+    - a note for a ring of more than 2 units with links
+
+    Raises `InputError` for a bandwidth that is not above 0 and below 1e9 GB/s, a latency that is
+    negative or at least 1e18 ns, a value that is no number, and fewer links than neighbours.
     """
     bandwidth = float(row.bandwidth.number())
     # Written so that NaN fails, too.

@@ -250,22 +250,22 @@ class _Shapes:
         return hops
 
     def _find_sums(self, routes: Sequence[_Route]) -> _Sums:
-        """Find the sums that switches can form of a group of messages to one receiver.
+        """Find the sums that switches can form of the messages of a group to one receiver.
 
-        `routes`: links of each member's route, from the sender to the receiver. Members are
-        numbered by their position in `routes`. A sum is formed at a switch that supports
-        reduction, of the members whose routes from this switch to the receiver consist of the
-        same links. After a sum, only its lowest member (the carrier) travels on, with the
-        result. In later sums the carrier represents all members of the sum. A sum needs at
-        least two messages that meet at the switch.
+        `routes`: links of each message from its sender to the receiver. A member is the position of
+        a message in `routes`. A switch sums messages if it supports reduction, and their routes
+        from this switch on consist of the same links. At least two messages must meet there. After
+        a sum, only the message of its lowest member (the carrier) travels on; in later sums it
+        stands for all members of the sum.
 
-        The result's `sums` are sorted by number of links from the switch to the receiver,
-        descending, then by these links. A sum has the members that travel to its switch,
-        ascending, and the number of links from the sender of each one to the switch.
+        - `sums`: sorted by the number of links from the switch to the receiver, descending, then by
+          these links. A sum has the members whose messages travel to its switch, ascending, and for
+          each the number of links from its sender to the switch.
+        - `arrivals`: one tuple per message that reaches the receiver: its carrier, then the other
+          members that it contains, ascending. Tuples ascend by carrier. A member in no sum is a
+          tuple of one.
 
-        `arrivals` has a tuple per message that reaches the receiver: its carrier, then the
-        other members that it delivers, ascending. The tuples ascend by carrier. A member in no
-        sum has its own tuple. Without routes both are empty.
+        Without routes both are empty.
         """
         ends: dict[_Route, list[int]] = {}
         for member, route in enumerate(routes):

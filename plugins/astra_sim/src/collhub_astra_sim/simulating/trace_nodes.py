@@ -118,11 +118,17 @@ Locate = Callable[[int], Location]
 
 
 def check_nodes(nodes: NodeTable, rank: Int64Array, topology: Topology, locate: Locate) -> None:
-    """Raise `InputError` for traces that the kernel cannot simulate.
+    """Raise `InputError` for the first defect of traces that the kernel cannot simulate.
 
-    Checked in this order: number of NPUs (`topology-too-small`), nodes per rank (`too-large`),
-    messages, dependencies. Only invalid messages have the location of their node. `rank`: rank of
-    every node.
+    `rank`: rank of every node. Checks in this order, with the code of the error:
+
+    1. `topology-too-small`: the topology has fewer NPUs than there are ranks
+    2. `too-large`: a rank has more nodes than the largest of `BUCKET_COUNTS`
+    3. messages: `peer-range` (peer is no rank), then `self-message` (peer is the rank of the
+       node), then `negative-size`; each is checked for all messages
+    4. `dangling`: a data, then a control dependency on a node that is missing or of another rank
+
+    Only errors of messages have a location: `locate(row)` of the first invalid message.
     """
     if topology.num_npus < nodes.num_ranks:
         raise InputError(

@@ -78,11 +78,11 @@ def _list_checks(workload: Workload, system: System) -> Iterator[_Check]:
 def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
     """Yield three checks of nodes that make ASTRA-sim abort, each also if no node is affected.
 
-    A check is (code, bool[nodes] of affected nodes, message, severity, cure).
+    A check is (code, bool[nodes] of affected nodes, message, severity, cure). In this order:
 
-    - `h1` (warning): computations of the host, loads, stores and markers, if their rank may
-      finish with a message. It may if some node of the rank is a message, or a collective
-      with a custom algorithm, and at most markers depend on this node.
+    - `h1` (warning): computations of the host, loads, stores and markers on ranks whose last node
+      to finish may be a message. This is possible if the rank has a message, or a collective with a
+      custom algorithm, on which no nodes except markers depend.
     - `h2` (error): markers whose trace node has the type METADATA.
     - `host-message` (error): SEND and RECV nodes that are operations of the host.
     """

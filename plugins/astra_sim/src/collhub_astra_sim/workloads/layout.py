@@ -253,15 +253,19 @@ class Layout:
     ) -> tuple[Records, Int64Array, Int64Array, Int64Array, Int64Array]:
         """Return the links and the routes of all ordered pairs of ranks that may communicate.
 
-        The tuple is (link records, first route of each source and the end, destination of each
-        route, first hop of each route and the end, link of each hop). The second and fourth are
-        row pointers with one entry more than there are ranks or routes. Each pair has one
-        route; routes are sorted by source, then destination. Pairs are those of collectives,
-        and for every SEND and RECV the rank and its peer in both directions. If the system only
-        replays times, SEND and RECV add no pairs.
+        The pairs are those of the collectives, and for every SEND and RECV the rank and its peer in
+        both directions. If the system only replays times, SEND and RECV add no pairs. Each pair has
+        one route; routes are sorted by source, then destination. The tuple has:
+
+        1. link records, with the bandwidth in bytes/ns and the latency in ns
+        2. first route of each source rank, with one more entry for the end
+        3. destination of each route
+        4. first hop of each route, with one more entry for the end
+        5. link of each hop
 
         With `is_shared` the links are those of the topology. Otherwise route i has one hop, its
-        private link i. Raises `InputError` for a pair without a path.
+        private link i, with the bandwidth and latency of the pair. Raises `InputError` for a pair
+        without a path.
         """
         nodes, ranks = self.workload.nodes, self.workload.num_ranks
         rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
@@ -362,12 +366,15 @@ def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64
 
 
 def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
-    """Return the heaps of the machine and their entries, with the nodes that may start at once.
+    """Return the heaps of the machine and their entry table, with the nodes that may start at once.
 
-    Heap 0 is the event queue. It is empty, and its entries begin at index len(`node`) of the entry
-    table, after the returned entries; the caller appends them. Heap 1 + rank * `SLOTS` + slot has
-    space for all nodes of a rank and slot. It contains those with `unmet` 0, that is without
-    parents, by ascending row of `node`; the row is both key (`time`) and content (`item`).
+    - Heap 0 is the event queue. It is empty. Its entries begin at index len(`node`) of the table,
+      i.e. after the returned entries, where the caller appends them.
+    - Heap 1 + rank * `SLOTS` + slot has space for all nodes of this rank and slot. It contains
+      those with `unmet` 0, that is without parents, by ascending row of `node`. The row is both key
+      (`time`) and content (`item`). Unused entries are zero.
+
+    The table has one entry per node.
     """
     code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
     room = np.bincount(code, minlength=ranks * SLOTS)

@@ -177,11 +177,14 @@ def _post_receive(
 
 @outlined
 def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
-    """Remove the oldest waiting counterpart of a message or receive from its queue.
+    """Match a message with a waiting receive, or a receive with a waiting message.
 
-    `index`: the message or receive. `meets_receive`: whether the counterpart is a receive (else a
-    message). It has the same tag, ends and bytes. Returns its index; its record is not freed.
-    Without a counterpart, `index` is appended to the queue and the result is -1.
+    `index`: record of the message or receive. `meets_receive`: True if it is a message, which meets
+    a receive. The counterpart has the same source, destination, tag and bytes. Of several, the one
+    that waits longest is removed from the waiting list, and its index is returned. Its record is
+    not freed.
+
+    Without a counterpart, `index` is appended to the waiting list of its hash, and -1 is returned.
     """
     side = machine.message[index]
     # The hash must not overflow, because overflow is undefined in compiled code.
@@ -266,10 +269,13 @@ def _start_transmission(
 ) -> None:
     """Send a message over a link: schedule its arrival and, for a shared link, its release.
 
-    The message arrives after the latency plus size / bandwidth, and a shared link is busy for size
-    / bandwidth, both in ns and rounded down. Only a shared link becomes busy, and only its `bytes`
-    and `busy_ns` are counted. A message arrives completely before it is forwarded (store and
+    Let s be bytes / bandwidth in ns. The message arrives at `now` + (latency + s), with the sum in
+    parentheses rounded down to full ns. It arrives completely before it is forwarded (store and
     forward). The transmission is recorded if `machine.transfer` has records.
+
+    If links are shared (`machine.is_shared`), the link is busy from `now` for s rounded down. Its
+    `bytes` and `busy_ns` increase by the bytes and this time. Other links never become busy and are
+    not counted.
     """
     link, size = machine.link[link_index], machine.message[index]["bytes"]
     serialization_ns = size / link["bytes_per_ns"]

@@ -158,10 +158,13 @@ def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
 def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
     """Create the next packet of a phase; it is ready to be sent after the delay of the endpoint.
 
-    The delay starts at `now` (ns). A packet that is reduced also needs the time of the reduction.
-    In turn, a stream creates `_count_packets_in_flight` packets that are never reduced, then
-    `_count_reduced_packets` packets. The latter are reduced in a reduce-scatter, in the first and
-    every second turn of an all-reduce, and not in other phases.
+    The delay starts at `now` (ns). A packet that is reduced also needs the time of the reduction
+    (`reduce_ns` of the stream, from the bytes of this packet).
+
+    The packets of a stream are divided into turns. A turn has `_count_packets_in_flight` packets
+    that are not reduced, then `_count_reduced_packets` further ones. The latter are reduced in a
+    reduce-scatter in every turn, in an all-reduce in the first, third, fifth turn and so on, and in
+    other phases never.
     """
     stream = machine.stream[index]
     kind = machine.phase[stream["phase"]]["type"]
@@ -215,12 +218,17 @@ def handle_packet_arrival(index: Integer, now: Integer, machine: Machine) -> Non
 
 @outlined
 def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
-    """Send the messages of a stream that may be sent at `now`; return whether its phase is done.
+    """Send messages of a stream whose packet became ready; return whether the phase is done.
 
-    Called when a packet of the stream `index` is ready; it then sends one message. Only in the
-    second half of a direct all-reduce, which begins when the messages of all peers have arrived,
-    are as many sent as may be in flight. The phase is done if no message remains to be sent and all
-    packets are ready. Trees are handled by `_handle_tree_packet`.
+    `index`: the stream, `now`: ns. For trees, the result is that of `_handle_tree_packet`.
+    Otherwise the packet is counted as free, then the first case applies:
+
+    1. In the second half of a direct all-reduce (at most one message per peer remains to be sent):
+       once a message of every peer has arrived, as many are sent as may be in flight. Before that
+       nothing is sent, and the result is False.
+    2. Any other phase: one message is sent, if one remains.
+
+    The phase is done if no message remains to be sent and all packets are free.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -245,9 +253,13 @@ def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
 def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
     """Send the next packet of a stream at `now` (ns), and post the receive of the matching message.
 
-    Acts only if a packet is ready and a message remains to be sent. The receiver is at
-    some distance in positions of the phase, the sender of the receive at the same distance in the
-    opposite direction; with halving-doubling it is the receiver itself.
+    Does nothing if all ready packets are sent, if no message remains to be sent, or if the stream
+    has no free slot. Otherwise `sent` of the stream increases by 1, and `to_send` and `free`
+    decrease by 1.
+
+    The receiver is `_compute_distance` positions after the stream's, or before it in a reverse
+    stream. The message to receive comes from the same distance in the opposite direction. With
+    halving-doubling it comes from the receiver itself.
     """
     stream = machine.stream[index]
     if stream["sent"] == stream["made"] or stream["to_send"] == 0 or stream["free"] == 0:
@@ -466,9 +478,15 @@ def _handle_tree_packet(index: Integer, now: Integer, machine: Machine) -> bool:
     """Perform the next step of a rank in a tree all-reduce; return whether its phase has finished.
 
     Called at a leaf when its start delay has passed, and at all ranks when a received message has
-    been processed. The root sends the sum to its child and finishes. A leaf at its start, and an
-    inner rank with the data of both children, send to their parent and post a receive from it. When
-    the parent's message has arrived, the rank sends it to its children, if any, and finishes.
+    been processed. Each call adds 1 to `made` of the stream, the number of its calls. The first
+    rule that applies:
+
+    1. Root: it sends the sum to its only child; True.
+    2. First call of a leaf, second call of an inner rank (with the data of both children): it sends
+       to its parent and posts a receive from it; False.
+    3. First call of an inner rank: nothing; False.
+    4. Later call, when the parent's message has arrived: an inner rank sends it to both children;
+       True.
     """
     stream = machine.stream[index]
     size = stream["bytes"]

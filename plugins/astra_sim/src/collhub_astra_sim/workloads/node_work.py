@@ -42,18 +42,23 @@ class NodeWork(NamedTuple):
 
 
 def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
-    """Return action, slot, work, streams, type and counting of every node, in their order.
+    """Return action, slot, work, streams, type and `is_counted` of every node, in their order.
 
-    A slot runs one node of a rank at a time: on the host the host slot; else computations
-    have the compute slot, RECV none, and other kinds the communication slot. The type is that
-    of a native collective, else -1. Nodes are timers of their duration, at least 1 ns. In a
-    replay all nodes off the host count; otherwise only computations off the host do, and:
+    A slot executes one node of a rank at a time: the host slot for nodes on the host, the compute
+    slot for other computations, none for other RECV, the communication slot for the rest. The type
+    is that of a native collective, else -1. By default the action is a timer of the duration, at
+    least 1 ns.
 
-    - SEND and RECV work for their bytes; markers are skipped; native collectives have
-      streams.
-    - LOAD and STORE work for the memory's latency plus bytes / rate in ns, rounded down.
-    - A roofline changes computations off the host. Raises `InputError` if it lacks numbers,
-      for a bad or own peer, empty messages, no memory, too small all-gathers, in this order.
+    With `system.is_replay_only` nothing else applies, and all nodes off the host are counted.
+    Otherwise only computations off the host are counted, and:
+
+    - Computations off the host get the duration of the roofline, if the system has one.
+    - SEND and RECV have their bytes as work; markers are skipped; native collectives have streams.
+    - LOAD and STORE have the work latency + bytes // rate of the memory, in ns.
+
+    Raises `InputError`, in this order: a roofline without operations or bytes, a peer that is no
+    rank, a message to the own rank, an empty message, no memory for a LOAD or STORE, an all-gather
+    with fewer bytes than splits.
     """
     nodes = workload.nodes
     count = len(nodes)

@@ -70,30 +70,27 @@ def run_workload_layer(
 ) -> LayerTimes:
     """Simulate a job on the workload layer of ASTRA-sim (public release of March 2026).
 
-    Returns the times of ranks and nodes in ns (`LayerTimes`). Ranks that never finish have
-    the time None. Diagnostics: the causes of this, then the abort, then omitted transfers.
+    Returns the times of ranks and nodes in ns. A rank that never finishes has the time None.
+    Diagnostics are, in this order: the causes of this, aborts, omitted transfers.
 
-    - `algorithms`: traces of custom algorithms by prefix; their ranks are positions in the
-      group.
-    - `named` (prefixes by row), `per_node` (prefixes by identity of nodes): the first of
-      `named`, `per_node`, the custom algorithm of `system` and the native one is used for a
-      collective.
-    - `queues`: option `num-queues-per-dim`; `UsageError` (`queues`) below 1.
-    - `rendezvous`: messages wait for their receivers.
+    - `algorithms`: traces of custom algorithms by prefix; their ranks are positions in the group.
+    - `named`: prefixes by row; `per_node`: prefixes by identity of nodes. A collective uses
+      `named`, else `per_node`, else the custom algorithm of `system`, else the native one.
+    - `queues`: option `num-queues-per-dim`. `rendezvous`: messages wait for their receivers.
     - `memory`: remote memory; with None, LOAD and STORE raise `InputError`.
-    - `backend`: messages share links only with `CONGESTION_AWARE`, also in several dimensions
-      (ASTRA-sim cannot do this); otherwise there are no loads and no transfers.
-    - `slots`: `astra-sim` (at most one running node of each kind per rank) or `unlimited`
-      (any number, and separate queues for every collective).
-    - `stops_at_abort`: has an effect only if ASTRA-sim aborts on the input. True: no rank has
-      a time, nodes have the times up to then, there are no transfers, and only the aborts are
-      reported, as errors. False: an event at time 0 is a warning, and the run continues.
-    - `wants_transfers`: report at most the first `MAX_TRANSFERS` (4 000 000) messages on
-      shared links; a warning if there are more.
+    - `backend`: messages share links only with `CONGESTION_AWARE`, also in several dimensions.
+      Other backends give no loads and no transfers.
+    - `slots`: `astra-sim` (at most one running node of each kind per rank) or `unlimited` (any
+      number, with separate queues for every collective).
+    - `stops_at_abort`: if ASTRA-sim aborts on the input, no rank has a time, nodes have the times
+      up to then, and only the aborts are reported, as errors. False: aborts are warnings, and the
+      run continues.
+    - `wants_transfers`: report at most the first `MAX_TRANSFERS` (4 000 000) messages on links,
+      with a warning if there are more.
 
-    Raises `UsageError` (`topology-size`) unless there is one NPU per rank, and (`too-large`)
-    for an event that exceeds the capacity. Raises `InputError` and `UsageError` for inputs
-    that are not modelled or that ASTRA-sim refuses.
+    Raises `UsageError` (`queues`) for `queues` below 1, (`topology-size`) unless there is one NPU
+    per rank, and (`too-large`) for an event that exceeds the capacity; `InputError` or `UsageError`
+    for inputs that are not modelled or that ASTRA-sim refuses.
     """
     from collhub_astra_sim.workloads.layout import Layout
 

@@ -102,15 +102,18 @@ def _simulate_folder(
     """Simulate a job from a folder for ASTRA-sim, or report why ASTRA-sim would abort.
 
     The network is that of the request, else of the folder. The backend is that of `options`,
-    else of the folder, else congestion-aware. Reasons to abort are the hazards with a code in
-    `ABORTS`, then the error of `find_network_abort`, with two exceptions:
-    - A network of several dimensions in the request is not checked.
-    - If neither `options` nor `folder` names a backend, the error becomes a warning after the
-      other findings, and the backend is congestion-unaware.
+    else of the folder, else congestion-aware. Reasons to abort are errors, in this order:
 
-    With a reason and the slots of ASTRA-sim (option `slots`), the result has no times and
-    only the reasons as findings. With other slots the job is simulated, without the reasons.
-    `UsageError`: no network, or options of the system although `folder` has one.
+    1. The hazards of the job with a code in `ABORTS`.
+    2. The error of `find_network_abort` for this backend. It is not looked for if the network of
+       the request has another number of dimensions than one. If neither `options` nor `folder`
+       names a backend, it is no reason to abort: the job is simulated with the congestion-unaware
+       backend, and the error becomes a warning after the other findings.
+
+    If there is a reason to abort, and the option `slots` is that of ASTRA-sim, no rank has a
+    time, and the findings are only the reasons. Otherwise the job is simulated, and reasons to
+    abort are not reported. Raises `UsageError` without a network, and for options of the system
+    although `folder` has one.
     """
     workload = request.workload
     system, memory = _read_system(folder, options)
@@ -233,13 +236,16 @@ def _read_system(
 def _read_algorithms(
     workload: Workload, folder: Mapping[str, JsonValue], system: System
 ) -> dict[str, NodeTable]:
-    """Return the trace nodes of a folder's custom algorithms by prefix.
+    """Return the trace nodes of a folder's custom algorithms by prefix of their trace files.
 
-    {} if `folder` has no list `custom` of prefixes or no map `by_kind`. Prefix i of `custom`
-    belongs to `workload.algorithms[i]`; further algorithms, which only nodes refer to, are ignored.
-    The configured path of each collective in `system.custom` becomes a second key of the nodes
-    whose prefix `by_kind` gives for that collective; `KeyError` if there are none. An algorithm
-    without a size is used with 0 bytes.
+    Prefix i of the list `custom` of `folder` belongs to `workload.algorithms[i]`. Algorithms
+    without a prefix are ignored; only nodes refer to them. Returns {} if `custom` is no list or
+    empty, or `by_kind` is no map.
+
+    The map `by_kind` of `folder` gives a prefix for each kind of collective. Each kind in
+    `system.custom` adds a second key to the nodes of its prefix: the path that `system.custom`
+    configures for it. Raises `KeyError` if its prefix is missing. An algorithm without a size is
+    used with 0 bytes.
     """
     prefixes, by_kind = folder.get("custom"), folder.get("by_kind")
     if not isinstance(prefixes, list) or not prefixes or not isinstance(by_kind, dict):
@@ -344,10 +350,11 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _simulate_findings(workload: Workload) -> Iterator[Diagnostic]:
     """Simulate a job with default options; yield its findings by rank, at most `MAX_FINDINGS`.
 
-    Findings of one rank are in the order of the simulation.
-    Findings with equal messages count once. If there are more, one further finding has the
-    number of the remaining ones. A finding without a rank counts as one of rank 0. If the
-    simulation raises a `HubError`, its diagnostics are yielded instead.
+    Findings of one rank are in the order of the simulation. A finding without a rank counts as one
+    of rank 0. Of findings with equal messages only the first one counts. If there are more than
+    `MAX_FINDINGS`, one further finding has the number of the remaining ones; its code is that of
+    the last finding by rank. If the simulation raises a `HubError`, its diagnostics are yielded
+    instead, without a limit.
     """
     try:
         times = simulate(WorkloadRequest(workload), JobOptions())

@@ -68,11 +68,17 @@ def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None:
-    """Start a node of a custom algorithm: a delay, a message or a receive.
+    """Start a node of a custom algorithm at `now` (ns): a delay, a message or a receive.
 
-    The peer is a position in the group and translated to a rank. Tags are taken modulo
-    `_TAG_MODULUS`. The node counts as running in its collective. A node of any other type never
-    ends.
+    `ongoing` of the collective's node increases by 1. By the type of the node:
+
+    - COMP: a delay of `work` ns on the rank of the stream
+    - SEND: a message of `work` bytes to the peer
+    - RECV: a receive of `work` bytes from the peer is posted
+    - any other type: nothing, so the node never ends
+
+    The peer is a position in the group and is converted to a rank. Tags are taken modulo
+    `_TAG_MODULUS`.
     """
     progress = machine.progress[progress_index]
     custom = machine.custom[progress["custom"]]

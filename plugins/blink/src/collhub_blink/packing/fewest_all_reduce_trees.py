@@ -104,14 +104,16 @@ def _find_trees(
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
     """Search for spanning trees whose weights are one of the given vectors.
 
-    `vectors`: weights of the trees, of equal length; `total`: sum of the weights of each. At
-    most the first 4096 vectors are searched, in turn, each for some steps of `budget`.
-    Returns (trees of the vector that is solved first, True). The trees are in the order of
-    its weights and rooted at their centres. Without a solution or without vectors it returns
-    (None, True). It returns (None, False) if this is not proved:
+    `vectors`: weights of the trees, of equal length; `total`: sum of the weights of each. At most
+    the first 4096 vectors are searched, each by its own search. The searches take turns, and each
+    turn takes growing numbers of steps from `budget`.
 
-    - the `budget` is used up before all searches are complete
-    - there are more than 4096 vectors
+    Returns (trees of the vector that is solved first, True). The trees are in the order of its
+    weights and rooted at their centres. Returns (None, True) without vectors, and if all searches
+    end without a solution. Returns (None, False) if the search is incomplete:
+
+    - the `budget` is used up before all searches end
+    - there are more than 4096 vectors, and none of those searched is solved
     - a search would be too large to build; then no vector is searched
     """
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
@@ -142,10 +144,11 @@ def _build_tree(
     chosen: Int64Array,
     weight: int,
 ) -> SpanningTree:
-    """Build the tree with the chosen links, rooted at its centre.
+    """Build the tree with the chosen links, rooted at the node that gives the smallest depth.
 
-    `chosen`: indices of `links`; they must connect all nodes without a cycle. Each link contributes
-    its arc that leads away from the root.
+    `chosen`: indices of `links`; they must connect all nodes without a cycle, which is not checked.
+    `weight`: stored as the weight of the tree. Each link contributes its arc that leads away from
+    the root. Of two possible roots, the one of `SpanningTree.centre` is chosen.
     """
     parent = np.full(graph.num_nodes, -1, np.int64)
     arc = np.full(graph.num_nodes, -1, np.int64)

@@ -76,16 +76,19 @@ def find_fewest_broadcast_trees(
 ) -> TreeSearchResult:
     """Find the fewest trees from `root` to all nodes with integer weights of sum `total`.
 
-    `known`: available trees, or none. Numbers of trees below theirs (without them: all) are
-    tried, ascending from `bound_tree_count` to `total`. New trees have at most `max_depth`
-    arcs from the root to a node; None is no limit. The trees of the first number with a
-    packing are returned, by descending weight. `known` is returned if there is none, or if a
-    search stops early: the steps of `budget` are used up, or there are too many weight
-    vectors (4096) or choices of parents. Ctrl-C does the same and sets
-    `budget.is_interrupted`; without `known` it is raised.
+    `known`: available trees, possibly none. New trees have at most `max_depth` arcs from the root
+    to a node; None is no limit. The numbers of trees are tried in ascending order from
+    `bound_tree_count` to `total`, but only below the number of `known` trees if there are any. The
+    trees of the first number with a packing are returned, by descending weight. `known`, also if
+    empty, is returned if:
 
-    The lower bound in the result is n + 1 (for such weights and depths) if searches excluded
-    all numbers up to n.
+    - no number has a packing
+    - a search stops early: the steps of `budget` are used up, or there are too many weight vectors
+      (4096) or choices of parents
+    - Ctrl-C is pressed, which sets `budget.is_interrupted`; without `known` it is raised
+
+    The lower bound in the result is n + 1 (for such weights and depths) if searches excluded all
+    numbers up to n.
     """
     bound, reason = bound_tree_count(graph, root, total)
     depth = graph.num_nodes - 1 if max_depth is None else max_depth
@@ -132,15 +135,16 @@ class _ParentSearch:
     level: Int64Array
 
     def resume(self, steps: int) -> int:
-        """Continue the search; return FOUND (1), EXHAUSTED (2) or STOPPED (0).
+        """Continue the search by at most `steps` steps; return how it ended, as an integer.
 
-        A step tries one pattern (the parents of one node in all trees), or returns to the previous
-        node, or notices that all nodes are decided. The results are integers:
+        A step is one of these: to try one pattern (the parents of one node in all trees), to return
+        to the previous node, or to reach the end, where all nodes have a pattern.
 
-        - FOUND (1): `result` returns the trees. A further call
-          with at least one step returns FOUND again.
+        - FOUND (1): `result` returns the trees. A further call with at least one step returns FOUND
+          again.
         - EXHAUSTED (2): it is proved that there are no trees. The search must not be resumed.
-        - STOPPED (0): the steps are used up, also if `steps` is 0; another call continues.
+        - STOPPED (0): the steps are used up, also if `steps` is 0. Another call continues the
+          search.
 
         The arrays `parents`, `choice`, `level` and `twins` are changed in place.
         """

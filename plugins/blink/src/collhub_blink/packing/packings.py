@@ -310,16 +310,17 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
     """Yield up to 64 orders of the ranks for a chain from `root`: int64[ranks], also repeated.
 
-    Ranks at the same switch form a group. A rank belongs to the lowest rank, possibly
-    itself, from or to which its route has at most 2 links. An order visits one group after
-    the other:
+    Ranks at the same switch form a group. Each rank is in the group of the lowest rank, possibly
+    itself, with which it has a route of at most 2 links in at least one direction. The distance
+    from one group to another is the number of links from the lowest rank of the first to that of
+    the second.
 
-    - It begins with the group of the root. The next group is the nearest unvisited one;
-      ties are decided by the fewest near neighbours, then by random numbers of `seed`, new
-      for each order. The distance of groups is that of their lowest ranks, in links.
+    - The groups are visited one after the other, from the group of the root. The next group is the
+      nearest unvisited one. Ties are decided by the fewest unvisited groups at the smallest
+      distance of all, then by random numbers of `seed`, new for each order.
     - In a group, ranks are ascending, but the root is the very first rank.
 
-    An order is left out if some rank has no route to the next one.
+    An order is omitted if some rank has no route to the next one.
     """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute

@@ -104,14 +104,17 @@ def run_searches(
     build_search: Callable[[Sequence[int]], ResumableSearch[Found] | None],
     budget: Budget,
 ) -> tuple[Found | None, bool]:
-    """Search for a packing with one of several weight vectors; return (first solution, True).
+    """Search for a packing with one of several weight vectors; return (solution, is proved).
 
-    Without a solution it returns None and whether it is proved that there is none. Nothing is
-    proved if the budget is used up, or with more than `_MAX_VECTORS` vectors.
-    `build_search(weights)` returns the search for a vector, or None for weights that no packing can
-    have. If it raises `OverflowError`, the search would be too large, and the result is (None,
-    False). The searches run in turn, in growing slices of steps, because one vector may take long
-    while another is easy.
+    At most the first `_MAX_VECTORS` vectors are searched, each by its own search
+    `build_search(weights)`. It is None for weights that no packing can have. The searches take
+    turns in the order of the vectors, in slices of steps that grow in every round, because one
+    vector may take long while another is easy. The result is:
+
+    - (solution, True) for the first solution.
+    - (None, True) without vectors, and if all searches end without a solution.
+    - (None, False) if the budget is used up before, or if there are more vectors. Also, and then
+      nothing is searched, if `build_search` raises `OverflowError`: a search would be too large.
     """
     chosen = list(islice(vectors, _MAX_VECTORS + 1))
     try:
@@ -181,13 +184,16 @@ def search_counts(
     counts: Iterable[int],
     budget: Budget,
 ) -> TreeSearchResult:
-    """Find the fewest trees: try increasing numbers of trees until a packing is found.
+    """Find a packing with few trees: try the numbers of trees in `counts` until one works.
 
-    `attempt(count)` returns (trees, or None; whether it is proved that this number is impossible).
-    Each proof raises the lower bound, at first `bound` with its `reason`. `known` (available trees)
-    is the result if an attempt ends without a proof, if `count` reaches the number of known trees,
-    and on Ctrl-C, which also sets `budget.is_interrupted`. Without known trees, Ctrl-C is raised,
-    and the result may have no trees.
+    `attempt(count)` returns (trees, or None without any; whether it is proved that this number is
+    impossible). `counts` ascend. A proof raises the lower bound to count + 1, with the exhaustive
+    search as reason. At first it is `bound` with `reason`.
+
+    The result has the trees of the first successful attempt. It has the trees `known` before
+    (perhaps none) in these cases: an attempt ends without trees and without a proof, a count is not
+    below the number of known trees, `counts` is exhausted, or Ctrl-C. Ctrl-C sets
+    `budget.is_interrupted`; without known trees it is raised instead.
     """
     try:
         for count in counts:

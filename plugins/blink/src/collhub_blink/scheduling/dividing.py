@@ -116,22 +116,21 @@ def _generate_balanced_divisions(
 ) -> Iterator[Division]:
     """Yield divisions of the data such that all planes finish at about the same time.
 
-    First, `balanced_shares` computes a share per plane from `channels`: the best rate and the
-    start-up time of each plane, in the order of `planes`. Each share gets the fastest schedule
-    that its plane has in isolation. This first division is not yielded. Then there are 3 rounds
-    (`_CORRECTION_ROUNDS`), each with these steps:
+    The initial shares are those of `balanced_shares` for `channels`, which have the best rate and
+    the start-up time of each plane, in the order of `planes`. Each plane gets the fastest schedule
+    for its share, as if it were the only plane. This division is not yielded. Then 3 rounds
+    (`_CORRECTION_ROUNDS`) follow:
 
-    1. Drop the planes without a schedule for their last share (also those with a share below
-       one byte). If fewer than two planes are left, end.
-    2. The new rate of a plane is its last share divided by the time of its schedule after
-       start-up.
-    3. Compute the new shares with `balanced_shares`, rounded to fractions with the sum 1
-       (`_round_to_common_units`), and schedule them with `_reschedule_share`.
-    4. If every plane has a schedule, yield the division. Otherwise yield nothing in this round.
+    1. Planes without a schedule for their share are dropped (for example with a share below one
+       byte). The generator ends if fewer than two planes remain.
+    2. The rate of a plane becomes its share divided by its time without start-up.
+    3. New shares are computed by `balanced_shares`, rounded to fractions with the sum 1
+       (`_round_to_common_units`), and scheduled by `_reschedule_share`.
+    4. The division is yielded if every plane has a schedule. Its shares are in the order of
+       `planes`.
 
-    A division has the shares in the order of `planes`. At most 3 divisions are yielded. On a
-    network without switches, a first share that is too small for the requested number of chunks
-    raises `InputError` `size-too-small`. Other errors of scheduling pass through.
+    On a network without switches, raises `InputError` (`size-too-small`) if an initial share is too
+    small for the requested number of chunks. Other errors of scheduling pass through.
     """
     size = full_task.collective_bytes
     shares_bytes = balanced_shares(size, *channels)

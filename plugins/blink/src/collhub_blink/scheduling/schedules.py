@@ -231,16 +231,19 @@ class _CountSearch:
     def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
         """Search for a number of chunks with a good planned time; store its schedule in `best`.
 
-        M is the maximum number for the widest tree; divisions are rounded down. Growth is the
-        increase of the time relative to `best`.
-        1. Plan M / 4. It is the result if `within_ns` (time to beat) is at most `bandwidth_ns` +
-           (time - `bandwidth_ns`) / 4.
+        M is the maximum number of chunks for the widest tree. Divisions are rounded down. A
+        schedule replaces `best` if `best` is None or its time is above that of `best` by at most a
+        given fraction. A number with chunks below one byte has no schedule and is skipped; `best`
+        stays None if this holds for all.
+
+        1. Plan M / 4. If `within_ns` is given and at most `bandwidth_ns` + (time -
+           `bandwidth_ns`) / 4, the best time to be expected, this schedule becomes `best`. The
+           search ends.
         2. Begin with M / 4 if its time is at most 0.5 % above `bandwidth_ns`, otherwise with M.
-        3. Store this schedule. Then divide the number by four and store that schedule, until it
-           is 0 or the growth exceeds 0.5 %. If `best` is still None, 1 is tried.
-        4. Half of the number of `best` is stored if the growth is at most 0.3 %. It is not tried
-           if a quarter was planned and its growth is above 1.8 %.
-        5. Numbers with chunks below one byte are skipped; `best` stays None if all are.
+           Divide the number by four, as long as it is above 0 and each schedule replaces `best`,
+           with the fraction 0.5 %.
+        3. If `best` is None, 1 is tried. Otherwise half of its number is tried with the fraction
+           0.3 %, unless a quarter of it was planned with a time more than 1.8 % above `best`.
         """
         count = self._most
         quarter = self.build_schedule(count // 4)

@@ -267,20 +267,19 @@ def _generate_variants(
 def _generate_refinements(
     task: PackingTask, coarse: TimedSchedule, evaluate_time_ns: TimeEvaluator
 ) -> Iterator[TimedSchedule]:
-    """Yield schedules of a packing with more chunks, until one achieves the predicted gain.
+    """Yield schedules with more chunks for the packing of `coarse`, until one is fast enough.
 
-    There are at most 3 trials, and only one if a simulation of so many chunks takes
-    seconds. Trial n = 0, 1, 2 has the slack of `coarse` + n / depth of the packing. It has
-    a link order, except trial 0 if `coarse` has none. Per trial:
+    All have the number of chunks of `_refined_chunks`. There are at most 3 trials, and only one if
+    a simulation of so many chunks takes seconds (a slow simulation). Trial n = 0, 1, 2 has the
+    slack of `coarse` + n / depth of the packing. Schedules have a link order, except that trial 0
+    has none if `coarse` has none. Per trial:
 
-    1. If there is no schedule (a chunk would be below one byte), the generator stops.
-    2. If a simulation takes seconds, the slack is 0, and even the planned time does not
-       achieve the gain, the generator stops without evaluating the schedule.
-    3. Otherwise the schedule is evaluated once by `evaluate_time_ns` and yielded.
-    4. The generator stops if the schedule achieves at least half of the gain that the model
-       predicts.
-
-    All yielded schedules have the number of chunks that the model predicts as best.
+    1. If no schedule exists (a chunk would be below one byte), the generator ends.
+    2. If simulations are slow, the slack is 0, and even the planned time does not pass rule 4, the
+       generator ends without this schedule.
+    3. Otherwise the time of the schedule is measured once by `evaluate_time_ns`, and it is yielded.
+    4. The generator ends if the gain over `coarse` is at least half of the gain that the model
+       predicts (`_achieves_predicted_gain`).
     """
     packing, chunks = coarse.packing, _refined_chunks(task, coarse)
     is_slow = _is_slow_to_simulate(task, packing, chunks)
@@ -309,18 +308,19 @@ def _generate_refinements(
 
 
 def _refined_chunks(task: PackingTask, candidate: TimedSchedule) -> int:
-    """Return the number of chunks of a candidate after its refinement.
+    """Return the number of chunks with which a candidate is refined.
 
-    The bandwidth time of the packing is B, and the candidate takes T with c chunks. The overhead T
-    - B fills the pipelines, and is assumed to be inversely proportional to the chunks. So an
-      overhead of the fraction f of B needs c * (T / B - 1) / f chunks, rounded up. R is the
-      bandwidth time at the rate bound of the packing. All times are those of the simulator.
+    The candidate takes the time T with c chunks; B is the time of its packing by bandwidth alone.
+    The overhead T - B is assumed to be proportional to 1 / chunks. An overhead of at most f * B
+    therefore needs n(f) = c * (T / B - 1) / f chunks, rounded up. R is the time by bandwidth at the
+    rate bound of the packing. All times are simulated.
 
-    1. `fast`: the chunks for f = `_FILL_OVERHEAD_AT_OWN_RATE` (0.4 %), at most the maximum number
-       of chunks that is fast to simulate.
-    2. `slow`: the chunks for f = `_FILL_OVERHEAD_AT_BEST_RATE` (0.65 %) + 1 - B / R, but at least
-       `_FILL_OVERHEAD_AT_OWN_RATE`; at most the maximum number of chunks.
-    3. The larger one is the result, at most `_MAX_REFINEMENT_FACTOR` (4) times c, and at least c.
+    The result is the larger of these numbers, but at most 4 * c (`_MAX_REFINEMENT_FACTOR`) and at
+    least c:
+
+    - n(0.4 %) (`_FILL_OVERHEAD_AT_OWN_RATE`), at most the maximum that is fast to simulate
+    - n(f) with f = 0.65 % (`_FILL_OVERHEAD_AT_BEST_RATE`) + 1 - B / R, but f at least 0.4 %; at
+      most the maximum number of chunks
     """
     packing, chunks = candidate.packing, candidate.schedule.chunks
     bandwidth_ns = _attainable_ns(task, packing)

@@ -246,9 +246,10 @@ def build_program(workload: Workload, statements: Mapping[int, Fields]) -> Bound
     - outputs: results that no operation reads; arguments: all that are declared
     - number of ranks: that of the workload; any other field: none
 
-    Raises `InputError` for unequal declarations of one name, wrong results, cyclic operations
-    and numbers that are no integers (`tensor-attributes`). It also raises it for an invalid
-    program, fewer than 2 ranks (`ranks`), a size below 1 (`size`) and a wrong `mesh`.
+    Raises `InputError` for unequal declarations of one name, cyclic operations, and a stated result
+    whose type is not the one that follows from the operands. It is also raised if a number of
+    ranks or a size is no integer (`tensor-attributes`), for an invalid program, fewer than 2 ranks
+    (`ranks`), a size below 1 (`size`) and a wrong `mesh`.
     """
     header = _find_header(workload, statements.values())
     document = {"schema": SCHEMA, "name": header["name"], "sizes": header["sizes"]}
@@ -315,17 +316,19 @@ def create_error(
 def parse_statement(workload: Workload, row: int, text: str) -> Fields:
     """Parse the text of a node's statement; check the fields that are read before the typing.
 
-    Returns the JSON object unchanged. `row`: the node, for messages. All fields may be
-    missing. These are checked:
+    Returns the JSON object unchanged. `row`: the node, for messages. All fields may be missing.
+    Fields of the object:
 
     - `operations` and `arguments`: lists of objects, each with a text `name`
     - `program`: an object
-    - `operands` of an operation: a list of names and numbers
-    - `place`: an integer; `history`: a list of objects
-    - `result`: an object or null; `arguments` of the program: a list of names or null
 
-    The last two lines apply to every object in the lists and to the program. Raises
-    `InputError` (`tensor-attributes`) for an empty text or a malformed field. For a text
+    Fields of each object in these lists, and of `program` (`_find_flaw`):
+
+    - `operands`: a list of names and numbers
+    - `place`: an integer; `result`: an object or null
+    - `arguments`: a list of names or null; `history`: a list of objects
+
+    Raises `InputError` (`tensor-attributes`) for an empty text or a malformed field. For a text
     that is no JSON object, raises the error of `parse_json_object`.
     """
     if not text:
@@ -358,11 +361,16 @@ def _is_named(fields: Fields) -> bool:
 
 
 def _find_flaw(fields: Fields) -> str:
-    """Describe a field that the schema does not check, or that is used before; "" if all are valid.
+    """Describe the first invalid field of an operation, argument or program; "" if all are valid.
 
-    They are the fields that only statements have (`place`, `result`, `history`), and names by which
-    the statements of all nodes are joined (`operands`, and `arguments` of the program). Each may be
-    missing; `result` and `arguments` may also be null.
+    Checked are fields that the schema does not check or that are used before it. Each may be
+    missing. In this order:
+
+    1. `operands`: names and numbers; must be a list
+    2. `place`: an integer
+    3. `result`: an object or null
+    4. `arguments`: a list of names, or null
+    5. `history`: a list of objects
     """
     operands, arguments = fields.get("operands", []), fields.get("arguments") or []
     if not all(isinstance(operand, str | int | float) for operand in operands):

@@ -279,18 +279,20 @@ class _StatementInference:
         return max((shape for shape in known if shape is not None), key=prod, default=None)
 
     def _find_collective_shape(self, row: int, kind: Kind) -> Shape:
-        """Find the shape of a collective's result from its bytes: those of one rank's input.
+        """Return the shape of a collective's result, from the bytes of one rank's input.
 
-        n is bytes / size of the element type; R is the ranks of the workload. The first rule that
-        applies gives the shape; tensors without dimensions are skipped.
+        n is these bytes divided by the bytes of an element (`_find_element`). R is the number of
+        ranks of the workload. The first rule that applies gives the shape:
 
-        1. A recorded input of the node has n elements: its shape, for an AllGather with the first
-           dimension times R.
-        2. A recorded input of a reader has n elements (AllGather: n * R, ReduceScatter: n / R):
-           its shape, for a ReduceScatter with the first dimension times R.
-        3. Otherwise a vector of n elements, for an AllGather n * R.
+        1. A recorded input tensor of the node has n elements: its shape. For an AllGather the first
+           dimension is multiplied by R.
+        2. A recorded input tensor of a node that reads the result has as many elements as expected:
+           n * R for an AllGather, n / R for a ReduceScatter, otherwise n. The result is its shape.
+           For a ReduceScatter the first dimension is multiplied by R.
+        3. A vector of n elements; for an AllGather of n * R.
 
-        Raises `UsageError` for an unknown element type, then `InputError` if n is 0 or broken.
+        Nodes and tensors are examined in order; tensors without dimensions are skipped. Raises
+        `UsageError` for an unknown element type, then `InputError` if n is below 1 or no integer.
         """
         element = self._find_element(row)
         if element is None:

@@ -136,8 +136,7 @@ def distribute(tensor: Array, kind: TensorType, ranks: int | Binding) -> OnRanks
 
 
 def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = None) -> Array:
-    """Combine the arrays of all ranks, in rank order, to one tensor; the inverse of
-    `distribute`.
+    """Combine the arrays of all ranks, in rank order, to one tensor; the inverse of `distribute`.
 
     With one layout for all ranks, the result is the array of the root itself, the arrays
     stacked along a new first dimension (local or partial), concatenated along the sliced

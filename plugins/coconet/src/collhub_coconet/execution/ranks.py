@@ -411,10 +411,15 @@ def _compute_transpose(run: SimulatedRun, operation: Operation) -> OnRanks:
 def _compute_opaque(run: SimulatedRun, operation: Operation) -> OnRanks:
     """Compute a stand-in for an operator that the language does not describe, on every rank.
 
-    The values come from `mix_operands`, which mixes the operands of the rank; the seed is the rank
-    if the operator is random, else 0. Views between local values and blocks (rules TO_BLOCKS,
-    TO_LOCAL) instead keep the values of the first operand: its array on the rank is reshaped, with
-    as many rows as it fills. Returns one array per rank.
+    Returns one new array or view per rank, with the shape of the result's block on that rank:
+
+    - Rules TO_BLOCKS and TO_LOCAL, which only change the layout: the first operand's array on the
+      rank, reshaped. All dimensions except the first are those of the block; the first one follows
+      from the number of elements. A scalar has none.
+    - Otherwise: `mix_operands` of the operand arrays of the rank, with the rank as seed if the rule
+      is RANDOM, else 0.
+
+    The values of the run are not changed. Raises `ValueError` if the elements do not fit the shape.
     """
     operands = [run.values[name] for name in operation.reads]
     kind = run.program.types[operation.name]

@@ -45,17 +45,18 @@ class UnitRows:
 def locate_units(part: RowRuns) -> tuple[UnitRows, UnitRows]:
     """Return the rows of all units of the inputs, and of the outputs, of one chunk of a collective.
 
-    The collective must be uneven (with counts), else `AssertionError`. A block has the rows
-    that a rank sends to one rank or contributes to all, or in the outputs those that it
-    receives from one rank. Of a block of n rows from row f on, chunk c of C has the rows
-    from f + n * c // C to f + n * (c + 1) // C - 1.
+    The collective must be uneven (with counts), else `AssertionError`. A block has the rows that a
+    rank sends to one rank or contributes to all, or in the outputs those that it receives from one
+    rank. Of a block of n rows from row f on, chunk c of C has the rows from f + n * c // C to f + n
+    * (c + 1) // C - 1.
 
-    Index u of the arrays is unit u, numbered over all ranks: rank by rank, then block by
-    block, then within the block. `first_row` and `row_count` are the rows of this chunk's
-    part of the unit's block, counted from the start of the rank's tensor. `unit` is the
-    number of the unit in its block, from 0, and `unit_count` the number of units of the
-    block. That is the entry for the pair of ranks (or the rank) in the algorithm's table of
-    counts. A block without units has no entry.
+    The arrays have one entry per unit: rank by rank, then block by block, then within the block. A
+    block without units has no entry.
+
+    - `first_row`, `row_count`: the rows of this chunk in the unit's block, counted from the start
+      of the rank's tensor
+    - `unit`: number of the unit in its block, from 0
+    - `unit_count`: number of units of the block, i.e. its entry in the algorithm's table of counts
     """
     counts = part.contents.algorithm.collective.counts
     assert counts is not None

@@ -337,14 +337,19 @@ class Contents:
 def build_contents(algorithm: Algorithm, size: int) -> Contents:
     """Build the nodes of an algorithm for a full buffer of `size` bytes, with reads and results.
 
-    The fields are described at `Contents`. The `need_` arrays have an entry for every read of an
-    address of INPUT that no step has written before, by address, then row of the step; an address
-    that is read several times occurs several times. The `give_` arrays have an entry for every
-    address of OUTPUT, ascending, so rank by rank; `give_node` is the node that writes it last, in
-    the order of rows, and -1 if the address has its initial value. A receive with a reduction
-    becomes two nodes, of which the second writes; every other step becomes one. Raises `InputError`
-    for an algorithm without units (`no-contents`), for opaque steps, and for less than one byte per
-    unit.
+    The fields are described at `Contents`. The addresses are those of in-place calls if the
+    collective supports them, otherwise of calls out of place. A receive with a reduction becomes
+    two nodes, of which the second writes; every other step becomes one node.
+
+    - `need_` arrays: an entry for every read of an address of INPUT that no step has written
+      before, by address, then row of the step. An address that is read several times occurs several
+      times.
+    - `give_` arrays: an entry for every address of OUTPUT, ascending, so rank by rank. `give_node`
+      is the node that writes it last, in the order of rows, or -1 if the address has its initial
+      value.
+
+    Raises `InputError` for an algorithm without units (`no-contents`), for opaque steps, and for
+    less than one byte per unit.
     """
     if not algorithm.has_contents:
         message = "an algorithm that states no units cannot be joined to computations by chunks"

@@ -211,18 +211,19 @@ class _FlatBuilder:
         return self.program.buckets.get(operation.name, (operation,))[0]
 
     def _find_contents(self, operation: Operation) -> Contents:
-        """Return the algorithm of a collective as nodes with the units that they read and write.
+        """Return the contents of the algorithm of a collective: its nodes, inputs and outputs.
 
-        The algorithm is that of one piece: one of `choice.chunks` equal parts of the full buffer,
-        each of which runs the complete algorithm. For a bucket (collectives performed as one), the
-        buffer is that of all members, and the choice is that of the first one. The bytes of a piece
-        are those of the buffer divided by the number of pieces, rounded up, and at least one byte
-        per rank.
+        `Contents` gives the nodes of the algorithm, and which of them read and write which units.
+        The algorithm runs on a piece of the full buffer: one of `choice.chunks` parts of equal
+        size, rounded up to a whole byte. A piece has at least one byte per rank.
 
-        A reduction to a scalar uses an all-reduce of the result, of at least one byte. The result
-        is cached by the name of the operation, or of the first member of its bucket. Raises
-        `HubError` if the chosen algorithm cannot be read or synthesized, is incorrect, or does not
-        perform this collective on these ranks.
+        For a bucket (collectives performed as one), the buffer is that of all members, and the
+        choice is that of the first one. A reduction to a scalar is an all-reduce of the result,
+        whose piece has at least one byte in total.
+
+        The result is cached by the name of the operation, or of the first member of its bucket.
+        Raises `HubError` if the chosen algorithm cannot be read or synthesized, is incorrect, or
+        does not perform this collective on these ranks.
         """
         operation = self._find_lead(operation)
         if operation.name not in self.contents:
@@ -319,16 +320,22 @@ class _FlatBuilder:
     def _add_computation(self, operations: list[Operation], *, is_partial: bool = False) -> None:
         """Add one COMPUTE node per rank and tile (set of chunks) for all given operations together.
 
-        The operations have equal cuts into chunks and equal groups. Views get no node, but the
-        producers of their source. The tiles are those of the last operation that is no view. The
-        costs on a rank are divided among its tiles by their numbers of chunks.
+        The operations must have equal cuts into chunks and equal groups. Views get no node, but the
+        producers of their source. Tiles are those of the last operation that is no view; with only
+        views no node is added. The costs on a rank are divided among its tiles by their numbers of
+        chunks.
 
-        For each value read, a node waits on its rank for the chunks that overlap its own if the
-        value has the same cut in the same chain or stage, otherwise for the complete value.
-        Contractions differ: with rows of an uneven collective, the right operand is complete;
-        with a cut derived from an operand, only the needed chunks of it count. The nodes become
-        the producers of the values; with `is_partial`, of the last one only its partial value,
-        for an all-reduce to complete.
+        For each value read, a node waits on its rank:
+
+        - as a rule, for the chunks that overlap its own chunks if the value has the same cut in the
+          same chain or stage, otherwise for the complete value
+        - for a right operand of a contraction, if chunks are rows of an uneven collective: for the
+          complete value
+        - for the operand of a contraction from which its cut was derived: for the chunks of the
+          operand that the tile needs
+
+        The nodes become the producers of the values. With `is_partial` the last value is completed
+        by an all-reduce later: the nodes become producers of its partial value only.
         """
         self._add_views(operations)
         working = [
@@ -411,18 +418,18 @@ class _FlatBuilder:
         return cut_tiles(ranks, orders, choice.tiles)
 
     def _order_chunks(self, cut: Cut, position: int) -> Int64Array:
-        """Return the chunks of a cut (division into chunks) in the order of a rank's work: int64.
+        """Return all chunks of a cut (division into chunks) in the order of a rank's work: int64.
 
         `position`: of the rank in its group, from 0. The first rule that applies:
 
-        1. Chunks of rows of an uneven collective: all, ascending.
-        2. A cut that is derived from another one (`source_cut`): the order of the other cut, with
-           equal numbers of chunks. With a second divided dimension (`across`), each chunk of the
-           other cut instead gives the chunk for which this rank is the receiver.
-        3. The algorithm of the leading collective is not in `contents` yet: all, ascending.
-        4. Otherwise all, in the order in which the algorithm of the leading collective needs them
-           on this rank (`cut.is_needed`) or else produces them there (`order_chunks`). Chunks that
-           it does not use are last. These results are cached and shared.
+        1. Chunks of rows of an uneven collective: ascending.
+        2. A cut that is derived from another one (`source_cut`): `select_rank_chunks` of the order
+           of the other cut. Numbers of chunks are equal, unless `across` divides a second
+           dimension.
+        3. The algorithm of the leading collective is not in `contents` yet: ascending.
+        4. Otherwise the order in which the algorithm of the leading collective needs the chunks on
+           this rank (`cut.is_needed`), or else produces them there (`order_chunks`). Chunks that
+           the algorithm does not use are last. These results are cached; do not change them.
         """
         if cut.grid.row_blocks is not None:
             return np.arange(cut.grid.chunks)
@@ -444,15 +451,16 @@ class _FlatBuilder:
     def _add_messages(self, operation: Operation) -> None:
         """Add the SEND and RECV nodes that move a value from one group of ranks to another one.
 
-        Each rank sends to the rank at the same position of the other group. A sliced value is
-        sent by the owner of each chunk; any other value is sent completely by every rank. All
-        SENDs come before all RECVs. The tag is the number of tags before, plus the number of the
-        chunk.
+        Each rank sends to the rank at the same position of the other group. It sends its value
+        chunk by chunk, one message per chunk. For a sliced value (each rank has a part of it), a
+        rank sends only the chunks that it owns; otherwise every rank sends all chunks. All SENDs
+        come before all RECVs.
 
-        The bytes of a message are the bytes of the value on a rank, divided by its chunks there
-        and by `data_share`; each division is rounded up, the result is at least 1. Then
-        `step_bytes` is added. A SEND waits for the producers of its chunk. The RECV is the new
-        producer.
+        The tag is `self.tags` plus the number of the chunk; afterwards `self.tags` grows by the
+        number of all chunks. The bytes are computed in this order: the bytes of the value on a
+        rank, divided by the number of chunks that a rank sends, rounded up; divided by
+        `data_share`, rounded up; at least 1; plus `step_bytes`. A SEND waits for the producers of
+        its chunk. The RECV becomes the producer of the result.
         """
         kind = self.program.types[operation.name]
         ours = self._ranks(self.program.types[operation.reads[0]].group)
@@ -635,15 +643,18 @@ class _FlatBuilder:
     ) -> None:
         """Add the nodes of a collective on a mesh: its algorithm once for every subgroup of ranks.
 
-        `operations`: one operation or the members of a bucket; `operands`: the values they read.
-        A subgroup has the ranks that differ only along the axes of the collective. With one rank
-        per subgroup no nodes are added; each result has the producers of its operand.
+        `operations`: one operation or the members of a bucket; `operands`: the values they read. A
+        subgroup has the ranks that differ only along the axes of the collective. With one rank per
+        subgroup no nodes are added. The producers of a value are the nodes that write it; those of
+        a result are then those of its operand.
 
-        Otherwise the algorithm moves the data of all members in one piece; the chosen number of
-        chunks is ignored. A reduction to a scalar is an all-reduce. Nodes that read wait for all
-        operands on their rank. The producers of all results are the nodes that write on the rank;
-        on a rank without these, the producers of all operands. Appends one `MeshRuns` per
-        subgroup to `parts`. Raises `HubError` for an algorithm that does not fit or is incorrect.
+        Otherwise the algorithm runs once on the data of all members, without a division into
+        chunks. A reduction to a scalar is an all-reduce. Nodes that read wait for the producers of
+        all operands on their rank. On each rank, the producers of all results are the algorithm's
+        nodes that write there. If there are none, they are the producers of all operands.
+
+        Appends one `MeshRuns` per subgroup to `parts`. Raises `HubError` for an algorithm that does
+        not fit or is incorrect.
         """
         operation = operations[0]
         is_scalar = not operation.is_communication
@@ -704,21 +715,22 @@ class _FlatBuilder:
         numbers: Int64Array,
         position: Int64Array,
     ) -> None:
-        """Connect the nodes of a collective with its operand; record its result's producers.
+        """Connect the nodes of a collective with its operand; record the producers of its result.
 
         - `member`: number of the operation in `runs.members`, 0 unless it is a bucket
         - `operand`: name of the value that the member reads
-        - `numbers`: numbers of the nodes of all pieces, piece after piece
+        - `numbers`: numbers of the nodes of all pieces, piece after piece; a piece is one run of
+          the algorithm on a part of the data
         - `position`: for every node of the algorithm, the position of its rank in the group;
           position 0 is rank `runs.first_rank` of the job
 
-        A piece is one run of the algorithm on a part of the data. Each node that reads chunks of
-        the operand waits for the producers of these chunks on its rank.
+        Each node that reads chunks of the operand waits for the producers of these chunks on its
+        rank. Two records are stored under the name of the operation:
 
-        `self.producers.ready` gets the producers of the result by rank and chunk. The producer of a
-        chunk is the node after which the chunk is final there (`give_node` of the algorithm). A
-        chunk that no node writes on a rank keeps the value and the producers of the operand. It is
-        recorded as (rank of the job, chunk) in `self.pass_through`.
+        - `self.producers.ready`: the producers of the result by rank and chunk. The producer of a
+          chunk is the last node that writes it on the rank (`give_node`), or the producers of the
+          operand if no node writes it.
+        - `self.pass_through`: the (rank of the job, chunk) pairs that no node writes.
         """
         contents, first = runs.contents, runs.first_rank
         operation, grid = runs.members[member]

@@ -272,15 +272,15 @@ class LaunchList:
         """Record the levels of a kernel's values, and the kernel itself if it needs a launch node.
 
         Call this in the order of execution, before `add_nodes`. `kernel`: number of the kernel;
-        `nodes`: its rows in the graph. The operands are the values that it reads and does not
-        compute itself.
+        `nodes`: its rows in the graph. The operands are the values that the kernel reads and does
+        not compute itself.
 
         - Level of the operands: the highest one; 0 without operands and for unknown ones.
-        - Level of each value of the kernel: `kernel` if it computes, that is, if an operation is
-          neither a communication nor free (without cost). Otherwise the level of the operands.
-        - A kernel that has nodes and a communication is stored, with the level of its operands. It
-          is early (its launch does not wait for operands) if a chain of the program has its first
-          operation, or a stage with this operation, as a member.
+        - Level of each value of the kernel: `kernel` if some operation is neither a communication
+          nor free (without cost). Otherwise the level of the operands.
+        - A kernel with nodes and a communication is stored, with the level of its operands. It is
+          early, i.e. its launch does not wait for operands, if its first operation is in a chain:
+          as a member, or in a stage that is a member.
         """
         inside = {operation.name for operation in operations}
         read = {name for operation in operations for name in operation.reads} - inside
@@ -303,8 +303,7 @@ class LaunchList:
         parts: list[Part],
         add_name: Callable[[Sequence[Operation]], int],
     ) -> None:
-        """Add one COMPUTE node for the launch of each stored communication kernel on each of its
-        ranks.
+        """Add a COMPUTE node per rank for the launch of each stored communication kernel.
 
         The ranks of a kernel are those on which it has nodes. `nodes` gets the launches with
         control dependencies, and `parts` gets one `Launch` per kernel. `add_name` adds the name

@@ -173,16 +173,17 @@ def derive_product_grid(
 ) -> Grid | None:
     """Derive the chunks of a matrix product from those of one operand, or return None.
 
-    `name`: the operand; `operand`: its grid. The product has the same numbers of blocks
-    and chunks, along the dimension that comes from the divided one of the operand.
-    `across` is another dimension along which the product is sliced, if there is one.
-    The result is None:
-    - if the operation is not a plain or batch matrix product, or reads this value twice
-    - if the operand has `across`, or is divided along the contracted or a batch dimension
-    - if the operand has one block and the product is sliced
+    `name`: the operand; `operand`: its grid. The product has the same numbers of blocks and chunks,
+    along the dimension that comes from the divided one of the operand. If the product is sliced
+    along another dimension, that is `across`. Returns None if:
 
-    Rows of an uneven collective replace the last rule: a right operand, or a product sliced
-    along dimension 0, gives None; otherwise the product has the rows of the left operand.
+    - the operation is no plain or batch matrix product, or reads this value twice
+    - the operand has `across`, or is divided along the contracted or a batch dimension
+    - the operand has one block, and the product is sliced
+
+    If the operand has rows of an uneven collective (`row_blocks`), this replaces the last rule: a
+    right operand, or a product sliced along dimension 0, gives None. Otherwise the product has the
+    grid of the operand with the shape of the product.
     """
     if operation.kind not in (Kind.MATMUL, Kind.BATCH_MATMUL) or operand.across is not None:
         return None
@@ -338,18 +339,24 @@ def number_regions(program: Program) -> dict[str, int]:
 def find_cuts(
     program: Program, binding: Binding, regions: dict[str, int], grid_of: GridFunction
 ) -> dict[str, Cut]:
-    """Find the cut (division into chunks) of each operation that works chunk by chunk, by name.
+    """Return the cut (division into chunks) of each operation that works chunk by chunk, by name.
 
-    Cuts pass only between operations with one number in `regions`. The first cut is kept:
-    1. Communications get `grid_of(operation, grid of the first operand)`. This grid is None
-       unless the operand is a communication of the region. Errors of `grid_of` pass through.
-    2. Backwards: a computation gets the cut of its first reader with a fitting one; of an
-       uneven collective the grid of its operand.
-    3. Forwards: a matrix product gets a grid derived from its first suitable operand, another
-       computation (no convolution) the first fitting cut of an operand.
-    4. Last, a Send gets the cut of its operand in the region, if any, instead of its own.
-    A cut fits a result of its grid's shape. A sliced result must be sliced along a dimension
-    of several blocks, or for a grid of rows not along 0. Reductions to a scalar get none.
+    A grid is the division of a tensor into chunks. Cuts pass only between operations with one
+    number in `regions`. An operation gets a cut only once, by the first rule in this order:
+
+    1. Each communication, in program order, gets the grid `grid_of(operation, grid)`. `grid` is
+       that of its operand if this is a communication of the region, otherwise None.
+    2. Backwards: a computation gets the cut of its first reader that has a fitting one. Of an
+       uneven collective this is the grid of its operand.
+    3. Forwards: a matrix product gets the grid that `derive_product_grid` derives from its first
+       suitable operand; a convolution gets none. Any other computation gets the first fitting cut
+       of an operand.
+
+    Last, each Send with an operand of its region that has a cut gets this cut instead.
+
+    A cut fits a result whose shape is that of the grid. If the result is sliced, it must be along a
+    dimension of several blocks, or for a grid of rows not along dimension 0. Reductions to a scalar
+    get no cut. Errors of `grid_of` are raised.
     """
     cuts: dict[str, Cut] = {}
     _cut_communications(program, binding, regions, grid_of, cuts)

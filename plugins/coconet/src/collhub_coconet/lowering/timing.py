@@ -169,15 +169,16 @@ def _compute_seconds(
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return the times of the nodes of a segment in s, without launches: float64[rows].
 
-    `rows`: the nodes (tiles) of the segment, in any order; the result has this order. The rules
-    are:
+    `rows`: the nodes (tiles) of the segment, in any order; the result has this order. By default,
+    the time of a node is the longer one of operations / `operations_per_s` and bytes /
+    `memory_bytes_per_s`.
 
-    1. The time of a node is the longer one of operations / `operations_per_s` and bytes /
-       `memory_bytes_per_s`.
-    2. If `machine.measured_s` has any operation of the segment by name, the sum of these measured
-       times replaces rule 1. It is divided equally among the nodes of each rank. Operations without
-       a measured time then count 0.
-    3. If any rank has several nodes, `machine.tile_s` is added to the time of every node.
+    If `machine.measured_s` has a time for at least one operation of the segment (by name), these
+    times replace the default. Their sum is divided equally among the nodes of each rank. Operations
+    without a measured time then count 0.
+
+    In both cases, `machine.tile_s` is added to the time of every node if some rank has several
+    nodes.
     """
     nodes = flat.workload.nodes
     computing = nodes.operations[rows] / machine.operations_per_s

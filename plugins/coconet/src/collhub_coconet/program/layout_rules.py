@@ -152,18 +152,22 @@ def find_axis_layout(
     roles: tuple[tuple[Role, ...], ...],
     result: tuple[Role, ...],
 ) -> Layout | None:
-    """Look up the layout of a result on one axis of a mesh; None if no rule permits it.
+    """Return the layout of a result on one axis of a mesh, or None if no rule permits it.
 
-    `operation`: kind, reduction, dimension, root. `roles`, `result`: names of the dimensions
-    of each operand and of the result. `RULES` has a symbol by kind and symbols of the
-    operands: `S(name)` if sliced along this role; on a root `@` (that of the operation, or it
-    has none), else `@ elsewhere`; `P(op)` if partial with its reduction; else the text `R`,
-    `L`, `P(sum)`.
+    `operation`: kind, reduction, dimension, root. `roles`, `result`: names of the dimensions of
+    each operand and of the result. `RULES` gives the symbol of the result by the kind and the
+    symbols of the operands. The symbol of an operand is:
 
-    By its symbol the result is: `S(to)` sliced along the operation's dimension (default 0),
-    other `S` along the first dimension with the role of the sliced operand. `P(op)` has the
-    operation's reduction. `@` is on its root, without one the layout of the first operand.
-    None if the result lacks the role or operands are sliced along two.
+    - sliced: `S(name)` with the name of the sliced dimension
+    - on a root: `@` if the operation has no root or the same one, else `@ elsewhere`
+    - partial: `P(op)` if its reduction is the operation's; otherwise its text, like `P(sum)`
+    - else its text: `R` replicated, `L` local
+
+    The symbol of the result means: `S(to)` sliced along the operation's dimension (None: 0);
+    other `S` sliced along the result's first dimension with the operand's sliced role; `P(op)`
+    partial with the operation's reduction; `@` on the operation's root, or the layout of the
+    first operand if it has none. Also None if operands are sliced along different roles, or the
+    result lacks the role.
     """
     kind, reduction, dimension, root = operation
     symbols, sliced_roles = [], set[Role]()

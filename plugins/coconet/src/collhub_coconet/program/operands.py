@@ -172,13 +172,15 @@ class Operands:
     ) -> Layout:
         """Derive the layout of the result from the table of rules, for each axis of the mesh.
 
-        `shape`: of the result. `roles`: roles of the dimensions of each operand; numbers have
-        none and count as replicated. `result`: roles of the dimensions of the result. With
-        several axes the layout has one part per axis. Raises `TypingMistakeError` for the first
-        of these defects:
+        `shape`: of the result. `roles`: roles of the dimensions of each operand; numbers have none
+        and count as replicated. `result`: roles of the dimensions of the result. With several axes
+        the layout has one part per axis. A communication or Slice changes only the axes that it
+        names; on the others its first operand keeps its layout.
 
-        1. The operation names an axis that the mesh lacks or one twice, or is a communication
-           that names none of several axes (`axis`).
+        Raises `TypingMistakeError` for the first of these defects:
+
+        1. The operation names an axis that the mesh lacks or one twice, or is a communication or
+           Slice that names none of several axes (`axis`).
         2. The table does not permit the layouts of the operands (`root`, `partial`, `layout`), or
            slices of several axes do not nest (`axis`, `layout`).
         3. The result is sliced along a dimension that it lacks or that has size 1 (`dimension`).
@@ -207,16 +209,18 @@ class Operands:
     ) -> Layout:
         """Derive the layout of the result on a mesh of several axes, one part per axis in order.
 
-        An operand with a single layout has it on every axis. A communication or Slice works on
-        the axes that it names; on other axes the first operand keeps its layout. Any other
-        operation works on all axes. The first of these defects raises `TypingMistakeError`:
+        An operand with a single layout has it on every axis. A communication or Slice changes the
+        axes that it names; on the others the first operand keeps its layout. Any other operation
+        changes all axes. Raises `TypingMistakeError` for the first of these defects; 1 to 3 and 5
+        concern only a communication or Slice:
 
-        1. Communication or Slice: an axis is unknown or repeated, or none is named (`axis`).
-        2. The same: its axes slice several dimensions of the first operand, or another axis
-           after the first of them slices the same dimension (`axis`).
-        3. The same: it has a root and several axes (`axis`).
-        4. An axis without a rule for its layouts, then defect 2 in the result. Pointwise: an
-           operand that lacks a part of the result's block (`layout`).
+        1. `axis`: it names an unknown axis, names an axis twice, or names none.
+        2. `axis`: its axes slice several dimensions of the first operand, or an axis that it does
+           not name, and that follows its first one, slices the same dimension.
+        3. `axis`: it has a root and several axes.
+        4. The layouts of the operands on a changed axis cannot be combined (`_find_layout`).
+        5. `axis`: defect 2 holds for the result.
+        6. `layout`: an operand of a pointwise operation lacks a part of the result's block.
         """
         count = len(self.mesh)
         by_axis = [
@@ -283,13 +287,13 @@ class Operands:
         """Raise `TypingMistakeError` (`layout`) unless operands contain the block of the result.
 
         `by_axis`: layouts of each operand by axis of the mesh; `found`: those of the result.
-        `roles`, `result`: roles of the dimensions; equal roles correspond. Blocks nest in the
-        order of the axes: a later axis cuts the blocks of an earlier one.
+        `roles`, `result`: roles of the dimensions; equal roles correspond. A later axis divides the
+        blocks of an earlier axis that slices the same dimension.
 
-        Assume that axis A slices dimension D of the result. An operand that has D, but is not
-        sliced along A at all, must be cut to the block of the rank. This is an error if an axis
-        after A slices D of the operand, because its blocks then differ. Operands without D are
-        not cut. The first error is raised, operand by operand, then in the order of A.
+        If axis A slices dimension D of the result, but not the operand, the operand is cut to the
+        block of the rank on A. This is an error if an axis after A slices dimension D of the
+        operand: its blocks were then divided without A. Operands without D are not cut. The first
+        error is raised, operand by operand, then in the order of A.
         """
         needed = [
             (axis, result[layout.dimension])

@@ -315,26 +315,26 @@ def type_opaque(operands: Operands) -> TensorType:
 def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
     """Return the layout of the result of an opaque operation on one axis of the mesh.
 
-    An operand may always be replicated. Other permitted operands and the result of each
-    rule are:
+    `axis`: position in the mesh. If `is_active` is False, a view leaves the axis unchanged: the
+    result has the layout of the first operand, which must exist (`IndexError`).
+
+    Otherwise `operation.rule` decides. A replicated operand is always permitted; other permitted
+    operands and the result are:
 
     - PER_RANK, RANDOM: local; the result is local.
     - PARTS: local, or sliced along any dimension; the result is local.
     - TO_LOCAL: every layout; the result is local.
     - TO_BLOCKS: local; the result is sliced along `operation.dimension` (0 if None).
-    - ROWS: local, or sliced along one dimension D, which must be below `operation.count` (1
-      if None). The result is sliced along D, or along 0 without sliced operands. In the
-      latter case, a mesh of several axes has the rule PER_RANK instead.
+    - ROWS: local, or sliced along one dimension D, which must be below `operation.count` (1 if
+      None). The result is sliced along D, or along 0 without sliced operands. Without sliced
+      operands on a mesh of several axes, the rule PER_RANK applies instead.
 
-    If all operands are replicated, or there are none, the result is replicated for
-    PER_RANK, ROWS and PARTS. On a mesh of several axes it is so for TO_BLOCKS and TO_LOCAL
-    too, if `operation.axes` is None.
+    Exception: with only replicated operands, or none, the result is replicated for PER_RANK, ROWS
+    and PARTS. The same holds for TO_BLOCKS and TO_LOCAL on a mesh of several axes if
+    `operation.axes` is None.
 
-    `axis`: position in the mesh. If `is_active` is False, a view leaves the axis unchanged:
-    the result has the layout of the first operand, which must exist (`IndexError`).
-
-    Raises `TypingMistakeError` (`operand`) if any operand is a number, then (`layout`) for
-    the first operand that the rule does not permit.
+    Raises `TypingMistakeError` (`operand`) if any operand is a number, then (`layout`) for the
+    first operand that the rule does not permit.
     """
     operation = operands.operation
     assert operation.rule is not None

@@ -231,10 +231,10 @@ class _BoundCalculation:
     # --- memory ---
 
     def compute_peak_bytes(self) -> int:
-        """Return a lower bound of the peak memory of a rank in bytes, for the largest group bound.
+        """Return a lower bound of the peak memory of a rank in bytes: the largest over all groups.
 
-        The bound of a group is the sum of the bytes of its arguments on a rank, plus the bytes
-        of one AllGather's result.
+        The bound of a group of ranks is the sum of the bytes of its arguments on a rank, plus the
+        bytes of one AllGather's result.
 
         - An argument counts with its bytes on a rank. If `as-slice` is allowed, a state that is
           replicated on some axis counts with these bytes // ranks, unless its complete value is

@@ -56,13 +56,16 @@ def add_buckets(
 ) -> tuple[Exploration, BucketTrials]:
     """Add, for every problem size, the fastest program with buckets to the candidates of a search.
 
-    A bucket is several equal collectives in one call. `bindings`: the problem sizes.
-    `explorations`: results of the search by class of equal parts; `exploration`: result for the
-    entire program, of which an extended copy is returned, with a record of the trials.
-    `simulation`: None if times are by formula; all candidates then get times of the entire program
-    if a program was added, since sums of parts are not comparable. Programs that cannot be
-    simulated are left out. `budget` counts one unit per compared program and size; at its limit the
-    remaining programs are omitted.
+    A bucket is several equal collectives in one call. Returns a copy of `exploration` (the result
+    for the entire program) with the added candidates at the end, and the number of compared
+    programs with their bucket sizes. A size for which no program with buckets is possible adds
+    none.
+
+    `bindings`: the problem sizes. `explorations`: results of the search by class of equal parts
+    (`classes`). `simulation`: None if times are by formula; if a program was added, all candidates
+    then get times of the entire program, since sums of parts are not comparable. Programs that
+    cannot be simulated are skipped. `budget` counts one unit per compared program and size; at its
+    limit the remaining programs are omitted, which it records.
     """
     choice = _BucketChoice(program, classes, explorations, bindings, model, simulation, budget)
     added: list[Candidate] = []
@@ -195,9 +198,13 @@ class _BucketChoice:
     ) -> list[PartStep] | None:
         """Return `steps` and one more step, which fuses all computations and the last collectives.
 
-        `base`: the program after `steps`, default: that of the last step. `num_collectives`: number
-        of collectives that are included, the last ones of the program. Returns None if the fusion
-        is refused, and if no part of the program waits for a scalar of another part.
+        `base`: the program after `steps`; None means that of the last step. `num_collectives`:
+        number of collectives that are fused, counted from the end of the program. A stage of the
+        program is fused as a whole. Returns None in two cases:
+
+        - No part of the program has a stand-in, i.e. an operation in place of a scalar that another
+          part computes from its results.
+        - The fusion is refused (`RefusedMoveError` of `fuse`).
         """
         if not any(is_stand_in(each) for part in self._classes for each in part.program.operations):
             return None
@@ -305,15 +312,18 @@ def _list_part_steps(
 
 
 def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrite]:
-    """Return steps from a program to a variant of a candidate without collectives in stages.
+    """Return the rewrites that give a variant of `candidate` with no collectives in new stages.
 
-    A stage is a kernel of fused operations. Collectives outside of stages can be put into
-    buckets. The steps are those of the candidate except fuse, overlap and coalesce. Then each
-    computation that is in no stage is fused with its neighbours as far as possible, without
-    communication; a stage has at least two operations.
+    A stage is a kernel of fused operations. Only collectives outside of stages can be put into
+    buckets. The list has, in this order:
 
-    Exception: if no step of the candidate remains, and all operations are on scalars and can
-    be fused, the only step fuses all of them.
+    1. the steps of the candidate, except those named fuse, overlap and coalesce
+    2. one fuse step per stage of computations. In program order, each fusible operation outside of
+       stages is fused with its neighbours as far as possible, without communication. An operation
+       that has no such neighbour adds no step.
+
+    If group 1 is empty and `fuse_scalars` accepts `program`, the list has only that rewrite. The
+    list may be empty. Neither argument is changed.
     """
     steps = [
         step
@@ -338,10 +348,13 @@ def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrit
 def _list_equal_computations(classes: Sequence[PartClass], program: Program) -> list[list[str]]:
     """List the operations of equal parts that one kernel can compute, one list of names per kernel.
 
-    `classes`: parts of the program that are equal except for names. Each list has one fusible
-    operation, or the stage that contains it, of every copy of the part. Left out are parts with a
-    single copy, views outside of stages, computations that are in one stage already, and
-    repetitions of a list. The order is by class, then by operation of its first part.
+    `classes`: each class has copies, i.e. parts of the program that are equal except for names.
+    For every operation of a class that may be in a stage (`FUSIBLE`), a list has this operation of
+    each copy in their order, or the stage that contains it. The order of the lists is by class,
+    then by operation of the first copy.
+
+    Left out are classes with one copy, a Slice or Update whose operation in the first copy is in
+    no stage, operations that are in one stage in all copies, and repetitions of a list.
     """
     stage_of = {member: stage for stage in program.stages for member in stage.members}
     lists = []

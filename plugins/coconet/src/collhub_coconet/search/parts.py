@@ -62,22 +62,21 @@ class PartClass:
 def divide(program: Program) -> list[PartClass]:
     """Divide a program into classes of equal parts, in the order of their first parts.
 
-    A program without operations, or with stages or chains, is one part. For all others:
+    A program without operations, or with stages or chains, is one part. Any other one is divided
+    into sets of operations that exchange only scalars (`_divide_at_scalars`). Sets of more than
+    `_LARGE` (40) operations without shared scalars are divided further at their collectives. Each
+    set becomes a part. If there are shared scalars, which belong to no single set, but no two parts
+    are equal, this division is dropped. Then all operations that exchange any value are in one set,
+    and sets of more than `_LARGE` are divided again.
 
-    1. Operations are divided into sets that exchange no values except scalars
-       (`_divide_at_scalars`).
-    2. Sets of more than `_LARGE` (40) operations are divided further at their collectives
-       (`_divide_at_collectives`). Each set becomes a part.
-    3. If there are shared scalars (computed from none or several sets, and read by none or
-       several), but no two parts are equal, the division is repeated. All operations that exchange
-       a value are then in one set, as are the readers of a state; step 2 applies again.
+    - Two parts are equal if renaming values, arguments and seeds makes them identical, with types,
+      outputs and bounds of sizes.
+    - In a part, a value of another part is an argument. The outputs are the values that are outputs
+      of `program` or that another part reads.
+    - A part comes after the parts that it reads. If parts wait for scalars of each other, stand-ins
+      (`is_stand_in`) replace these scalars.
 
-    Parts share no operations, and no states that may become slices. Two parts are equal if a
-    renaming of values, arguments and seeds maps one to the other; types, outputs and bounds of
-    sizes must be equal. A value of another part is an argument. The outputs of a part are its
-    values that are outputs of `program` or that another part reads. Parts are ordered so that each
-    reads earlier ones. If parts wait for scalars of each other, these are replaced by stand-ins
-    (`is_stand_in`). The program is not changed.
+    The program is not changed.
     """
     if program.stages or program.chains or not program.operations:
         return [PartClass(program, (_identity(program),))]
@@ -187,13 +186,13 @@ def assemble(
 
     A class consists of equal parts (copies) of `program`; `chosen` has their rewritten programs,
     one per class. The copies follow each other by their `position`, with operations, stages and
-    chains in the order of the chosen program. If a chosen program has stand-ins, these are left
-    out, and all operations are sorted so that operands precede their readers.
+    chains in the order of the chosen program. Stand-ins (`is_stand_in`: placeholders of scalars
+    that another part computes) are left out. If a chosen program has some, all operations are
+    sorted so that operands precede their readers.
 
     Names of `program` remain. A new value or stage has its name in `chosen`; if that is taken, the
-    first free one of `NAME_2`, `NAME_3` and so on. Arguments and types are declared as in the
-    chosen programs (the last one that has the argument); an argument that no part reads keeps its
-    declaration. Arguments stay in the order of `program`.
+    first free one of `NAME_2`, `NAME_3` and so on. Arguments stay in the order of `program`, with
+    the declaration of the last part that has them, else that of `program`.
 
     Origins: for every operation, by its new name, the index of its class, its name in the chosen
     program, and whether it is in the first copy. Raises `InputError` if stages of different parts
@@ -299,17 +298,16 @@ def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
     """Divide the operations into sets that exchange only scalars; return (sets, shared scalars).
 
     A scalar here is a value without dimensions, such as a norm, that is not the result of a
-    communication. The rules, in this order:
+    communication. A set depends on a scalar directly or through other scalars. At first each
+    operation is a set. Sets are united in this order:
 
-    1. An operation joins the set of each operation whose result it reads. Exception: a
-       pointwise operation that reads a value without dimensions.
-    2. All readers of a state join one set, unless the state must be complete after the step.
-    3. A scalar that exactly one set reads joins this set. Reading through other scalars
-       counts too.
-    4. A pointwise scalar that is computed from exactly one set, directly or through other
-       scalars, joins this set too. The sets of rules 3 and 4 thus become one.
-    5. A pointwise scalar that neither rule 3 nor rule 4 assigns is shared. Shared scalars
-       that read each other are one set.
+    1. An operation joins the set of each operation whose result it reads, except if it is
+       pointwise and the result has no dimensions.
+    2. All readers of a state become one set, unless `whole_after` of the state is set.
+    3. A scalar that exactly one set reads joins this set. A pointwise scalar that is computed
+       from exactly one set joins this set. If both hold, all three become one.
+    4. A pointwise scalar to which neither part of rule 3 applies is shared. A shared scalar
+       and a shared scalar that it reads become one set.
 
     The sets include those of shared scalars. Each set lists names of operations in program
     order, and the sets are in the order of their first operation. The shared scalars are
@@ -382,18 +380,21 @@ def _unite_readers_of_states(program: Program, groups: _Groups) -> None:
 def _divide_at_collectives(
     program: Program, members: list[list[str]], shared: set[str]
 ) -> list[list[str]]:
-    """Divide large sets of operations at their collectives; return all in program order.
+    """Divide large sets of operations at their collectives; return the new sets in program order.
 
-    `members`: the sets; not changed. A set with at most `_LARGE` (40) operations or with a
-    scalar of `shared` is not divided. In each larger set, only these operations stay
-    together:
-    - a collective and the operations that a decision about it concerns (`_find_neighbours`)
-    - a remaining operation and its operand, if both remain, have one level (`_find_levels`)
-      and are no contractions; they can be fused
+    `members`: the sets; not changed. A set with at most `_LARGE` (40) operations, or with a scalar
+    of `shared`, stays together. In each larger set, only these operations are united:
 
-    Then sets of the entire program are united: first all that read the same state, except a
-    state that must be complete after the step (`whole_after`), then all that wait for each
-    other in a cycle (sets with a scalar of `shared` do not count).
+    - a collective with the operations that `_find_neighbours` gives for it
+    - of the operations that remain, each with the operands it reads, if both have the same level
+      (`_find_levels`) and neither is a contraction (such as a matrix product): they can be fused
+
+    An operation that is united with none is a set by itself. Finally sets of the entire program are
+    united:
+
+    1. those that read the same state, except a state with `whole_after`, which must be complete on
+       each rank after the step
+    2. those that wait for each other in a cycle; sets with a scalar of `shared` are ignored
     """
     groups = _Groups(operation.name for operation in program.operations)
     near: set[str] = set()
@@ -427,13 +428,16 @@ def _divide_at_collectives(
 
 
 def _find_levels(program: Program, loose: set[str]) -> dict[str, int]:
-    """Return a level for every operation in `loose`; those of one level can be fused safely.
+    """Return a level for every operation in `loose`; fusing those of one level gives no cycle.
 
-    Safely means without a cycle of dependencies. The level is usually the maximum number of
-    operations outside of `loose` on a path of reads to the operation. An operation that is no
-    output of the program, has readers, and is read only by operations in `loose`, has the lowest
-    level (from the same rules) of its readers instead, because it can be computed together with
-    them. Keys are in reverse program order. Empty if `loose` is empty.
+    The first rule that applies gives the level of an operation:
+
+    1. It is no output of the program, has readers, and all of them are in `loose`: the lowest level
+       of its readers, because it can be computed together with them.
+    2. Otherwise: the maximum number of operations outside of `loose` on a path of reads that ends
+       at the operation. Arguments do not count.
+
+    Keys are in reverse program order. Empty if `loose` is empty.
     """
     early: dict[str, int] = {}
     for operation in program.operations:

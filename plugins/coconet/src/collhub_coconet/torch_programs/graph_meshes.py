@@ -67,16 +67,19 @@ def find_mesh(
 ) -> GraphMesh:
     """Return the mesh of ranks of a captured graph, with the axes of each group in use.
 
-    `sizes`: ranks by axis, the slowest first; `groups`: axes by group. The first that exists:
+    `sizes`: ranks by axis, the slowest first; `groups`: axes by group. The first case that applies:
 
-    1. The mesh of `sizes`, else the device mesh of the graph.
-    2. With at most one group in use: one axis without a name. Its size is the group's number
-       of ranks, else the last `group_size` of a collective, else `num_ranks`, else 4.
-    3. The axes that the recorded ranks of the groups have in common.
+    1. `sizes`, or else the device mesh of the graph, gives the axes.
+    2. At most one group is in use: one axis without a name. Its size is the group's number of
+       recorded ranks, else the last `group_size` of a collective, else `num_ranks`, else 4.
+    3. The axes are derived from the recorded ranks of all groups.
 
-    In 1 and 3 a group has its axes in `groups`, else those of its ranks. Raises `InputError`
-    for unknown axes, ranks that follow no axes, contradicting numbers and numbers not in
-    2..65536. In 1 and 3 it does for groups without recorded ranks, except in 1 with `groups`.
+    In cases 1 and 3, a group has its axes in `groups`, otherwise those of its recorded ranks.
+    Raises `InputError`:
+
+    - for unknown axes, and for ranks that follow no axes of the mesh
+    - if `num_ranks` or `group_size` contradicts the mesh, or the ranks are not 2 to 65536
+    - in cases 1 and 3, for a group without recorded ranks, unless case 1 has it in `groups`
     """
     used = {
         str(node.arguments["group_name"]): node

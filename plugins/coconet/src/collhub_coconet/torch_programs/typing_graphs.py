@@ -388,11 +388,13 @@ class _GraphTyper:
     def _expand(self, node: GraphNode, expansion: Expansion, operands: Mapping[str, str]) -> bool:
         """Add the operations of one expansion of a graph node; return whether the results fit.
 
-        `operands`: name of the value of each operand. A result fits if it has the element type of
-        the graph, and its part on a rank the shape. If all fit, the values are recorded under the
-        names of the results. If one does not fit, or an operation is ill-typed, all operations are
-        removed again. For an operator of lists (`_foreach_`), the expansion is called once per
-        result.
+        `expansion`: function that adds the operations of the language for an operator. `operands`:
+        name of the value of each operand. A result fits if its element type is that of the tensor
+        in the graph, and its shape on one rank is the shape of that tensor.
+
+        If all results that are tensors fit, the values are recorded under the names of the results.
+        If one does not fit, or an operation is ill-typed, all operations are removed again. For an
+        operator of lists (`_foreach_`), the expansion is called once per result.
         """
         before = self._save()
         names: Sequence[str | None]
@@ -428,24 +430,24 @@ class _GraphTyper:
         return str(kind.element) == tensor.element and self.find_local_shape(kind) == tensor.shape
 
     def _add_opaque(self, node: GraphNode) -> None:
-        """Add a node as one opaque operation per used result; later ones read the first one.
+        """Add an operator without a rule of the program language as opaque operations.
 
-        An opaque operation is an operator without a rule of the program language. An operand is
-        divided if it is sliced, partial or on a root on some axis of the mesh.
+        There is one operation per used result. The first reads the operands, the others read the
+        first. An operand is divided if it is sliced, partial or on a root on some axis of the mesh.
 
-        1. If the operator is not random, and can work on slices of its rows (`_find_row_axes`),
-           operands keep their layout. Among the first `row_results` results, those with at
-           least `row_dimensions` dimensions are sliced like the operands (rule ROWS). Other
-           results are local (rule PARTS).
-        2. Otherwise divided operands become local values. All results are local (rule
-           PER_RANK). The first one has the rule RANDOM if the operator is random.
+        1. If the operator is not random and `_find_row_axes` permits row slices, operands keep
+           their layout. A result is sliced like the operands (rule ROWS) if it is one of the
+           operator's first `row_results` results and has at least `row_dimensions` dimensions.
+           Other results are local (rule PARTS).
+        2. Otherwise divided operands become local values and all results are local (rule PER_RANK).
+           The first operation has the rule RANDOM if the operator is random.
 
-        Only the first operation has the work and traffic of the operator, times the number of
-        ranks among which its result is sliced. Results are recorded under their names.
+        The first operation has the operator's work and traffic, times the number of ranks among
+        which its result is sliced; the others have 0. Results are recorded under their names.
 
-        Raises `InputError` (`unknown-operator`) if an operator that is not in the table reads a
-        divided operand, unless the options permit it. Raises it also for a result with an
-        unsupported element type (`element-type`) or without elements (`size`).
+        Raises `InputError`: `unknown-operator` if an operator outside the table reads a divided
+        operand and the option `unknown=local` is not set; `element-type` or `size` for a result
+        with an unsupported element type or without elements.
         """
         facts = describe_node(self.graph, node)
         reads = list(dict.fromkeys(node.reads))
@@ -491,13 +493,16 @@ class _GraphTyper:
             self._values[tensor.name] = name
 
     def _find_row_axes(self, values: Mapping[str, str], facts: Layouts) -> dict[int, int]:
-        """Return the sliced dimension by mesh axis if an operator can work on blocks; else {}.
+        """Return the sliced dimension by mesh axis; {} if the operator refuses the slices.
 
-        `values`: program values by the names of the operands; `facts`: known properties of the
-        operator. On every axis on which operands are divided (neither local nor replicated), the
-        operator must permit slices of all these operands, and they must be sliced along the same
-        dimension, one of its row dimensions. Operands that are local or replicated on an axis
-        remain so.
+        `values`: program values by the names of the operands. `facts`: properties of the operator.
+        An axis on which all operands are local or replicated is not in the result.
+        On every other axis, consider the operands that are neither local nor replicated. Three
+        conditions must hold; if one fails on any axis, the whole result is {}:
+
+        - all of them are sliced, along the same dimension
+        - this dimension is one of the first `facts.row_dimensions`
+        - all of them are in `facts.sliceable`
         """
         by_axis = {name: self.types[value].layout.by_axis for name, value in values.items()}
         dimensions = {}
@@ -592,13 +597,13 @@ class _GraphTyper:
     def _find_summed_block(self, operand: str, axes: Sequence[int]) -> str | None:
         """Return the sliced value whose complete sum equals the all-reduce of `operand`, or None.
 
-        `axes`: the axes of the all-reduce. It exists if all of these hold:
+        `axes`: the axes of the all-reduce, as positions in the mesh. None unless all of these hold:
 
-        - The operand is the result of a Sum that reads a view of the rule TO_LOCAL.
-        - On all of `axes`, the source of this view is sliced, and the view makes it local.
+        - `operand` is the result of a Sum, and the Sum reads a view of the rule TO_LOCAL.
+        - On each of `axes`, this view changes the layout, and the value that it reads is sliced.
 
-        The result is the source of the view. If the view also changes other axes to local, the
-        source is first converted to a local value on these; this adds a view.
+        The result is the name of the value that the view reads. If the view also changes the layout
+        on other axes, the result is a new view that makes this value local on those axes only.
         """
         inner = self._operations.get(operand)
         if inner is None or inner.kind is not Kind.SUM:
@@ -639,14 +644,17 @@ class _GraphTyper:
     def _reduce_scatter(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add a ReduceScatter along dimension 0, and a division if it averages; return its name.
 
-        The axes are those of the process group of the node. The operand is first converted to a
-        local value (each rank has its own) on those of these axes on which it is not partial with
-        this reduction. If another axis slices dimension 0, it also becomes local on all other axes
-        on which it is sliced, partial or on a root.
+        The axes are those of the process group of the node. Before, the operand is converted to a
+        local value (each rank has separate data) on these axes:
+
+        - on every axis of the group, unless the operand is a partial result of this reduction there
+        - if an axis outside of the group slices dimension 0, also on each axis outside of the group
+          on which the operand is sliced, partial or on a root
 
         An average is the sum divided by the number of ranks of the group. The returned name is that
-        of the last operation: the name of `result`, made unique. Raises `InputError` (`reduction`)
-        for an unknown reduction, and `TypingMistakeError` if an operation is ill-typed.
+        of the last operation: the name of `result`, with a suffix if it is not unique. Raises
+        `InputError` (`reduction`) for an unknown reduction, and `TypingMistakeError` if an
+        operation is ill-typed.
         """
         reduction = self._find_reduction(node)
         axes = find_group_axes(self.mesh, node)
@@ -1219,11 +1227,16 @@ def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tup
 def _format_call(node: GraphNode, operands: Sequence[str], output: int) -> str:
     """Format the operator and the arguments of a node as compact JSON.
 
-    The keys are `operator`, `arguments` (by name), `keywords` (their sorted names), `results`
-    (how many the node has), and `output`, the number of the result that the operation
-    represents, from 0. A value of the graph becomes `{"operand": N}`, its position in
-    `operands`; a float `{"float": TEXT}` with the text of `repr`; an element type `{"element":
-    NAME}`; a tuple a list. `KeyError` for a value that is not in `operands`.
+    The keys, in this order, are `operator`, `arguments` (by name), `keywords` (their sorted names),
+    `results` (number of results of the node), and `output`: the number, from 0, of the result that
+    the operation represents. Arguments are converted as follows, also inside tuples:
+
+    - a value of the graph: `{"operand": N}`, N is its last position in `operands`
+    - a tuple: a list; a float: `{"float": TEXT}` with the text of `repr`
+    - an element type: `{"element": NAME}`
+    - None, booleans, integers and texts: unchanged
+
+    Raises `KeyError` for a value of the graph that is not in `operands`.
     """
     numbers = {name: number for number, name in enumerate(operands)}
 

@@ -252,10 +252,15 @@ class _ModuleWriter:
         """Return the text of the function `step`, which contains the statements in `_lines`.
 
         The written function is `step(arguments, group=None)`. `arguments` has the part of each
-        argument on this rank by name; each becomes a variable. The function returns the values
-        in `outputs` by name, in this order. Its `device_` is that of the first argument, "cpu"
-        without arguments. With a mesh of several axes it makes the process groups before the
-        statements.
+        argument on this rank by name. In this order, its body:
+
+        1. assigns each argument to a variable of its name
+        2. sets `device_` to the device of the first argument, or "cpu" without arguments
+        3. creates the process groups as `groups_`, only for a mesh of several axes
+        4. executes the statements
+        5. returns the values in `outputs` by name, in this order
+
+        The text begins with two empty lines and has no line end at the end.
         """
         device = next(iter(self.program.declared), None)
         lines = [
@@ -275,15 +280,19 @@ class _ModuleWriter:
     def _write_step(self) -> None:
         """Write all operations, so that collectives start early and their readers wait late.
 
-        An operation is ready if all its operands are written. Of the ready ones, communications
-        come first, then computations, then delayed ones: they read a pending result or a delayed
-        operation. Ties follow the order of `Program.kernels`. A bucket of the program is written
-        when all its members are ready. A small all-reduce joins an open bucket. This is written
-        when it is full, when none is ready, and before an operation that reads it or a pending
-        result, or that differs from its members. Any other operation is written by itself.
+        An operation is ready if all operations that it reads are written. The next one is chosen
+        among the ready ones: communications, then computations, then delayed operations, which read
+        a pending result or a delayed operation. Ties follow the order of `Program.kernels`.
 
-        Waits for pending results come last. Raises `InputError` for operations that PyTorch
-        lacks.
+        - A member of a bucket of the program is kept until all members are ready; then the bucket
+          is written as one.
+        - A small all-reduce (`_fits_bucket`) joins the open bucket. That is written if it is full,
+          if no operation is ready, or if the next one needs it, reads a pending result, or differs
+          from its members (`_must_flush`).
+        - Any other operation is written by itself.
+
+        Waits for all results that are still pending follow, in the order of the kernels. Raises
+        `InputError` for operations that PyTorch lacks.
         """
         order = {
             operation.name: number
@@ -617,11 +626,15 @@ class _ModuleWriter:
         ]
 
     def _write_opaque(self, operation: Operation) -> None:
-        """Write an opaque operation: a reshape, a selection of a result, or a call of an operator.
+        """Append the line of an opaque operation to the program text.
 
-        The operator `view` and the rules `TO_BLOCKS` and `TO_LOCAL` become `reshape`; the operator
-        `result` becomes a selection from `<operand>_results`. Raises `InputError` if the number of
-        the selected result is not an int, and for a call that `_write_call` refuses.
+        The first rule that applies decides:
+
+        1. The operator is `view`, or the rule is `TO_BLOCKS` or `TO_LOCAL`: the operand is reshaped
+           to the shape of the result on one rank.
+        2. The operator is `result`: the result with the number `output` is selected from
+           `<operand>_results`. Raises `InputError` if `output` is not an int.
+        3. Otherwise: a call of the operator (`_write_call`, which may raise `InputError`).
         """
         call, name = parse_call(operation), operation.name
         operator = call.get("operator")
@@ -913,10 +926,14 @@ class _ModuleWriter:
         return result.format(text)
 
     def _format_operand(self, operation: Operation, operand: Operand) -> str:
-        """Return an operand as an expression: a number, a name, or a block of a replicated value.
+        """Return an operand as Python expression: a number, a name, or a block of a value.
 
-        In a pointwise operation, a replicated operand is cut to the block of the rank on every axis
-        that slices the result, unless the operand lacks that dimension or has size 1 there.
+        - An operand that is no name is a number and is returned as its `repr`.
+        - If `operation` is not pointwise, the name is returned.
+        - Otherwise the name is enclosed in one call of `_block` per mesh axis that slices the
+          result and replicates the operand. The call takes this rank's block of the sliced
+          dimension. Dimensions are aligned at the end of the shapes. An axis is left out if the
+          operand lacks the dimension or has size 1 there.
         """
         if not isinstance(operand, str):
             return repr(operand)

@@ -174,12 +174,18 @@ def _check_no_scalar_reduction(member: str, part: Part, conditions: Conditions) 
 def _check_row_blocks(operations: Sequence[Operation], conditions: Conditions) -> None:
     """Require that every uneven collective reads the rows of a chunk from one chunk before it.
 
-    `operations`: of all members of a chain, in order. Chunks of an uneven collective have a part of
-    the rows of every block (those from one rank to another). So a collective after it in the chain,
-    or before it, must be uneven, along the same axes of the mesh, with the same blocks of rows on
-    every rank: an AllToAllV has the transposed counts of the one before, and an AllGatherV and a
-    ReduceScatterV have equal ones.
-    Raises `RefusedMoveError` (`row-blocks`).
+    `operations`: of all members of a chain, in order. A chunk of an uneven collective has a part of
+    the rows of every block, i.e. of the rows from one rank to another. Each pair of successive
+    communications of which at least one is uneven is checked. Three conditions are required in this
+    order (`Conditions.require`, code `row-blocks`, at the later one):
+
+    1. Both are uneven.
+    2. Both use the same axes of the mesh.
+    3. The blocks of rows that the earlier one delivers on every rank are those that the later one
+       reads. For example, an AllToAllV needs the transposed counts of the one before; an AllGatherV
+       and a ReduceScatterV need equal counts.
+
+    Raises `RefusedMoveError` (`row-blocks`) for the first condition that does not hold.
     """
     communications = [operation for operation in operations if operation.is_communication]
     for before, after in pairwise(communications):
@@ -200,10 +206,13 @@ def _check_row_blocks(operations: Sequence[Operation], conditions: Conditions) -
 def _check_pair(program: Program, producer: Part, consumer: Part, conditions: Conditions) -> int:
     """Check that two neighbours in a chain can work chunk by chunk; return the dimension of chunks.
 
-    The dimension is counted from the end of the tensor, where 1 is the last. It must be suitable
-    for every value of `producer` that `consumer` reads; of several, the first dimension of the
-    tensor is chosen. Raises `RefusedMoveError` if the consumer reads none of these values
-    (`consumes`), or if no dimension is suitable (`chunkable`).
+    The dimension is counted from the end of the tensor, where 1 is the last. For every value of
+    `producer` that `consumer` reads, the producer must be able to deliver it in chunks along this
+    dimension (`_find_emitted_dimensions`), and the consumer to read it so
+    (`_find_accepted_dimensions`). Of several dimensions, the first one of the tensor is chosen.
+
+    Raises `RefusedMoveError` if the consumer reads none of these values (`consumes`), or if no
+    dimension is suitable (`chunkable`). Fulfilled conditions are recorded in `conditions`.
     """
     produced = {operation.name for operation in producer}
     reads = [(reader, name) for reader in consumer for name in reader.reads if name in produced]

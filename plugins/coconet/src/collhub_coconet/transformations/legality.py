@@ -137,16 +137,19 @@ _FAMILIES = {
 def check_stage(program: Program, members: Sequence[str], conditions: Conditions) -> str:
     """Check that operations can be one kernel, and return the family of this stage.
 
-    `members`: names of at least one operation (`KeyError` if unknown). The first violated
-    condition raises `RefusedMoveError`; `conditions` records those that hold. In this order:
+    The family is `pointwise` without communications, the kind of a single AllReduce, ReduceScatter,
+    Send or ReduceScatterV, or `RS-C-AG` or `RSV-C-AGV` with AllGathers (`_find_family`).
+
+    `members`: names of at least one operation (`KeyError` if unknown). The first violated condition
+    raises `RefusedMoveError`; `conditions` records those that hold. In this order:
 
     1. `no-cycle`: no other operation depends on a member and is needed by a member.
-    2. `one-communication`: communications form a family; without any it is `pointwise`.
-    3. `pointwise`: a computation is pointwise, a reduction to a scalar, an Update or a Slice.
-    4. `one-space`: the tensor of each operation can be broadcast to the one with the most
+    2. `one-communication`: the communications form one of these families.
+    3. `pointwise`: each computation is pointwise, a reduction to a scalar, an Update or a Slice.
+    4. `one-space`: the tensor of each operation can be broadcast to the first one with the most
        dimensions; the groups are equal and the layouts compatible.
-    5. `slices-only`: family `RS-C-AG`: operations need only slices. Family `RSV-C-AGV`: each
-       AllGatherV depends on the ReduceScatterV and has its counts.
+    5. `slices-only`: in `RS-C-AG`, operations need only slices. In `RSV-C-AGV`, each AllGatherV
+       depends on the ReduceScatterV and has its counts.
     """
     inside = set(members)
     operations = [program.by_name[name] for name in sorted(inside, key=program.places.__getitem__)]

@@ -43,10 +43,13 @@ _COMMUTING = POINTWISE | REDUCTIONS_TO_SCALARS | CONTRACTIONS | {Kind.UPDATE, Ki
 def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
     """Move operations before an AllGather, so that they compute on slices.
 
-    `members`: names to move, in any order; inner pointwise operations that only members read
-    are added. Members that depend on the AllGather `target` are moved. New Slices cut their
-    replicated operands. Other members stay; pointwise ones that only sliced members read
-    compute slices. Results that are outputs or have other readers get an AllGather.
+    `members`: names to move, in any order. Pointwise operations with a name that begins with `_`
+    are added if only members read them. Members that depend on the AllGather `target`, also
+    indirectly, are moved. Their replicated operands are cut by new Slices. Moved members that are
+    outputs or have readers that are not moved get an AllGather.
+
+    Members that do not depend on `target` keep their place. Such a member computes only a slice if
+    it is pointwise, no output, and only members that compute slices read it.
 
     Raises `RefusedMoveError` for the first violated condition:
     1. `target` is an AllGather, names exist, and a member reads it (`uses-gather`).
@@ -201,16 +204,20 @@ class _Move:
     def build_operations(self) -> list[Operation]:
         """Build all operations of the program after the move, in program order; call it once.
 
-        The move lets operations work on slices, not gathered values. The first rule applies:
+        The moved operations compute on slices instead of gathered values. For each operation of the
+        program, the first rule that applies:
 
-        - One that only moved ones read is computed on slices, with its old name.
-        - One that does not move is unchanged, also the AllGather if no operation reads it.
-        - A moved one with an obstacle, such as a local operand, raises `RefusedMoveError`.
-        - A moved one that reads no slices (only a scalar) is unchanged.
-        - Any other works on slices. An Update of a complete state gets its value gathered.
+        - An operation in `_feeds` (only operations that compute on slices read it) computes on
+          slices, with the same name.
+        - An operation that is not moved is unchanged. This includes the AllGather, even if no
+          operation reads it afterwards.
+        - A moved operation with an obstacle, such as a local operand, raises `RefusedMoveError`.
+        - A moved operation that reads no slices, only a scalar, is unchanged.
+        - A moved Update of a complete state gets its value from a new AllGather.
+        - Any other moved operation computes on slices.
 
-        Slices and new AllGathers are next to the operation that needs them. For every moved one
-        the conditions `commutes` and `no-local-operand` are recorded.
+        New Slices and AllGathers are next to the operation that needs them. For every moved
+        operation the conditions `commutes` and `no-local-operand` are recorded.
         """
         for operation in self._program.operations:
             if operation.name in self._feeds:
@@ -257,19 +264,18 @@ class _Move:
         """Find the first reason why an operation cannot move before the AllGather; None if it can.
 
         The reason is (name of the condition, message, cure). Layouts are those on the first axis of
-        the AllGather. A sliced value is one whose slice the move computes. The rules are checked in
-        this order:
+        the AllGather. An operand is sliced if the move computes only a slice of it. The conditions
+        are checked in this order:
 
-        1. No operand is local (`no-local-operand`).
-        2. An operation that reads no sliced value can move; the rest is not checked.
-        3. The AllGather must go over a single axis (`one-axis`).
-        4. The kind must commute with slicing (`commutes`): it is in `_COMMUTING`, or in
-           `_ROW_KINDS` and works along another dimension than the one that slices its first sliced
-           operand.
+        1. `no-local-operand`: no operand is local.
+        2. An operation without a sliced operand can move; the rest is not checked.
+        3. `one-axis`: the AllGather goes over a single axis.
+        4. `commutes`: the kind is in `_COMMUTING`. Or it is in `_ROW_KINDS`, and its dimension
+           (default 0) differs from the dimension along which its first sliced operand is sliced.
         5. A contraction must meet the conditions of `_find_contraction_obstacle`; nothing else is
            checked for it.
-        6. For any other operation, all sliced operands (by the move or by their layout) must be
-           sliced along one dimension, counted from the end (`commutes`).
+        6. `commutes`: all operands that the move or their layout slices are sliced along the same
+           dimension, counted from the end.
         """
         for name in operation.reads:
             if self._layout(name).is_local:
@@ -385,19 +391,19 @@ class _Move:
             self._emit_gather(name, name)
 
     def _emit_update(self, operation: Operation) -> None:
-        """Emit an Update of a state: with the complete value, or a slice if the state is sliced.
+        """Emit an Update of a state, with the slice or the complete value depending on the state.
 
-        The Update of a sliced state is emitted by `_emit_on_slices`. For any other state, the
-        complete value is the result of an AllGather. If an AllGather of this value was emitted
-        before, or the value is `target`, that one is used. Otherwise a new one is emitted, named
-        `_UPDATE_gathered` after the Update.
+        If the state is sliced, `_emit_on_slices` emits the Update. Otherwise the Update reads the
+        complete value: the result of the AllGather of this value that was emitted before, or
+        `target` itself. If there is none, a new AllGather is emitted first. Its name is
+        `_UPDATE_gathered`, with the name of the Update.
 
-        Before a new AllGather, a value with a generated name (it begins with `_`) is renamed: its
-        slice gets `UPDATE_LAYOUT`, such as `p_S_0`. Operations that were emitted before are changed
-        accordingly. A number is appended to new names that are in use.
+        Before a new AllGather, a value with a generated name (beginning with `_`) is renamed to
+        `UPDATE_LAYOUT`, such as `p_S_0`, also in operations that were emitted before. A number is
+        appended to new names that are in use.
 
-        Later operations can read the Update as a complete value, and the slice of the value as its
-        slice.
+        Later readers of the Update get the Update as complete value, and the slice of the written
+        value as its slice.
         """
         state, value = operation.reads
         if self._layout(state).is_sliced:

@@ -201,18 +201,21 @@ def _writes(operation: Operation, states: dict[str, int]) -> bool:
 def _read_new_states(
     program: Program, operations: list[Operation], states: dict[str, int]
 ) -> tuple[list[Operation], dict[str, str]]:
-    """Let operations that follow an Update read the new state instead of the written value.
+    """Redirect readers of a value that an Update writes to the Update, i.e. to the new state.
 
-    `states`: sliced dimension by name of a state; Updates of other states do not count.
-    Returns (operations in the same order, new name by old name of renamed values).
+    Only operations after the Update are redirected. `states`: sliced dimension by name of a state;
+    Updates of other states do not count. Returns (operations in the same order, new name by old
+    name of renamed values).
 
-    A written value is renamed, so that its old name is free, if three conditions hold:
-    1. It has the name that `reorder` gives it: `UPDATE_LAYOUT`, with the name of the Update
-       and the layout sliced along the dimension of the state.
-    2. It is no output.
-    3. Only the Update reads it now, among the operations that an output or Update needs.
+    After this, the written value is renamed, which frees its name, if all these conditions hold:
 
-    The new name is `_` and the old name, with `_2`, `_3`, ... if that is taken.
+    - Its name is `UPDATE_LAYOUT`, as `reorder` gives it: the name of the Update and the layout
+      sliced along the dimension of the state.
+    - It is not an output.
+    - Only one operation still reads it, the Update. Operations that neither an output nor an Update
+      needs are ignored.
+
+    The new name is `_` and the old name, with `_2`, `_3`, ... if that is in use.
     """
     renamed: dict[str, str] = {}
     # Name of the Update by name of the value that it writes.

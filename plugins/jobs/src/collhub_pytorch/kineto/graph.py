@@ -364,22 +364,21 @@ class _Builder:
         return row
 
     def _add_activity(self, activity: int) -> None:
-        """Add a node for an activity, with nodes for its launch and an unexplained delay before it.
+        """Add a node for an activity of a rank, and nodes for its launch and the delay before it.
 
-        The activity depends on these nodes; on row 0 if there are none:
+        1. The activity depends on each activity that it waits for, if that one has a row. It is
+           ready at their latest end, or at the first time of the rank if there is none.
+        2. If the point of the host that issued it has a row, it also depends on its launch. The
+           latency of the launch is its start minus the time of this point. If it becomes ready
+           after the point, the latency is at most `self._latency_ns`, the usual one. A positive
+           latency is a launch node after the point; otherwise the activity depends on the point
+           itself. The activity is ready at the end of this latency at the earliest.
+        3. Without any dependency it depends on row 0.
+        4. If it starts later than it is ready, a host node `gap` has the difference as duration.
+           The gap has all of these dependencies, and the activity depends on the gap only.
 
-        - The activities that it waits for, if they already have a row. `ready` is the latest end
-          of them, or the first time of the rank without any.
-        - Its launch, if the point of the host that issued it has a row. The latency is the time
-          from this point to the start of the activity. If `ready` is after the point, the latency
-          is at most the usual one (`self._latency_ns`). A launch node of this latency follows the
-          point; if the latency is not positive, the launch is the point itself. `ready` becomes
-          at least the end of the latency.
-
-        If the activity starts after `ready`, a host node `gap` of the remaining time is added.
-        The gap gets the dependencies, and the activity depends on the gap only. Dependencies that
-        were assumed are marked as not recorded. Rows are added in the order launch, activity,
-        gap. The row of the activity is stored in `self._row_of_activity`.
+        Rows are added in the order launch, activity, gap. A dependency that the profile does not
+        state is marked as not recorded. The row is stored in `self._row_of_activity`.
         """
         profile, nodes = self._profile, self._nodes
         start, issue = int(profile.start[activity]), int(profile.issue[activity])

@@ -20,15 +20,19 @@ _NO_ARGS = IssuerArgs(frozenset(), -1)
 def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
     """Build the profile of a rank whose collectives run on the host.
 
-    `window`: (start, end) in ns, end excluded; None is all. It selects operators by start,
-    and collectives by issue: the start of their operator. Collectives are in the order of
-    issue, each on its own stream; those of device libraries take no time.
+    `window`: (start, end) in ns, end excluded; None is all. It selects operators by their start,
+    and collectives by their time of issue. That is the start of the operator that issued it, for
+    a device library the start of the collective. Collectives are in the order of issue, each on
+    a stream of its own. Those of device libraries take no time and are not recorded.
 
-    Points of time are the issues, and start and end of the outermost operators; those with
-    one of torch.distributed inside are replaced by their inner ones. The host waits for a
-    collective until the next point if it was idle or in torch.distributed when this ended. Of
-    several, the last counts. Raises `InputError`: `no-issuer` (host collective without
-    operator), `group` (cut ranks).
+    The work of the host changes at points of time. These are the times of issue, and the start
+    and end of each outermost operator. An operator that contains one of torch.distributed is
+    replaced by its inner ones. A collective ends between two points. The host waited for it
+    before the later point if it was idle or in torch.distributed between them, and the collective
+    was issued before that point. Of several collectives, the one with the last end counts.
+
+    Raises `InputError`: `no-issuer` (a collective of a host library without an operator that
+    issued it), and `group` (a list of ranks that the file cuts off).
     """
     operators = _Operators.of(events)
     issued = _issued_calls(events, operators, window)
@@ -70,16 +74,20 @@ def add_host_calls(
 ) -> RankProfile:
     """Add the collectives of host libraries to the profile of a rank with a device.
 
-    `window`: (start, end) in ns of the issue times, end excluded; None for all. Issue is the
-    start of the operator that issues a collective. Without any, `profile` itself is returned.
+    `window`: (start, end) in ns of the issue times, end excluded; None for all. The issue time is
+    the start of the operator that issues a collective. Without such collectives `profile` itself is
+    returned, otherwise a changed copy:
 
-    The collectives follow those of the device, by issue, each on a new stream; the group is
-    the library's name and all ranks (None if unknown). Their issue times are added to the
-    points of the host, at equal times after the given ones; no point has `work` (-1). Waits
-    of `profile` remain. Before any other point the host waited for the collective that ended
-    last since the point before and was issued before it.
+    - The collectives follow those of the device, by issue time, each on a new stream. The group is
+      the library's name and all ranks (None if unknown).
+    - Their issue times are added to the points of the host, at equal times after the given ones.
+    - `work` is -1 for every point.
+    - Waits that `profile` states remain. At every other point the host waited for the collective
+      with the latest end after the previous point and up to this one, if it was issued before this
+      point (`_awaited`); otherwise for none.
 
-    Raises `InputError`: `no-issuer` without an issuing operator, `group` for truncated ranks.
+    Raises `InputError`: `no-issuer` if a collective has no issuing operator, `group` if its ranks
+    are truncated.
     """
     issued = _host_calls(events, _Operators.of(events), window)
     if not issued:

@@ -310,24 +310,22 @@ def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
 def _calls(
     events: RankEvents, order: Int64Array, launches: Launches
 ) -> tuple[list[Call], Int64Array, Counter[str]]:
-    """Return communications of the device, their index per activity, counts of unknown
-    kernels.
+    """Return the communications of the device, their index by activity, and unknown kernels.
 
-    An activity is a row of work of the device; `order` has the selected rows, one per
-    activity. Each selected row of `events.kernel_calls` is a kernel of communication. The
-    first source that has its communication is used:
+    An activity is a row of work of the device; `order` has the selected rows, one per activity.
+    Each selected row of `events.kernel_calls` is a kernel of communication. The first source that
+    gives its communication is used:
 
     1. the arguments of the kernel
-    2. the spans (annotations of communications) of the launching thread that contain the
-       start of its launch. The innermost one with a group name is used, otherwise the
-       innermost one. Only the last 32 spans that begin at or before the launch are
-       examined.
+    2. the spans (annotations of communications) of the launching thread that contain the start of
+       its launch. The innermost one with a group name is used, otherwise the innermost one. Only
+       the last 32 spans that begin at or before the launch are examined.
     3. the name of the kernel
 
     The three results are:
 
-    - the communications, one per kernel with a source, in the order of
-      `events.kernel_calls`, also equal ones. Truncated groups are completed.
+    - the communications, one per kernel with a source, in the order of `events.kernel_calls`, also
+      equal ones. Truncated groups are completed (`resolve_group`).
     - int64[activities]: the index in this list, -1 for all other activities
     - the number of kernels without a source, by kernel name
 

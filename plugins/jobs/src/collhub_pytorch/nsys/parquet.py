@@ -137,10 +137,10 @@ class ParquetTables:
     def _open(self, table: str) -> Iterator[Any]:
         """Open the Parquet file of a table, and yield it as `ParquetFile` to the body of a `with`.
 
-        The table must have a file (else `KeyError`). The file is closed after the body. Texts and
-        lists in its metadata are limited to 2^26 bytes or entries. Arrow errors, `OSError`,
-        `ValueError`, `OverflowError` and `KeyError`, also from the body, become `InputError`
-        (`parquet`) with the path of the file. Raises `UsageError` without pyarrow.
+        The file is closed after the body. Texts and lists in its metadata are limited to 2^26 bytes
+        or entries. Arrow errors, `OSError`, `ValueError`, `OverflowError` and `KeyError`, also from
+        the body, become `InputError` (`parquet`) with the path of the file. So does a table without
+        a file. Raises `UsageError` without pyarrow.
         """
         pyarrow, parquet = _import_pyarrow()
         try:

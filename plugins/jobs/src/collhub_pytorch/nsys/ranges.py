@@ -343,16 +343,20 @@ class PayloadDecoder:
         return cls({key: (sizes[key], values) for key, values in fields.items()})
 
     def decode(self, content: object, text: str) -> NcclPayload | None:
-        """Decode the recorded data (payload) of a range of NCCL; None if there are none.
+        """Decode the recorded data (payload) of an NCCL range; None if there are none.
 
-        If `content` is None, the name `text` of the range is parsed instead, as ATLAHS writes it. A
-        name of another form gives None and is not counted.
+        If `content` is None, the name `text` of the range is parsed, in one of two forms of ATLAHS:
 
-        Otherwise `content` is the payload as bytes or as hexadecimal text; any other text counts as
-        empty bytes. It cannot be decoded if it is shorter than its header and fields, or if its
-        schema is unknown or has another size. Then None is returned and `self.undecodable`
-        increases, each time. Results by payload are cached; the cache is cleared at `_MAX_SCHEMAS`
-        entries.
+        - `ncclNAME(): commHash H, ... data_size N`, optionally with a root, sender or receiver:
+          gives operation, communicator, bytes, and the target (-1 without one).
+        - `commHash H commId I rank R nranks N pid P`: gives communicator, rank and number of ranks.
+
+        Any other text gives None, and `self.undecodable` is unchanged.
+
+        Otherwise `content` is the payload as bytes or as hexadecimal text; text that is not
+        hexadecimal counts as empty bytes. If the payload is shorter than its header and fields, has
+        an unknown schema, or its schema has another size, the result is None and `self.undecodable`
+        increases by 1, also if the same payload is decoded again.
         """
         if content is None:
             if match := _ATLAHS_CALL.match(text):

@@ -284,8 +284,9 @@ class Instances:
     def _build_instance(self, columns: Columns, copy: int, channels: int) -> Columns:
         """Return the columns of the operations as instance `copy` executes them, in their order.
 
-        `copy` counts from 0 and `channels` is the number of channels of one instance. Changed
-        columns are new arrays, all others are the given ones:
+        `self.number` is the number of instances, `copy` counts them from 0, and `channels` is the
+        number of channels of one instance. Changed columns are new arrays, all others are the given
+        ones:
 
         - send and receive block b: b x `number` + `copy`, or -1 if b is negative
         - channel c: c + `copy` x `channels`

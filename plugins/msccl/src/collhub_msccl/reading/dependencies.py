@@ -32,29 +32,23 @@ def resolve_dependencies(
     fusion: Fusion,
     findings: FileFindings,
 ) -> Edges:
-    """Return the waits of a program as pairs (steps that end a wait, waiting steps) without nops.
+    """Return the waits of a program as pairs (steps that end a wait, waiting steps), without nops.
 
-    The result is two int64 arrays of step numbers; pairs may repeat. They are found in this
-    order:
+    Both are int64 arrays of step numbers; pairs may repeat. A step with `depid` of 0 or more waits
+    for thread block `depid` of its rank, until the first step there that has `hasdep` and a flag
+    value (`fusion.flag`) of at least `deps`. Exceptions:
 
-    - A step with `depid` of 0 or more waits for thread block `depid` of its rank. The first
-      step there that has `hasdep` and a flag value (`fusion.flag`) of at least `deps` ends the
-      wait.
-    - Endless waits are an error: no step ends the wait, or it is the waiting step itself or a
-      later step of the same thread block.
-    - If the flag value is greater than `deps`, a warning `late-dependency` is reported.
-    - Waits for an earlier step of the same thread block are dropped, because they have no
-      effect.
-    - A nop that waits passes its wait on to the next step of its thread block that is neither a
-      nop nor fused with an earlier `re`. If there is none, the wait is dropped. If that step
-      has no `depid`, a warning `unfinished-nop-chain` is reported.
-    - A wait for a nop becomes waits for the steps that must finish before the nop: the step
-      before it in its thread block, and the steps for which it waits.
+    - The step is in the same thread block: the wait for an earlier step is dropped.
+    - No step ends the wait, or only this or a later step of the same block: `endless-wait`.
+    - The flag value is greater than `deps`: a warning `late-dependency`.
+    - A nop waits: the wait passes to the next step of its block that is neither a nop nor fused
+      with an earlier `re`. Without such a step it is dropped. If that step has no `depid`, a
+      warning `unfinished-nop-chain` is added.
+    - A nop ends a wait: instead, the step before it in its block and the steps for which it waits.
 
-    Pairs of waits for other steps are first, then those of waits for nops, both in the order of
-    the waiting steps. Raises `InputError` with all recorded errors, also earlier ones in
-    `findings`, for `endless-wait`. Raises it also for cycles of nops (`cyclic-dependencies`),
-    and if nops pass on more than 2^22 waits (`too-many-dependencies`).
+    Waits for nops come last; otherwise pairs are in the order of the waiting steps. Raises
+    `InputError`, with all errors in `findings`, for `endless-wait`, for cycles of nops
+    (`cyclic-dependencies`), and for over 2^22 passed waits (`too-many-dependencies`).
     """
     waiting = np.flatnonzero(program.depid >= 0)
     parent = find_first_flagged(program, fusion, waiting)
@@ -361,12 +355,15 @@ class Fusion:
 def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusion:
     """Find the `re` steps that the runtimes execute as one step with the previous `re`.
 
-    A `re` joins the previous step of its thread block that is not a nop under four conditions. The
-    previous step is a `re` without `hasdep`. Both have the same dstbuf, dstoff and srcbuf. The `re`
-    has no dependency itself. It is not the 17th `re` of its thread block.
+    A chain is a series of `re` of one thread block in which each joins the one before. Nops in
+    between do not count. An `re` joins if all of this holds:
 
-    The result has three columns, one entry per step: whether it joins, the count (all members of a
-    chain move the `cnt` of the last member), and the flag value. The flag value is the position of
+    - The previous step that is not a nop is an `re` of the block, without `hasdep`.
+    - Both have the same dstbuf, dstoff and srcbuf, and the later one has no dependency.
+    - It is not the 17th `re` of its thread block, counted over all chains.
+
+    The result has three columns, one entry per step: whether it joins; the count (all members of a
+    chain move the `cnt` of the last member); and the flag value. The flag value is the position of
     the step; in a chain, it is the position of the first member plus the number of members before.
     Warns of chains that are too long or contain a nop. `program` is not changed.
     """

@@ -240,12 +240,17 @@ def _build_first_rows(
     program: ThreadBlockProgram,
     regions: dict[str, Int64Array],
 ) -> dict[str, Int64Array]:
-    """Build the columns of the first row of every step, one entry per step.
+    """Build the columns of the first row of every step, by name, one entry per step.
 
     A step that receives and sends has its receive as the first row. `regions`: result of
-    `_choose_operands`. `peer` is the source of a receive, the destination of a send, and -1 for
-    local steps, which have channel 0. Unused sides have the buffer UNKNOWN and offset 0. The lane
-    is the id of the thread block.
+    `_choose_operands`.
+
+    - `rank`, `count`, `source_line`: those of the step; `lane`: id of its thread block
+    - `kind`: that of the first row
+    - `peer`: source of a receive, destination of a send, -1 for a local step
+    - `channel`: that of the thread block, 0 for a local step
+    - `src_buffer`, `src_offset`, `dst_buffer`, `dst_offset`: the region of a side that the first
+      row uses, otherwise UNKNOWN and 0
     """
     block, step_type = program.block, program.type
     uses_src = _TRAITS.uses_src[step_type]

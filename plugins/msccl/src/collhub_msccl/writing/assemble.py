@@ -252,22 +252,24 @@ class _Assembly:
         return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
 
     def _choose_channels(self, blocks: Blocks) -> Int64Array | None:
-        """Return the channel of every connection part: int64; None if lanes were separated instead.
+        """Return the channel of every connection part (int64), or None after a new division.
 
-        Connection parts are numbered as in `blocks`. The first rule that applies:
+        A lane is a sequence of steps of one rank, for one or more thread blocks. A connection
+        part is the traffic of a block to or from one peer, numbered as in `blocks`. Rules, the
+        first that applies:
 
-        1. The lanes are the producer's, no lane is cut, and its channels are usable
-           (`_are_usable`): they are returned.
-        2. `find_channels` reports lanes with a thread block that cannot use one channel for its
-           receives and its sends: the sends of these lanes are separated.
-        3. Channels below `max_channels` do not suffice, and some thread blocks both send and
-           receive: the sends of all lanes with such a block are separated.
-        4. Channels do not suffice otherwise: `NoProgramError` is raised.
+        1. The algorithm gives lanes and channels, no lane is cut into several blocks, and
+           `_are_usable` accepts the channels: they are returned.
+        2. Lanes have a block that cannot use one channel for its receives and its sends
+           (`find_channels`): the sends of these lanes become separate lanes.
+        3. `max_channels` channels do not suffice, and some blocks both send and receive: the
+           sends of all lanes with such a block become separate lanes.
+        4. They do not suffice otherwise: raises `NoProgramError`.
         5. The channels of `find_channels` are returned.
 
-        After a separation the lanes are new and uncut, the steps are arranged again (`_restart`),
-        and the result is None: the caller must begin again. `NoProgramError` is also raised if the
-        new lanes would wait for each other in a cycle.
+        After 2 and 3 all cuts are removed, the steps are arranged again (`_restart`), and the
+        result is None: the caller begins again. Raises `NoProgramError` if lanes then wait in a
+        cycle.
         """
         max_channels = self._limits.max_channels
         if self._lanes.is_given and not self._cuts.is_any and _are_usable(blocks, max_channels):

@@ -175,11 +175,14 @@ def _build_public_compiler_attempt(task: WritingTask, draft: StepDraft) -> Attem
     """Build the attempt with the thread blocks that MSCCLang's public compiler would choose.
 
     Each side of a connection gets a thread block. An incoming and an outgoing connection of a rank
-    share a block if data of the first are forwarded on the second by fused steps (PROMPT fusion).
-    Without fused steps in the runtime, no connections share a block. Fusable pairs of steps are
-    fused if both are in one block. Steps keep their channels, because MSCCLang's assignment of
-    channels is not reproduced. The attempt is new, may be cut, and is marked `limits_time`: if it
-    gives a safe program, candidates with a longer makespan are excluded.
+    share a block if fused steps forward data of the first on the second (PROMPT fusion). If the
+    runtime has no fused steps, no connections share a block. Fusable pairs of steps are fused if
+    both are in one block. Steps keep the channels of `draft`, because MSCCLang's assignment of
+    channels is not reproduced.
+
+    The attempt permits cuts of long blocks, and its blocks count as not given by the algorithm
+    (`is_new`). It is marked `limits_time`: if it gives a safe program, candidates with a longer
+    makespan are excluded. `draft` is not changed.
     """
     fusing = Fusing.PROMPT if task.limits.has_fused_steps else Fusing.NONE
     first, second = find_fusable_pairs(draft, False, fusing, _compute_latency(task))

@@ -366,18 +366,16 @@ def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64A
 def _group_connections(blocks: Blocks) -> tuple[list[_Group], list[int]]:
     """Return the groups of connection parts that must share a channel, and conflicting blocks.
 
-    A connection part is a (source, destination) pair of ranks that a thread block uses.
-    Each part starts as its own group. Blocks are taken in ascending order. A block that
-    both receives and sends merges the groups of its two parts, unless these have a
-    conflict:
+    A connection part is a (source, destination) pair of ranks that a thread block uses. At first,
+    each part is a group. Blocks are taken in ascending order. A block that receives with one part
+    and sends with another merges the groups of the two. The groups stay separate if:
 
-    - both have a part with the same source and destination, or
-    - a rank would send more than 32 parts or receive more than 32
-      (`MAX_BLOCKS_PER_CHANNEL`)
+    - a pair (source, destination) occurs in both groups, or
+    - a rank would have more than 32 (`MAX_BLOCKS_PER_CHANNEL`) send or 32 receive parts.
 
-    On a conflict the groups remain separate, and the number of the block is added to the
-    second result, which ascends. Groups are sorted by their first part, and their members
-    ascend. Every part is in exactly one group.
+    The second result has the numbers of the blocks that could not merge for these reasons,
+    ascending. Blocks with one part, or with both parts in the same group, change nothing. Groups
+    are sorted by their first part, members ascend, and every part is in exactly one group.
     """
     pairs = zip(blocks.source.tolist(), blocks.destination.tolist(), strict=True)
     group_of = [_Group.from_part(part, pair) for part, pair in enumerate(pairs)]

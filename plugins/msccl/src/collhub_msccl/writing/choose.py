@@ -107,12 +107,16 @@ class ProgramSearch:
         self._source_blocks = int(np.bincount(ranks).max(initial=0))
 
     def find_any(self) -> ChosenProgram | None:
-        """Return a safe program that is found without list scheduling; None if there is none.
+        """Return the first safe program that needs no list scheduling; None if there is none.
 
-        Safe: no deadlock at any size, and at most `RESIDENT_BLOCKS` thread blocks on a rank. It is
-        the first one, not the best one, of the attempts with thread blocks that follow from the
-        connections (`iterate_joined_attempts`). List scheduling takes most of the time of `choose`.
-        None also if the producer's thread blocks may be kept.
+        A program is safe if it has no deadlock at any size and at most `RESIDENT_BLOCKS` thread
+        blocks on a rank. The attempts are those of `iterate_joined_attempts`, first without, then
+        with `is_tight`. A series ends at the first attempt with more blocks per rank than
+        `RESIDENT_BLOCKS` or the limit of the task. Attempts with too many elements per block are
+        skipped.
+
+        Also returns None if the limits are provably too low, or if the thread blocks of the
+        algorithm's producer can be kept. The result need not be the fastest program.
         """
         task = self._task
         is_impossible = self._find_impossibility() is not None
@@ -200,10 +204,17 @@ class ProgramSearch:
         return build_free_draft(self._task.algorithm, self._full)
 
     def _find_impossibility(self) -> NoProgramError | None:
-        """Return why no assignment to thread blocks can be within the limits; None if unknown.
+        """Return why every assignment to thread blocks exceeds the limits; None if not proven.
 
-        - Channels: see `_count_necessary_channels`.
-        - Thread blocks of a rank: see `count_necessary_blocks`.
+        Two necessary numbers are compared with the limits of the task, in this order:
+
+        1. Channels: the most connections between the same two ranks. This is 0, and always fits, if
+           channels can be chosen freely (`task.channels`).
+        2. Thread blocks of a rank: its incoming or outgoing connections, whichever are more. The
+           error names the rank with the most, of equal ones the lowest.
+
+        A connection is an ordered pair of ranks that exchange messages; with given channels, each
+        channel of the pair counts separately.
         """
         task, limits = self._task, self._task.limits
         if _count_necessary_channels(task, self._full) > limits.max_channels:

@@ -279,15 +279,16 @@ def arrange(
 ) -> Arrangement | None:
     """Order all rows of a draft for execution, with some rows fused into another row each.
 
-    Dependencies, messages (send before receive), connections (rows of each side in order) and
-    the pairs (`parents`, `children`) must be respected. `fusable`: pairs (target rows, rows
-    to fuse into them); a fused row and its target count as one node.
+    Dependencies, messages (send before receive), connections (rows of each side in order) and the
+    pairs (`parents`, `children`) must be respected. `fusable`: pairs (target rows, rows to fuse
+    into them); a fused row and its target count as one node.
 
-    First, all pairs are fused. While there is a cycle, the pairs in it or between cycles are
-    given up, and the order is computed again. None if a cycle has no such pair.
+    First, all pairs are fused. If this gives a cycle, the pairs whose node is in a cycle, or on a
+    path between two cycles, are no longer fused, and the order is computed again. Returns None if
+    there is a cycle without such a pair.
 
-    In the result, `position` (int64, with gaps) is the place of the node: nodes are sorted by
-    the longest path to them, then by row. `fused_into` is the target of a row, or -1.
+    In the result, `position` (int64, with gaps) is the place of the node: nodes are sorted by the
+    longest path to them, then by row. `fused_into` is the target of a row, or -1.
     """
     sends = np.flatnonzero(draft.sends)
     receives = draft.partner[sends]

@@ -102,25 +102,23 @@ class Target:
 def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
     """Choose the values of the header: runtime, modes, collective, sizes, protocol and name.
 
-    Imported attributes are those of `<algo>` in the extension `msccl`, which the reader
-    stored.
+    The order of choice is option, imported attribute, default. Imported are the attributes of
+    `<algo>` in the extension `msccl`, which the reader stored.
 
-    - Runtime: the option. Otherwise `msccl` for a custom collective whose name (option,
-      else imported) `executor` does not know, else `executor`.
-    - Protocol: the option, else the imported one, else Simple. An unknown one becomes
-      Simple.
-    - Sizes: the option, else the imported one, else 0 and no maximum; both are inclusive.
-    - Name: the option, else the imported one, else that of the source file, else
-      `coll_ranks`. It is shortened and gets `_` for special characters.
-    - Collective: the option. The imported name counts only for a custom collective and if
-      the runtime knows it. Otherwise it is the runtime's name of the kind, else of custom
-      collectives.
-    - Modes: the option, else those of the algorithm; `msccl` gets one mode.
+    - Runtime: the option. Otherwise `msccl` for a custom collective whose name (option, else
+      imported) `executor` does not know or that has no name; else `executor`.
+    - Protocol: default Simple. An unknown one also becomes Simple.
+    - Sizes in bytes, both inclusive: default 0 and no maximum.
+    - Name: default is the source file's name, else `coll_ranks`. It is cut to 63 characters;
+      special characters become `_`.
+    - Collective: the imported name counts only for a custom collective and if the runtime knows it.
+      Default: the runtime's name of the kind, else of custom collectives.
+    - Modes: default are those of the algorithm; if the runtime has one mode per file,
+      `_choose_modes` selects it.
 
-    Raises `UsageError` for a collective or mode that the runtime or the algorithm does not
-    support, and for a maximum below the minimum. Raises `InputError` if the runtime has no
-    such collective (`unknown-collective`) or a buffer is larger than it supports
-    (`runtime-limit`).
+    Raises `UsageError` if the runtime or the algorithm does not support a collective or mode, and
+    if the maximum is below the minimum. Raises `InputError` if the runtime has no such collective
+    (`unknown-collective`) or a buffer is too large for it (`runtime-limit`).
     """
     # Attributes of `<algo>` stored by the reader of this plugin.
     extension = algorithm.extensions.get("msccl")

@@ -91,13 +91,18 @@ def _find_unwanted_fusions(
     depid: Int64Array,
     has_dependents: BoolArray,
 ) -> BoolArray:
-    """Return a mask of the `re` steps that need `hasdep` only to prevent a fusion: bool per step.
+    """Return which `re` steps need the flag `hasdep` only to prevent a fusion: bool[steps].
 
-    The runtimes fuse consecutive `re` steps of a thread block with the same destination and source
-    buffer if the first has no `hasdep` and the second no wait. A step needs the flag if it would be
-    fused with the next one although they must not be (`is_fusable_pair`), or if the chain has
-    reached `MAX_OPERANDS` operands. `columns`: columns of the file. `depid`, `has_dependents`:
-    attributes that the waits require; the flags that these already have are not repeated.
+    The runtimes fuse consecutive `re` steps of a thread block if destination (buffer and offset)
+    and source buffer are equal, the first has no `hasdep`, and the second has no wait. The first
+    step gets the flag in two cases:
+
+    - The two may not be fused (`is_fusable_pair` is False).
+    - The chain of fused steps up to it already has `MAX_OPERANDS` operands. A new chain begins with
+      the second step.
+
+    `columns`: columns of the file. `depid`: waits, -1 for none; `has_dependents`: flags that the
+    waits require. These flags are not repeated in the result. The arguments are not changed.
     """
     reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
     first, second = reductions[:-1], reductions[1:]

@@ -31,8 +31,12 @@ class KnownFits:
     ) -> RuntimeFit:
         """Return the result of `measure()`, which is called only if it is not known.
 
-        `conditions`: what the result depends on besides the algorithm. An `InputError` of `measure`
-        is remembered, too, and raised again.
+        `conditions`: values on which the result depends, besides the algorithm. An `InputError` of
+        `measure` is remembered too, and raised again. Other errors are not remembered.
+
+        The last `_MAX_RESULTS` used results are kept. For an algorithm without a digest
+        (`_compute_digest`: a custom contract, counts per rank, or an extension `msccl`), `measure`
+        is called every time and nothing is remembered.
         """
         digest = _compute_digest(algorithm)
         if digest is None:

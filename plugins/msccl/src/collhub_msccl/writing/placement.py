@@ -69,11 +69,16 @@ def place_chains(
 ) -> Placement | None:
     """Choose the thread block and the channel of every row; None if the limits do not permit it.
 
-    A node is a step of the file. A chain is a message with all messages that forward it, and gets
-    one channel; a local step is a chain of its own. Chains that begin earlier are placed first, and
-    of those that begin at the same time the one with the longest remaining work (`place_nodes`).
-    `begin`: for each node its begin if it had a separate block but shared links. Local rows have
-    channel 0. Blocks of all ranks are numbered from 0 in the order of creation.
+    A node of `graph` is a step of the file. A chain is a message with all messages that forward it,
+    and gets one channel. A local step is a chain of its own. `begin`: for each node the time at
+    which it begins if every node has a separate block, but links are shared.
+
+    Chains are placed in ascending order of `begin` of their first node, of equal ones the one with
+    the longest remaining work first (`place_nodes`). Blocks of all ranks are numbered from 0 in the
+    order of creation. Local rows have channel 0.
+
+    Channels are chosen only with `limits.is_free`; the largest is then below `limits.channels`, and
+    below the number of chains + 1. Otherwise each chain keeps the channel of `graph`.
     """
     size, nodes = len(graph), graph.nodes
     sides, number_of_sides = _number_sides(graph)
@@ -110,10 +115,11 @@ def place_chains(
 
 
 def _number_sides(graph: WorkGraph) -> tuple[tuple[Int64Array, Int64Array], int]:
-    """Number the triples (rank, peer, direction) of all messages from 0.
+    """Number the sides, i.e. the distinct triples (rank, peer, direction) of all messages.
 
-    Returns the number of the side on which each node receives and of the one on which it sends,
-    NONE if it does not, and how many sides there are.
+    Numbers start at 0 and ascend by rank, then peer, then direction (receive before send).
+    Returns ((receive sides, send sides), number of sides). Both arrays have one entry per node
+    of `graph`: the side on which the node receives or sends, or NONE if it does not.
     """
     rank, ranks = graph.nodes.rank, graph.num_ranks
     keys = [

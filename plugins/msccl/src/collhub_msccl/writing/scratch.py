@@ -212,11 +212,12 @@ class _Lifetime:
 def _compute_lifetimes(segments: _ScratchSegments, knowledge: Knowledge) -> list[_Lifetime]:
     """Compute the lifetime of every segment from its accesses, in the order of the segments.
 
-    Lifetime i belongs to segment i. `first` and `last` map the number of each thread block that
-    accesses the segment to the lowest and the highest position of such a step in the block. Blocks
-    without access have no entry. `time` is the minimum of `knowledge.time` over these steps of all
-    blocks: a position in a possible order of execution, not ns. Reads and writes count equally.
-    Returns [] without segments.
+    `first` and `last` map the number of each thread block that accesses the segment to the lowest
+    and the highest position of such a step in the block. Blocks without access have no entry.
+    `time` is the minimum of `knowledge.time` over these steps of all blocks: a position in a
+    possible order of execution, not ns. Reads and writes count equally.
+
+    A segment without accesses has empty maps and the time `_NEVER`. Returns [] without segments.
     """
     lifetimes = [_Lifetime({}, {}) for _ in range(len(segments.start))]
     steps = knowledge.step_of_row[segments.row]
@@ -339,15 +340,15 @@ def _find_accesses(columns: Columns) -> _ScratchAccesses:
 def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Array, Int64Array]:
     """Return the new first unit of every access to SCRATCH, and the scratch units of every rank.
 
-    Both are int64: one entry per access in the order of `accesses`, and one per rank. A value of a
-    unit begins with a defining write of the unit, or with its first access. Later accesses use it,
-    up to the next defining write. They are ordered by row; a read of a step precedes its write.
+    Both are int64: one entry per access in the order of `accesses`, and one per rank. Accesses to a
+    unit are ordered by row; in a row, the read precedes the write. A value of a unit begins with
+    the first access, and with each access marked in `is_defining`. The following accesses of the
+    unit use this value.
 
-    Accesses that use a common value, directly or through other accesses, form one range, keep their
-    relative positions, and share no unit with other ranges. The ranges of a rank begin at unit 0
-    and are consecutive. They are ordered by the lowest index in `accesses` of one of their
-    accesses, so a range with a read precedes all ranges that are only written. An access of 0 units
-    forms an empty range. A rank without accesses needs 0 units.
+    Two accesses are in one range if they use a common value, directly or through other accesses.
+    Accesses of a range keep their relative positions; ranges share no unit. The ranges of a rank
+    are consecutive from unit 0, ordered by the lowest index in `accesses` of one of their accesses.
+    An access of 0 units forms an empty range. A rank without accesses needs 0 units.
     """
     # Accesses that share a value, directly or transitively, are one group, numbered by its first
     # access.

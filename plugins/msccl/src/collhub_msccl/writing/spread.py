@@ -158,17 +158,18 @@ def iterate_placed_steps(
     """Choose channels and thread blocks for all rows, for each of several limits.
 
     `joined`: (row, later row that may be fused with it). `latency`: of a link, in units of time.
-    `limits`: at least one, with equal `is_free`.
+    `limits`: at least one; all of them have the `is_free` of the first.
 
     1. Pairs in `joined` that would close a cycle of waits are not fused. The steps are scheduled
        with separate blocks (`compute_ideal_begins`), once for all limits.
-    2. `place_chains` chooses blocks and channels within limits, with their `is_tight`. If that
-       fails, it is repeated with `is_tight`: then the receiving and sending sides of unrelated data
-       may share a block.
+    2. `place_chains` chooses blocks and channels within each of the limits. If that fails for
+       limits without `is_tight`, it is repeated with `is_tight`: the receiving and sending sides of
+       unrelated data may then share a block.
     3. Pairs whose rows are on different blocks are not fused.
 
-    Yields no result for limits that both placements exceed, or if the steps have no order of
-    execution, and for a placement that equals the previous one. `draft` is not changed.
+    Yields a result per limits, in their order. Yields none for limits that both attempts exceed,
+    for a placement that equals the previous one, and if the steps have no order of execution.
+    `draft` is not changed.
     """
     first_limits, *further_limits = limits
     is_free = first_limits.is_free

@@ -208,9 +208,15 @@ def find_waits(
 def _select(
     pairs: tuple[Int64Array, Int64Array, Int64Array, Int64Array], rank_of_block: Int64Array
 ) -> tuple[BoolArray, Clocks]:
-    """Run `select_unknown_waits` for pairs; return which are necessary, and the clocks.
+    """Return which waits are necessary, and the clocks of the thread blocks after them.
 
-    `pairs`: the columns `own`, `at`, `other` and `needed` of `_Waits`.
+    A pair is a step that waits for a step of another thread block of its rank. `pairs`: four int64
+    columns with an entry per pair, in the order that `select_unknown_waits` requires: block of the
+    waiting step, its position there, block of the other step, its position there.
+
+    The first result is bool by pair. A wait is unnecessary if earlier waits imply it. The clocks
+    state, after each necessary wait, the last step of each block that has finished.
+    `rank_of_block`: int64, ascending.
     """
     blocks, size = len(rank_of_block), len(pairs[0])
     per_rank = np.bincount(rank_of_block, minlength=1)

@@ -155,14 +155,17 @@ def program_of(
 ) -> Program:
     """Build the arrays that the simulation kernel executes, from a plan and its ranges of cells.
 
-    A move is a group of ranges of one operation with equally many cells. The sum of its
-    sources is written to every destination. Moves are numbered in the order of operations.
-    Reads and writes are sorted by move, then in the order of `ranges`. In an array
-    `..._first`, group k has the entries from [k] to [k + 1] - 1.
+    A move is a group of ranges of one operation with equally many cells; the sum of its sources is
+    written to every destination. Moves are numbered in the order of operations. Reads and writes
+    are sorted by move, then in the order of `ranges`. In an array `..._first`, group k has the
+    entries from [k] to [k + 1] - 1.
 
-    - `flushes`: 1 for operations on port channels that flush by themselves, otherwise 0.
-    - `read_is_packet`: that of the range, but 0 for an operation `ppkt` on port channels.
-    - `write_proxy`: number of the lagging channel that writes the range, -1 for none.
+    - `flushes`: 1 for operations on port channels that flush by themselves, otherwise 0
+    - `item`, `item_proxy`: for every row of `plan.items`, the counter (`counters.of_item`) and the
+      lagging port channel (`proxies.of_item`), -1 for none. A port channel lags if its proxy may
+      read the sources after the thread block has continued.
+    - `read_is_packet`: that of the range, but 0 for an operation `ppkt` on port channels
+    - `write_proxy`: number of the lagging channel that writes the range, -1 for none
 
     Ranges must be inside their buffers; this is not checked.
     """
@@ -256,19 +259,18 @@ def ranges_of(
 ) -> Ranges:
     """Translate the ranges of a plan's operations to memory cells, as the executor does.
 
-    A chunk has `memory.cells_per_chunk` cells. The result has a row for each range and each
-    rank whose memory it accesses, sorted by range. A range of a switch channel has a row for
-    each member of its group. If thread blocks share an operation, they divide each range into
-    `parts` equal parts. The row is then the part of the operation's block.
+    The result has one row per range and rank whose memory the range accesses, sorted by range. A
+    range of a switch channel has one row per member of its group. If `parts` thread blocks share
+    an operation, the row is the part of the range of the operation's block. Columns:
 
-    - Buffer and index: those that the executor uses, which differ from the plan in some puts
-      and gets.
-    - `base`: first cell. Scratch has its plain form first (all halves), then its form for
-      packets. A range of packets in scratch is in the form for packets.
-    - `shift`: cells that are added to `base` in every second launch. It is one half of the
-      scratch if the plan has double scratch, the range is in scratch, and the range either
-      holds packets or is local and not on a port channel. Otherwise it is 0.
-    - `move`: k, if the operation copies source k to destination k; otherwise 0.
+    - buffer and index: those of the executor; see `as_executed` for the differences to the plan
+    - `base`: first cell, with `memory.cells_per_chunk` cells per chunk. Packets in scratch lie
+      behind all halves of plain scratch.
+    - `shift`: cells added to `base` in every second launch. With double scratch it is one half for
+      a scratch range of packets, or a local one that is not on a port channel; otherwise 0.
+    - `move`: position k of the range if the operation copies source k to destination k, else 0
+
+    Raises `KeyError` if a source or destination of a get has no counterpart.
     """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]

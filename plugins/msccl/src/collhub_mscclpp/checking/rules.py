@@ -43,12 +43,13 @@ def check_header(
 ) -> None:
     """Report invalid chunk counts, channels of a rank to itself, and inconsistent switch groups.
 
-    "Refused" findings mark the plan as not loadable. The order is: the first two rank by rank,
-    then the others.
+    The findings are added to `findings`; refused ones mark the plan as not loadable. The first two
+    rules are checked rank by rank, then the others in this order:
 
     - `zero-chunks`: an input or output of 0 chunks, by which the executor divides (refused)
     - `channel-to-itself`: a channel of a rank to itself, once per kind of channel (refused)
-    - `switch-order`: see `_check_group_lists` (refused)
+    - `switch-order`: two ranks whose lists of the groups that contain both of them differ in a
+      group or in the order; once per pair (refused)
     - `chunk-counts`: counts that contradict the collective (`counts_defect`); only without
       `zero-chunks`
     - `no-contract`: a note that the name of the collective is not in `_COLLECTIVES`
@@ -307,14 +308,13 @@ def check_counters(
     """Report counters that a launch does not leave at their initial value, as `unbalanced`.
 
     A counter is a semaphore or the signals of a channel. Each channel or semaphore of an operation
-    takes 1 (wait or acquire) or adds 1 (any other operation). Operations in a pipeline count once,
-    but under its kind: bytes and chunks of a slice. Operations outside of pipelines are a separate
-    kind.
+    takes 1 (wait or acquire) or adds 1 (any other operation). An operation in a pipeline counts
+    once, although it is repeated for every slice. The sums are kept separately for operations
+    outside of pipelines and for each kind of pipeline, i.e. bytes and chunks of its slices.
 
     A counter has at most one error, at its first operation: if its total is not 0, by that number;
-    otherwise if the sum of any kind is not 0, because a pipeline repeats its operations for every
-    slice. Errors are in the order of the first operations. Operations on channels without a
-    partner, and unknown operations, are skipped.
+    otherwise if the sum of any kind is not 0. Errors are in the order of the first operations.
+    Operations on channels without a partner, and unknown operations, are skipped.
     """
     table, items = plan.operations, plan.items
     # Operations of a pipeline are repeated for each of its slices.

@@ -139,10 +139,9 @@ class _PlanLanguage:
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
         """Return the report of the chosen program: its plan, its line, and defects.
 
-        `chosen`: a number from 1 in the order of the `with` statements, or a name; a text that
-        is the number of a program is one. None stands for all programs. If not exactly one
-        program is selected, an error report (`several-programs`, line -1) is returned, which
-        lists the programs.
+        `chosen`: a number from 1 in the order of the `with` statements or, if no program has this
+        number, a name. None selects all programs. If not exactly one program is selected, an error
+        report (`several-programs`, line -1) is returned, which lists all programs.
 
         Otherwise the report has these members:
 
@@ -202,9 +201,11 @@ def find_defects(
     1. the replication policy `none`
     2. barriers, if both the program and the `earlier` programs of the process have some:
        the package continues the numbers
-    3. defects of thread blocks, by rank, then thread block. Each kind of defect gives one
-       text per rank, for the first thread block with it. The text begins with rank and
-       thread block.
+    3. by rank, then thread block, for the operations as the package fuses them: invalid
+       operations, operations that exceed the tables of executors, sums that are fused although
+       one reads the result of the other, and dependent operations without a barrier. Each kind
+       gives one text per rank, for the first thread block with it. The text begins with rank
+       and thread block.
 
     Without defects the iterator is empty. `earlier`: programs of the same process that were
     built before.
@@ -237,11 +238,19 @@ def _count_barriers(program: CollectiveProgram) -> int:
 def _find_block_defects(
     program: CollectiveProgram, recorded: Sequence[Recorded]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (kind of defect, text) about the plan that the package would make of a thread block.
+    """Yield (kind of defect, text) for the plan that the package would create for a thread block.
 
-    The operations are examined as recorded, after the package's fusion (only with `instr_fusion`),
-    and with the barriers that the package inserts (barriers for data only with `auto_sync`): first
-    those of the block, then those of its pipelines. Pipelines inside pipelines are not examined.
+    `recorded`: the operations of the block. They are fused as by the package if
+    `program.instr_fusion`, then get its requested barriers, and its data barriers if
+    `program.auto_sync`. `_find_list_defects` examines first this list, then the body of each
+    pipeline in it, in order. Pipelines inside pipelines are not examined. Kinds are those of
+    `_find_operation_defects`, and:
+
+    - `size`: a fused operation exceeds the tables of executors
+    - `sum`: two sums are fused although the second one reads the result of the first
+    - `meeting`: two dependent operations have no barrier between them (only with `auto_sync`)
+
+    Yields nothing for a block without defects. `recorded` is not changed.
     """
     fused = fuse_as_package(recorded) if program.instr_fusion else list(recorded)
     lowered = insert_requested_barriers(fused)

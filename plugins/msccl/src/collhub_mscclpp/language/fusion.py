@@ -69,15 +69,18 @@ def mixes_sources(operation: Recorded) -> bool:
 def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
     """Return the operations in their order, adjacent ones fused wherever `join` permits it.
 
-    Each operation is compared with the last one of the result. If `join` returns a fused
-    operation, it replaces the last one, and may be fused with the next one again. If `join`
-    returns None, the operation is appended. Then, if both request a barrier between them and
-    one is a synchronisation (such as a signal or wait), this one loses its request; without a
-    synchronisation both remain.
+    Each operation is compared with the last one of the result:
+
+    - `join` returns a fused operation: it replaces the last one, and may be fused with the next
+      operation again.
+    - `join` returns None: the operation is appended. If the last one ends and this one begins with
+      a barrier, one barrier is removed: that of the last operation if it is a synchronisation (such
+      as a signal or wait), otherwise that of the appended one if it is one. If neither is one, both
+      remain.
 
     The operations in the body of an appended pipeline are fused in the same way. The body of a
-    pipeline that `join` returned, such as one that replaced a nop, is unchanged. Operations of
-    the argument are not changed; changed ones are copies.
+    pipeline that `join` returned, such as one that replaced a nop, is unchanged. Operations of the
+    argument are not changed; changed ones are copies.
     """
     fused: list[Recorded] = []
     for operation in recorded:

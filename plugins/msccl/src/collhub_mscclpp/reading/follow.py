@@ -67,15 +67,16 @@ class PlanFollower:
     def follow(self, operation: int) -> None:
         """Add the steps and dependencies of one operation of the plan (its row) to `self.steps`.
 
-        Call it in an order in which the operations can be executed; this is not checked.
+        Call it in an order in which the operations can be executed; this is not checked. A signal
+        announces steps, i.e. states that they are complete.
 
-        - Wait, acquire: takes the oldest signal of each counter; a counter without one is
-          skipped. The next step of the block depends on the steps that the signal announces.
-          Those without a lane get the block's lane.
-        - Signal, release: adds a signal to each counter, except of channels without a partner.
-          If the waiting rank is the block's own, it announces the earlier steps of the block.
-          Otherwise it announces the receives, on the waiting rank, of the block's messages that
-          no signal has announced yet.
+        - Signal, release: adds a signal to each counter, except of channels without a partner. If
+          the waiting rank is that of the block, it announces the earlier steps of the block.
+          Otherwise it announces the receives, on the waiting rank, of those messages of the block
+          that no earlier signal has announced.
+        - Wait, acquire: takes the oldest signal of each counter; a counter without one is skipped.
+          The next step of the block depends on the steps that the signal announces. Those of them
+          without a lane get the block's lane.
         - Barrier: the next step depends on the earlier steps of all blocks at the barrier.
         - Data, per move: one source is copied to all destinations. Several sources are summed in
           the first destination on the block's rank, which is then copied to the other

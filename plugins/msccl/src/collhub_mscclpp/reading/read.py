@@ -308,7 +308,8 @@ def read_program(source: Source, options: SourceProgramOptions) -> Algorithm:
     - if the program fails, exceeds a limit, or ends without a plan
     - if the plan is invalid or has no defined result
 
-    Raises `UsageError` if the choice does not select exactly one program of the file.
+    Raises `UsageError` if the file defines several programs and `options.program` names none of
+    them, or is missing.
     """
     content = source.content()
     # Any file may be named *.py; only programs of the language may be executed.

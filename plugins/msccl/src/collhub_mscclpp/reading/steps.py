@@ -36,16 +36,15 @@ class PlaceTable:
 
 
 def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
-    """Locate all ranges of the first launch in the buffers of the algorithm.
+    """Return the position of every range in the buffers of the algorithm, and the scratch sizes.
 
-    `places` of the result has one place per row of `ranges`: rank, buffer, offset in the buffer in
-    cells, and the number of the first cell in `memory`. `scratch_units` are the cells of scratch of
-    each rank, int64[ranks].
+    The result has in `places` one entry per row of `ranges`: rank, buffer, offset in the buffer in
+    cells, and the number of the first cell in `memory`. Offsets do not include `shift`, so that
+    double scratch is used as in the first launch. `scratch_units` is int64[ranks], in cells.
 
-    The scratch of a rank first has a region for plain data, then one for packets (data with flags),
-    each of `memory.half` cells. A region exists only if a range of the rank is in scratch and has
-    data of this kind. A rank without such ranges has 0 cells. The second halves of double scratch
-    are omitted.
+    The scratch of a rank consists of up to two regions of `memory.half` cells: first plain data,
+    then packets (data with flags). A region exists only if a scratch range of the rank has this
+    kind of data. The sizes are 0 for a rank without scratch ranges.
     """
     is_scratch = ranges.buffer == Buffer.SCRATCH
     is_packet = ranges.is_packet == 1

@@ -177,11 +177,11 @@ def _find_answer_defects(
     - each of these 2 and 4 bytes smaller and larger (elements have 2 or 4 bytes)
     - the fixed `_ODD_SIZES`
 
-    Sizes below 1 are not tried. The plan for a size is the first row that fits among all rows
-    of `registration`. The executor throws if a buffer is no multiple of the plan's alignment
-    times its chunks, or outside of the plan's window. A size without a plan, or whose plan is
-    not in `plans`, yields no text. `tally` is increased per size: at True with a plan, at False
-    without one.
+    Sizes below 1 are not tried. The plan for a size is the first row that fits among all rows of
+    `registration`. The executor throws if a buffer is no multiple of the plan's alignment times
+    its chunks, or if the message is below the plan's minimum or above its maximum size. A size
+    without a plan, or whose plan is not in `plans`, yields no text. `tally` is increased per size:
+    at True with a plan, at False without one.
     """
     collective, in_place = rows[0].collective, rows[0].in_place
     # List the sizes to try, in the unit of the runtime, ascending: around limits of windows,

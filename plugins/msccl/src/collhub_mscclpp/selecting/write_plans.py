@@ -254,19 +254,20 @@ def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
 
 
 def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode) -> None:
-    """Add a plan for a window of sizes to the folder, and if needed a second one for other sizes.
+    """Add plans for a window, i.e. a range of sizes of one collective and mode, to the folder.
 
-    The window's own algorithm is tried first, then the others, the fastest first
-    (`_list_candidates`). An algorithm has its steps for the measured size at index
-    `len(sizes) // 2`, and is restricted to the mode. The first one that can be written is used.
-    Then:
+    The mode (in place or out of place) is set in the collective of each plan. Candidates are the
+    selected algorithm of the window, then the others by ascending slowdown (`_list_candidates`).
+    Each is built for the measured size at index `len(sizes) // 2`. The first that can be built and
+    written is used:
 
-    1. A loss is added if it has other or no steps for the smallest or the largest measured size.
-    2. `_add_minimum_chunks_plan` adds a second plan if the first one does not serve all
-       multiples of 16 bytes per part.
+    1. Its plan is added.
+    2. A loss is added if it has other or no steps for the smallest or the largest measured size.
+    3. `_add_minimum_chunks_plan` adds a second plan, unless the first serves every size that is
+       a multiple of 16 bytes per part, from the minimum of the window.
 
-    Every algorithm that fails before the used one adds a loss with its reason. If all fail, a
-    further loss says that the runtime serves the window.
+    Each candidate that fails with a `HubError` before adds a loss with the reason. If all fail,
+    another loss says that the runtime serves the window.
     """
     size = window_mode.window.sizes[len(window_mode.window.sizes) // 2]
     for name in _list_candidates(selected, window_mode.window):
@@ -399,11 +400,12 @@ def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions
 def _note_other_steps(
     folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode, name: str
 ) -> None:
-    """Add a loss if an algorithm has different or no steps for other sizes of a window.
+    """Add a loss to `folder` if an algorithm has other or no steps for other sizes of a window.
 
-    The steps for the middle measured size, which the plan has, are compared with those for the
-    smallest and the largest. The first of these two for which the algorithm cannot be built, or
-    has other steps, gives the loss.
+    The plan has the steps for the middle one of the measured sizes (of an even number, the larger
+    one). They are compared with those for the smallest size, then for the largest. The first of
+    these two for which the steps differ, or for which a `HubError` prevents building them, gives
+    the loss. No second loss is added. A `HubError` for the middle size passes through.
     """
     sizes: Sequence[int] = window_mode.window.sizes
     chosen = selected.made(name, sizes[len(sizes) // 2]).steps

@@ -138,11 +138,13 @@ class BlockWriter:
     ) -> None:
         """Add an operation that moves data to the current segment (a thread block of the plan).
 
-        If the segment has no room, a new one is begun first. No barrier is added before the
-        operation; the next `add_barrier` adds one. The operation is a JSON object with `name`,
-        then, if not empty, `channel_type` and `channel_ids` (positions in the segment's channel
-        list), then `src_buff`, `dst_buff`, and `tbg_info` if several thread blocks share the
-        work.
+        If the channel or buffer lists of the segment have no room, a new segment is begun first. No
+        barrier is added, but `has_moved` is set, so that the next `add_barrier` adds one. The
+        operation is a JSON object with these members, in this order:
+
+        - `name`; `channel_type` and `channel_ids` (positions in the segment's channel list), each
+          only if not empty
+        - `src_buff`, `dst_buff`; `tbg_info` only if several thread blocks share the work
 
         `channels`: keys, one per destination. A range with `group` >= 0 is in a switch group,
         otherwise one with `rank` >= 0 is remote, otherwise local. New channels and remote buffers

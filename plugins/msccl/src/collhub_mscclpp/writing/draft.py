@@ -156,15 +156,17 @@ def _group_steps(work: PlanWork) -> Int64Array:
 def _group_connections(work: PlanWork) -> Int64Array:
     """Choose which sides of connections are executed by one thread block; return their groups.
 
-    The result is int64[2 * connections]: entry 2 c is the receives of connection c, entry 2 c
-    + 1 its sends. Equal numbers are one group. Only direct dependencies between two steps
-    without a lane count. First, the receives of two connections are joined if a reducing
-    receive of one depends on one of the other with the same destination and count.
+    The result is int64[2 * connections]: entry 2 c is for the receives of connection c, entry 2 c +
+    1 for its sends. Sides with equal entries are one group. Only direct dependencies between two
+    steps without a lane count.
 
-    Then the sends of a connection are joined with the receives on which they depend. The
-    pairs (receiving, sending connection) are taken by descending number of such dependencies;
-    equal ones in ascending order of the pair. A pair is skipped if one of its two sides
-    already has a partner. A side without a partner is a separate group.
+    1. Sums: the receives of two connections are joined, also transitively, if a reducing receive of
+       one depends on a reducing receive of the other with the same destination and count.
+    2. Forwarding: pairs (receives of connection a, sends of connection b) are considered if a send
+       of b depends on a receive of a. They are taken by descending number of such dependencies,
+       ties by ascending (a, b). A pair is joined if neither side was joined in this step.
+
+    Every other side is a separate group.
     """
     steps, connection = work.steps, work.connection
     group = np.arange(2 * len(work.source), dtype=np.int64)
@@ -214,18 +216,18 @@ class Draft:
 
     @classmethod
     def of(cls, work: PlanWork, network: PlanNetwork, options: PlanWriteOptions) -> Draft:
-        """Choose the thread blocks, channels, arrival ranges of messages and semaphores of a plan.
+        """Choose the thread blocks, channels, message addresses and semaphores of a plan.
 
-        - Channels: memory channels connect ranks of one memory domain of `network`, port
-          channels all other pairs.
-        - Pulled messages (read from the sender's memory): only with the option `pull`, and
-          never as packets (protocol LL).
-        - Switches: sums whose messages are not all pulled are removed from `work.switches`,
-          which is changed. The remaining operations get groups, whose numbers are added to the
-          tables of their member ranks.
-        - SCRATCH is enlarged for packets.
-        - `tbg` thread blocks share the work of one. Each has its own semaphores and channels,
-          so a rank has `tbg` times as many.
+        - Channels: memory channels connect ranks of one memory domain of `network`, port channels
+          all other pairs.
+        - Blocks: `assign_blocks`. With the option `tbg` = n, n blocks share the work of one. A rank
+          then has n times as many blocks, semaphores and channels.
+        - Pulled messages, i.e. those that the receiver reads from the sender's memory: only with
+          the option `pull`, where `find_pulled` permits it. Packets (protocol LL) are never pulled.
+        - Switch operations: sums with a message that is not pulled are removed from
+          `work.switches`, which is changed. The others get groups of ranks, whose numbers are added
+          to the tables of their members.
+        - SCRATCH is enlarged for packets, and for switch operations that write to new scratch.
 
         Raises `UsageError` for packets if any connection is a port channel.
         """

@@ -45,17 +45,19 @@ class StepGroup:
 def group_steps(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
     """Divide the steps of a thread block into groups that one operation executes, in their order.
 
-    `rows`: the steps in the order of execution. The first rule that applies to a step decides:
+    `rows`: the steps in the order of execution. The first rule that applies to a step decides how
+    it joins the last group:
 
-    1. It belongs to the switch operation of the previous group, or sends its sum: it joins the
-       group, as a send or as a term.
-    2. It adds a further message to the sum of the previous group: it becomes a term.
-    3. It is a further send from the same buffer, or sends the result of the previous group: it
-       becomes a send (`_is_joined_send`).
-    4. Otherwise it begins a new group.
+    1. The last group is a reduction or multicast by a switch, and the step belongs to it or sends
+       its sum (`_is_of_switch`): a send joins `sends`, any other step `terms`.
+    2. The step adds a further message to the sum that the last group computes (`_is_term`): it
+       joins `terms`.
+    3. The step sends from the same buffer as the last group, or sends its result, over a memory
+       channel (`_is_joined_send`): it joins `sends`.
+    4. Otherwise the step begins a new group.
 
-    Only the last group can be joined. By rules 2 and 3 a step joins only if it acquires no
-    semaphore. Empty without rows.
+    By rules 2 and 3 a step joins only if it acquires no semaphore, and if the operation has room
+    for its channel. Returns [] without rows.
     """
     groups: list[StepGroup] = []
     for row in rows:

@@ -60,22 +60,21 @@ def list_losses(draft: Draft) -> Iterator[Loss]:
 def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
     """Yield the properties that are lost when a plan names its collective `custom`.
 
-    The caller has checked that plans have no name for the collective. Each loss is yielded if
-    its condition holds, in this order:
+    The caller has checked that plans have no name for the collective. Each loss is yielded if its
+    condition holds, in this order:
 
     - `kind`: the kind is not CUSTOM.
-    - `in_place`: the collective is a gather or scatter that supports in-place calls only. A
-      plan cannot define which part of the larger buffer is the smaller one.
+    - `in_place`: the kind is GATHER or SCATTER, and it supports in-place calls only. A plan cannot
+      define which part of the larger buffer is the smaller one.
     - `root`: the collective has a root.
-    - `contract`: the buffer sizes do not describe the collective completely. They do only if
-      there is a contract (sizes and result of a custom collective) without an expected
-      result, in which all inputs are defined and the units of each input and output equal the
-      plan's chunks.
-    - `unit_count`: it differs from the largest input or output of a rank in the plan's
-      chunks. A reader of the plan assumes this maximum.
+    - `contract`: unless the buffer sizes describe the collective completely. They do so if it has a
+      contract (sizes and result of a custom collective) without an expected result, all inputs are
+      defined, and the units of each input and output equal the plan's chunks.
+    - `unit_count`: it differs from the largest input or output of a rank in the plan's chunks. A
+      reader of the plan assumes this maximum.
 
-    The plan's chunks of a buffer are at least 1, also for an empty buffer. They are
-    multiplied by the option `tbg` before the comparison.
+    The plan's chunks of a buffer are at least 1, also for an empty buffer. They are multiplied by
+    the option `tbg` before the comparisons.
     """
     collective = draft.work.algorithm.collective
     where = f"{collective.kind} is written as custom"
@@ -200,16 +199,16 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
 
 
 def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
-    """Write the operations of all thread blocks of a draft, cut so that they fit the executor.
+    """Write the operations of all thread blocks of a draft, divided to fit the executor's tables.
 
-    Returns one list per rank, empty for a rank without steps. Its segments become the thread
-    blocks of the plan, ordered by block of the draft, then by part. The option `tbg` is the
-    number of parts that share the work of a block. Each part is one segment, or several if
-    its operations, channels or buffers exceed a table of the executor.
+    The result has a list of segments per rank, empty for a rank without steps. Each segment becomes
+    a thread block of the plan. They are in the order of the draft's blocks, then of the parts. The
+    option `tbg` is the number of parts that share the work of a block. A part is one segment, or
+    several if its operations, channels or buffers exceed a table of the executor.
 
-    Consecutive steps that one operation executes form a group. Before a group, all semaphores
-    are acquired for which its steps wait. After it, those that its steps signal are released.
-    New semaphores and remote buffers are added to the draft: call this only once per draft.
+    Consecutive steps that one operation executes form a group. Before a group, the semaphores are
+    acquired for which its steps wait. After it, those that its steps signal are released. New
+    semaphores and remote buffers are added to `draft`, so a draft must be written only once.
     """
     write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
     blocks: list[list[Segment]] = [[] for _ in draft.tables]

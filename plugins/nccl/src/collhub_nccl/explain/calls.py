@@ -320,17 +320,20 @@ def _cost_alternatives(request: CallRequest) -> list[CostedAlternative]:
 def _decide(
     request: CallRequest, costed: Sequence[CostedAlternative]
 ) -> tuple[Choice | None, float | None, str, list[str]]:
-    """Return NCCL's choice, its time in us, the rule that decides (as text), and notes.
+    """Return NCCL's choice, its time in us, the deciding rule as text, and notes.
 
-    `costed` is sorted by time; rows without a time are not allowed. The first case applies:
+    `costed` is sorted by time. A row without a time is not allowed. The first case applies:
 
-    - None is allowed: no choice, "refused"; before NCCL 2.24 the fastest ring.
-    - No tuner: the fastest by "cost model", plus the settings that exclude any.
-    - A tuner rule matches and is allowed: "tuner line N". Skipped rules have notes.
-    - No rule matches: as without a tuner, but with one channel and a note.
+    1. No row is allowed. NCCL 2.24 or later: None, None, "refused". Earlier versions: the fastest
+       ring; `UsageError` if no ring is allowed.
+    2. No tuner: the first allowed row, "cost model". Settings that exclude rows are appended.
+    3. A tuner rule fits an allowed row: this row, "tuner line N". Each rule before it that fits
+       only a row that is not allowed adds a note.
+    4. No tuner rule fits: as 2, with "; channels of the tuner", one channel and a note.
 
-    Channels are those of the rule if above 0, else NCCL's within the limits of the settings.
-    The last note gives NCCL's choice without both, if different.
+    The number of channels is that of the tuner rule if it is above 0, otherwise NCCL's number
+    within the limits of the settings. In cases 2 to 4 the last note describes NCCL's choice without
+    settings and tuner, if that is different.
     """
     excluding = _excluding_settings(costed)
     allowed = [row for row in costed if row.time_us is not None]

@@ -181,22 +181,23 @@ class _Reader:
                     self.costs.append(LoggedCost(number, str(kind), algorithm, protocol, *values))
 
     def _read_choice(self, number: int, text: str) -> bool:
-        """Store the choice on a line of NCCL's log; return whether the line has one.
+        """Store the choice on a line of NCCL's log; return whether a choice was stored.
 
         `number`: of the line in the file. `text`: the message after `NCCL INFO`. There are two
-        forms; for both the size must be 1 to 2^62 bytes:
+        forms; for both the size must be 1 to 2^62 bytes, otherwise False is returned:
 
-        - Kernel, `AllReduce [Symmetric]: 64 Bytes -> Kernel K nchannels 8 nthreads 512`: added
-          to `self.kernels` if the operation is a standard collective in any spelling.
+        - Kernel, `AllReduce [Symmetric]: 64 Bytes -> Kernel K nchannels 8 nthreads 512`: added to
+          `self.kernels` if the operation is a standard collective in any spelling, otherwise False
+          is returned.
         - Choice, `AllReduce: 64 Bytes -> Algo RING proto LL ...`: added to `self.choices`.
 
         A choice must also meet these conditions; otherwise False is returned:
 
-        - Algorithm and protocol are names of NCCL in any case, or its numbers. `_` in the
-          algorithm is ignored.
+        - Algorithm and protocol are names of NCCL in any case, or its numbers. `_` in the algorithm
+          is ignored.
         - The operation is missing, or is a standard collective. Uneven ones (`-v`) are unknown.
-        - The line has a time in us, which counts only with numbers for algorithm and protocol,
-          or it has both an operation and at least one channel.
+        - The line has a time in us, or both an operation and at least one channel. A time is read
+          only if algorithm and protocol are numbers.
 
         A missing operation or time is stored as None.
         """

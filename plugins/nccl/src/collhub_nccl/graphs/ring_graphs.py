@@ -68,14 +68,14 @@ class RingGraph:
         """Return the graph as XML text in the form of NCCL's own files, with a final line feed.
 
         There is no XML declaration, and each tag has its own line. <graphs version="1"> has one
-        <graph>, and this has one <channel> per channel, in order. A channel lists the first
-        network device, the GPUs in the order of the ring, and the second network device.
-        Devices are hexadecimal, ranks are decimal. Ranks and network devices are left out if
-        the graph has none.
+        <graph>, and this has one <channel> per channel, in order. A channel lists the first network
+        device, the GPUs in the order of the ring, and the second network device. Devices are
+        hexadecimal, ranks are decimal. Ranks and network devices are left out if the graph has
+        none.
 
-        The attributes of <graph> are id (0), pattern (4), crossnic and nchannels, then the
-        remaining ones of `attributes`. A value in `attributes` replaces the one of the same
-        name, at its position.
+        The attributes of <graph> are id (0), pattern (4, a ring), crossnic (empty) and nchannels
+        (the number of channels), then the remaining ones of `attributes`. A value in `attributes`
+        replaces the one of the same name, at its position. Attribute values are quoted for XML.
         """
         # The order of NCCL's own dumps.
         attributes = {

@@ -87,10 +87,13 @@ def _find_accesses(
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
     """Return the accesses of records to blocks of memory: (record, address, is_write).
 
-    `is_write` is 1 for a write and 0 for a read. There is one entry per block on each side of a
-    record: first all reads and then all writes, each by record. Addresses are in the memory of all
-    ranks. Left out are records of level 0, and the additional blocks of SCRATCH (slots) that
-    levelling uses for a single step. None if twice the blocks of all records are more than
+    All three are int64 with one entry per block on each side of a record: first all reads, then all
+    writes, each by record. `is_write` is 1 for a write, 0 for a read. Addresses are in one
+    numbering for the memory of all ranks.
+
+    Records of level 0 are omitted, and so are accesses to slots, i.e. blocks of SCRATCH that
+    levelling adds after those of the algorithm. `algorithm_blocks`: number of the algorithm's
+    blocks of SCRATCH by rank. Returns None if twice the blocks of all records are more than
     `_MAX_ADDRESSES`.
     """
     if 2 * int(program.count.sum()) > _MAX_ADDRESSES:

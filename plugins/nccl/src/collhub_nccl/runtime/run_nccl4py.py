@@ -162,7 +162,7 @@ def divide(values: Any, count: int) -> None:
 def promised(
     torch: Any, schedule: dict[str, Any], rank: int, block: int, dtype: str, op: str
 ) -> Iterator[tuple[slice, Any]]:
-    """Yield (slice of elements of OUTPUT, what they must hold) for each promised unit of a rank.
+    """Yield (slice of elements of OUTPUT, expected contents) for each promised unit of a rank.
 
     A unit has `block` elements. The contents are computed from the test data of all ranks
     (`values`), without communication. A promise (offset, source, source offset, count) gives
@@ -206,14 +206,14 @@ def _contributions(
 def main() -> int:
     """Run the `schedule.json` in the folder of this script, check and time it, print JSON.
 
-    The GPU is number `LOCAL_RANK` (without it, `--rank`) modulo the number of GPUs. The
-    OUTPUT of the first run must equal `promised` exactly. Then `--repeats` runs are timed and
-    not checked. The line has `ok` (whether OUTPUT was right), `rank`, `dtype`, and `time_s`,
-    the median of these times in seconds. Returns the exit status: 0 if right, 1 if wrong.
+    The GPU is number `LOCAL_RANK` (without it, `--rank`) modulo the number of GPUs. After the first
+    run, OUTPUT must equal the expected contents of `promised` exactly. Then `--repeats` runs are
+    timed and not checked. The line has `ok` (whether OUTPUT was right), `rank`, `dtype`, and
+    `time_s`, the median of these times in seconds. Returns the exit status: 0 if right, 1 if wrong.
 
-    Raises `SystemExit` with status 2 for wrong arguments. The status is 1, with a message,
-    for a missing library or GPU, a `--size` that is negative or no multiple of the units, and
-    an id that rank 0 does not write in time.
+    Raises `SystemExit` with status 2 for wrong arguments. The status is 1, with a message, for a
+    missing library or GPU, a `--size` that is negative or no multiple of the units, and an id that
+    rank 0 does not write in time.
     """
     schedule = json.loads(Path(__file__).with_name("schedule.json").read_text(encoding="ascii"))
     arguments = _arguments(schedule)

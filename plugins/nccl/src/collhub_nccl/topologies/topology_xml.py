@@ -149,19 +149,18 @@ def _refuse_empty(root: Element) -> None:
 
 
 def _join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
-    """Add the links of the GPUs to `draft.machine`: those in the file, otherwise those of the
-    profile.
+    """Add the links of the GPUs to `draft.machine`, from the file or from the profile.
 
     `gpus`: all GPUs in the order of NPUs. The first rule that applies decides:
 
-    1. Any GPU has a link element (`nvlink`, `xgmi`, `c2c`) in the file: exactly the links
-       in the file are added, also for GPUs without one.
-    2. There is a profile of the GPU: its wiring is added.
+    1. Any GPU has a link element (`nvlink`, `xgmi`, `c2c`) in the file: exactly the links in the
+       file are added, also for GPUs without one.
+    2. The options name a profile of the GPU: its wiring is added.
     3. Otherwise no link is added.
 
-    Two warnings do not depend on these rules. An element of another name in a `<gpu>` is
-    left out with `unknown-link`. Without a profile, `partial-topology` is given if neither
-    a `<gpu>` nor the option `gpus` names GPUs.
+    Two warnings do not depend on these rules. `unknown-link`: a `<gpu>` has an element of another
+    name, which is ignored. `partial-topology`: there is no profile, and neither a `<gpu>` nor the
+    option `gpus` names GPUs.
 
     Raises `InputError` (`invalid-nccl-topology`) with the line of an invalid link. Raises
     `UsageError` (`profile-size`) in case 2 if the wiring is for another number of GPUs.

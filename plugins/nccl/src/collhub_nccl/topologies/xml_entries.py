@@ -425,12 +425,12 @@ class LinkRates:
 
         It is the option `cpu_bandwidth` if given; nothing else is examined then. Otherwise it is
         the value for the architecture, vendor, family and model of `cpu`
-        (`bandwidths.socket_to_socket`), with the values of RCCL if `is_rccl`, else of NCCL. An
-        unknown vendor gives `bandwidths.UNLIMITED` (5000).
+        (`bandwidths.socket_to_socket`), with the values of RCCL if `is_rccl`, else of NCCL. A
+        missing family or model counts as 0.
 
-        That of an unknown or missing vendor adds the warning `unknown-cpu` to `findings`, unless
-        the architecture decides. A missing family or model counts as 0. Raises `InputError` for a
-        family or model that is no integer.
+        An unknown or missing vendor gives `bandwidths.UNLIMITED` (5000) and adds the warning
+        `unknown-cpu` to `findings`, unless the architecture alone determines the rate. Raises
+        `InputError` for a family or model that is no integer.
         """
         if self.cpu_bandwidth is not None:
             return self.cpu_bandwidth

@@ -124,21 +124,18 @@ def read_rules(
     """Return the rules of a tuner file in file order, and its findings line by line.
 
     The text is decoded as Latin-1, so that no exception is raised. Empty lines and comments
-    (`_is_comment`) are skipped; a comment that names bytes per rank gives the warning
-    `unit`. Every other line is treated as follows:
+    (`_is_comment`) are skipped; a comment that names bytes per rank gives the warning `unit`. For
+    any other line, the first case applies:
 
-    1. If there are already `MAX_RULES` (2000) rules, reading ends with one error
-       `too-many`.
-    2. Each fault of the line (`_find_defects`) is an error. A line with a fault gives no
-       rule. With `as_interpreted` it gives one if it is not too long, has 8 fields, and all
-       its numbers can be read (`_has_numbers`).
-    3. A line that holds only for some numPipeOps or regBuff gives no rule, but a note
-       `conditional-rule`.
-    4. Otherwise its rule is added, with the findings of `find_doubtful_choices` (warning
-       `refused-choice`, note `slow-choice`).
+    1. There are already `MAX_RULES` (2000) rules: one error `too-many`; reading ends.
+    2. The line has faults (`_find_defects`): each is an error, and there is no rule. With
+       `as_interpreted`, a line whose numbers can be read (`_has_numbers`) continues at 3.
+    3. It holds only for some numPipeOps or regBuff: a note `conditional-rule`, and no rule.
+    4. Its rule is added, with the findings of `find_doubtful_choices` (warning `refused-choice`,
+       note `slow-choice`).
 
-    In a rule, unknown words are replaced by allreduce, ring and simple. Channels of -1
-    become 1 with NCCL's tuner, and 0 (the library's own number) with RCCL's.
+    An added rule has allreduce, ring and simple in place of unknown words. Channels of -1 become 1
+    with NCCL's tuner, and 0 (the library's own number) with RCCL's.
     """
     rules: list[TunerRule] = []
     diagnostics: list[Diagnostic] = []

@@ -357,12 +357,14 @@ def _find_overlaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> I
 def _find_gaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
     """Yield a finding for each gap between the sizes of rules with equal collective and conditions.
 
-    Such rules form a group; groups of one rule have no gaps. A gap is a range of sizes between the
-    smallest and the largest size of the group that no covering rule has. All rules of the
-    collective cover whose conditions contain those of the group, so also those of the group.
+    Such rules form a group. Only groups of two or more rules are checked, from the smallest to the
+    largest size of the group. A gap is a maximal range of sizes in bytes that no rule covers. A
+    rule covers its sizes if it has the same collective and its conditions contain those of the
+    group.
 
     A gap of fewer than `_SHORT_GAP_BYTES` (16) bytes is the warning `short-gap`, a longer one the
-    note `gap`. The location is the line of the rule of the group that begins next above the gap.
+    note `gap`. Its location is the line of the group's rule with the next larger sizes.
+
     Findings are in the order of the first rules of the groups, then by ascending size.
     """
     groups: dict[tuple[CollectiveKind, object], list[TunerRule]] = {}
@@ -397,14 +399,18 @@ _CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune
 def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
     """Yield `one-channel` for sizes without a rule, where the tuner leaves a single channel.
 
-    Rules with further conditions (pipelined operations, registered buffers) do not count. The
-    sizes are searched in the first 8 communicators that rules name, and then in all remaining
-    ones, for which only rules for any nodes and ranks count. More than 8 give a note
-    `not-searched` first. Each communicator has at most two findings, with the sizes of all
-    collectives:
+    A communicator is a pair (nodes, ranks), each a number or any. The sizes are searched in the
+    first 8 communicators of `find_stated_communicators`, then in (any, any), which stands for all
+    others and to which only rules for any nodes and ranks apply. A note `not-searched` comes first
+    if rules name more than 8. Rules with further conditions (pipelined operations, registered
+    buffers) are ignored.
 
-    1. Sizes without a rule: an error if rules name the communicator, or none; else a warning.
-    2. Sizes whose rules all name an algorithm or protocol that some machine lacks: a warning.
+    Each communicator has at most two findings, each with the sizes of all collectives:
+
+    1. Sizes without a rule. It is a warning for (any, any) if rules name any communicator,
+       otherwise an error.
+    2. A warning for the other sizes whose rules all name an algorithm or protocol that some machine
+       lacks.
     """
     stated = find_stated_communicators(rules)
     if len(stated) > _MAX_LISTED:

@@ -240,11 +240,15 @@ def _try_senders(search: _ScheduleSearch) -> None:
 
 
 def _try_heuristics(search: _ScheduleSearch, units: UnitTasks) -> None:
-    """Add schedules of fast methods to the search: colours, then priorities, then public orders.
+    """Add the schedules of fast methods to `search`, in a fixed order; nothing without tasks.
 
-    Colours are used only where `is_colourable`. Before each order, the search ends if no
-    better schedule is possible (`is_done`). Up to 2000 tasks there are 8 rounds of priorities,
-    above only 2, and no public orders. Has no effect without tasks.
+    1. `colours`: one schedule, only if `is_colourable`
+    2. `priorities`: the orders of `generate_list_orders`, in 8 rounds (`_ROUNDS`), or in 2 rounds
+       above 2000 tasks (`_MAX_TASKS_OF_SEARCH`)
+    3. the orders of `list_public_orders`, each with its name; none above 2000 tasks
+
+    Before each order of 2 and 3, the function returns if `search.is_done`: no better schedule is
+    possible.
     """
     tasks = search.tasks
     if not len(tasks):
@@ -390,11 +394,14 @@ def _limit_makespan(tasks: HostTasks, hint: Sequence[Piece]) -> int:
 def _build_model(cp_model: Any, tasks: HostTasks, least: int, horizon: int) -> _Model:
     """Build the CP-SAT model: starts, senders, card intervals, loads and the objective.
 
-    Times are integers in ticks. The makespan is in `least`..max(`least`, `horizon`), every start
-    at most `horizon`. Sending and receiving are separate: in each direction, at most `tasks.cards`
-    intervals of a host overlap. The summed durations that a host sends are at most the makespan
-    times `tasks.cards`. Equal tasks start in the order of their numbers. The objective minimizes
-    the lateness of the latest task (0 without due times), then the makespan.
+    Times are integers in ticks. The makespan is in `least`..max(`least`, `horizon`), every start at
+    most `horizon`. Each task has exactly one of its possible senders. Sending and receiving are
+    separate: in each direction, at most `tasks.cards` intervals of a host overlap. The summed
+    durations that a host sends are at most the makespan times `tasks.cards`. Tasks with equal
+    senders, receivers, durations, release and due time start in the order of their numbers.
+
+    The objective minimizes the lateness of the latest task (0 without due times), then the
+    makespan.
     """
     model = cp_model.CpModel()
     built = _Model(model, model.new_int_var(least, max(least, horizon), "makespan"))

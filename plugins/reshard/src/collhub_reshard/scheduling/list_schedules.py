@@ -171,12 +171,17 @@ class _ListScheduler:
     def order(self) -> Order:
         """Return the tasks as (task, sender), ordered by list scheduling.
 
-        The task that can start first is always next. Every task has the sender in `senders`. Tasks
-        with equal sender and receivers form a queue: earliest release first, then earliest due
-        time (tasks without one are last), then longest task, then highest number. `_next` chooses
-        the queue of the next task. This task occupies one card of its sender and one of each
-        receiver for its duration. Its ticks are then subtracted from the remaining load of these
-        hosts. The loads are state of this object, so call it once. Without tasks the result is [].
+        Every task has the sender in `senders`. Tasks with equal sender and receivers form a queue.
+        The next task of a queue has the earliest release, then the earliest due time (none is
+        last), then the longest duration, then the highest number.
+
+        The next task of the result is the one that can start first, when it is released and its
+        sender and receivers have free cards. Of equal starts, `_next` chooses the queue of the most
+        loaded hosts, with random factors if `noise` is above 0. The task occupies one card of its
+        sender and one of each receiver for its duration, and its ticks are subtracted from the
+        remaining load of these hosts.
+
+        The loads are state of this object, so call it once. Without tasks the result is [].
         """
         queues = self._queues()
         sending, receiving = Cards(self.tasks.cards), Cards(self.tasks.cards)

@@ -178,8 +178,9 @@ def build_split_schedule(tasks: HostTasks) -> tuple[Piece, ...]:
     """Return a schedule of split tasks whose makespan is the fluid bound, sorted by start.
 
     The tasks must satisfy `can_split`. Times are in ticks, as exact fractions. First come the tasks
-    with several receivers (all hosts that receive any task). They are sent one after the other from
-    0 on, in the order of their numbers, each as one piece from its first sender.
+    with several receivers; each of them has all receiving hosts as receivers. They are sent one
+    after the other from 0 on, in the order of their numbers, each as one piece from its first
+    sender.
 
     Then the tasks with one receiver are divided among their senders (`_divide_among_senders`). They
     are sent in matchings, one after the other. In a matching, each host sends at most one piece and
@@ -355,7 +356,7 @@ def _sum_loads(loads: Mapping[_Pair, Fraction]) -> dict[tuple[str, int], Fractio
 
 
 def _find_covering_matching(pairs: Sequence[_Pair], tight: set[tuple[str, int]]) -> list[_Pair]:
-    """Find a matching of (sender, receiver) pairs that covers every tight card.
+    """Find a matching of (sender, receiver) pairs that covers every tight card, sorted by sender.
 
     The pairs are ascending. `tight`: ("out" or "in", host) of cards without slack. Once they
     are covered, no further pairs are added. First every tight sender is matched, then every

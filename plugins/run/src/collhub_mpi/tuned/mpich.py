@@ -174,9 +174,9 @@ def _insert_tuned(
     `CONDITIONS`, for example an operator that does not commute, keep the previous tree. All
     other numbers of ranks also keep it.
 
-    Windows of sizes are computed with the algorithms that MPICH has for this number of ranks:
-    recursive doubling of an all-gather only for powers of two. Losses are the sizes at which
-    another algorithm is faster, and those that had a window only with another algorithm
+    Windows of sizes are computed only with the algorithms that MPICH has for this number of ranks:
+    recursive doubling of an all-gather only for powers of two. Losses are the sizes at which an
+    algorithm that MPICH lacks is faster, and the sizes that only windows of such algorithms have
     (`own_windows`). If no window remains, the document is not changed and the result is one
     loss. Raises `KeyError` if the document lacks the tree.
     """

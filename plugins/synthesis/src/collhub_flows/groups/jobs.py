@@ -89,16 +89,18 @@ class TreeJobs:
     def orders(self, passes: int) -> Iterator[Int64Array]:
         """Yield several schedules of the jobs: the start times in ps, int64[jobs] each.
 
-        In each, a free link starts its ready job of the highest priority; jobs on links from
-        switches start in the order of arrival. The path of a job leads from its start to the last
-        arrival that depends on it. The priorities, with a fixed pseudo-random order of equal
-        ones, are:
+        In each schedule, a free link starts its ready job of the highest priority. Jobs on links
+        from switches start in the order of arrival. Jobs of equal priority have a fixed
+        pseudo-random order. The tail of a job is the longest time from its start to an arrival that
+        depends on it. The schedules, with their priorities:
 
-        1. the lowest piece number, then the longest path
-        2. the longest path
-        3. In each of `passes` passes (none for more than 60 000 jobs): jobs are scheduled
-           backward in time, the latest arrivals of the previous schedule first. This order gives
-           the priorities of the next schedule, which may be slower.
+        1. the lowest piece number first, then the longest tail
+        2. the longest tail first
+        3. for each of `passes` passes, but none above `_MAX_JOBS_FOR_PASSES` (60 000) jobs: first a
+           schedule in reversed time, which takes the latest arrivals of the previous schedule
+           first. The jobs that start last in it have priority in the yielded schedule.
+
+        A later schedule may be slower than an earlier one.
         """
         # Compute the longest path from the start of each job to an arrival, in picoseconds.
         from collhub_flows.groups.kernels import compute_longest_tails

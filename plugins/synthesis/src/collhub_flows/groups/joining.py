@@ -64,22 +64,19 @@ def combine_algorithms(
 ) -> Algorithm:
     """Combine one or more algorithms into a custom one that executes all of them at once.
 
-    All algorithms must have the same number of ranks (not checked). Each buffer of a rank has
-    the data of the algorithms one after another. Each algorithm gets its own channels, after
-    those of the previous ones. Offsets and counts are in the largest common unit of all
-    algorithms.
+    All must have the same number of ranks (not checked). Each buffer of a rank has the data of the
+    algorithms one after another. Channels are separate. Offsets and counts are in the largest
+    common unit of the algorithms, possibly a fraction of a byte. An algorithm without a size counts
+    as one byte.
 
-    - Operator: that of the first algorithm. A rank has defined input if any algorithm defines
-      it.
-    - Unit count: the largest buffer of any rank (INPUT, OUTPUT or SCRATCH), rounded up until
-      the units are an integer number of bytes. This number is the size.
-    - Expected contents: those of all algorithms, each of which must define them. They are
-      None if all buffers and sent messages together have more than 2^25 units, or for too
-      many rows.
-    - `turns`: order of the steps. None: the steps of an algorithm follow those of the
-      previous one in the table, without dependencies between them.
-    - `starts_ns`: start of each algorithm in ns. On each rank, its first steps wait for a
-      COMPUTE step of this duration. Empty or all 0: all start at once.
+    - Unit count: that of the largest buffer of any rank, rounded up until the size is an integer
+      number of bytes. The size in bytes is this count times the unit.
+    - Operator: that of the first algorithm. A rank has defined input if any algorithm defines it.
+    - Expected contents: those of all algorithms. They are None if buffers and sent messages have
+      more than 2^25 units together, or for too many rows.
+    - `turns`: order of the steps. None: one algorithm after another in the table.
+    - `starts_ns`: start of each algorithm in ns. On each rank, its first steps wait for a COMPUTE
+      step of this duration. Empty or all 0: no such steps.
 
     Raises `InputError` (`sizes-unlike`) if an algorithm has more than 2^40 common units.
     """

@@ -235,16 +235,20 @@ def compute_joint_bounds(
 ) -> dict[str, int]:
     """Compute lower bounds of the time in which all groups together finish, in ps, by name.
 
-    A share is a part of a group's data. Its givers are all members if it is summed, otherwise
-    its root. Its takers are its single target, otherwise all members.
+    A share is a part of a group's data. Its givers are all members of the group if it is summed,
+    otherwise its root. Its takers are its single target, otherwise all members. There must be at
+    least one share.
 
-    - `cut`: the bytes that leave a set of nodes, over its bandwidth; the largest found
+    - `cut`: the bytes that must leave a set of nodes, divided by the bandwidth of the links that
+      leave it. The maximum over the sets that `cut_seconds` tries: nodes in the order of distance
+      from one NPU.
     - `latency`: the largest latency of a shortest path from a giver to a taker of a share
-    - `flow`, only if no share is summed and each has one target: the time that link prices
-      prove for a joint flow; exact prices for sources * arcs of at most 40 000
+    - `flow`, only if no share is summed and each has one target: the time that link prices prove
+      for a joint flow. Prices are exact for at most 40 000 sources * arcs, if the solver gives
+      them; otherwise approximate.
 
-    Each is multiplied by 1 - 1e-9 and rounded down. An unreachable taker raises an error
-    (`OverflowError`). There must be at least one share.
+    Each bound is multiplied by 1 - 1e-9 and rounded down. Raises `OverflowError` if a giver cannot
+    reach a taker.
     """
     endpoints = _Ends.of(wishes, shares)
     # Compute the maximum latency of the shortest paths from givers to takers.

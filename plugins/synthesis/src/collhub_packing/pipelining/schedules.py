@@ -313,24 +313,24 @@ class Pipelining:
         )
 
     def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
-        """Build the input of the event kernel, which schedules the messages; times are in ps.
+        """Build the input of the event kernel, which schedules the messages. Times are in ps.
 
-        A stream is a part of the data on one tree. `counts`: chunks per stream. `sizes`: bytes of
-        a chunk per stream. `slack_ps`: time from the end of a message until dependent messages
-        may start. Streams with equal chunk sizes share a size class, numbered by ascending size.
-        `busy` and `arrival` have a row per class and a column per link.
+        A stream is a part of the data on one tree; it is sent in chunks. Per stream, `counts` is
+        the number of chunks and `sizes` the bytes of a chunk. `slack_ps` is the time from the end
+        of a message until dependent messages may start. Streams of equal chunk size share a size
+        class, numbered by ascending size. `busy` and `arrival` have a row per class, a column per
+        link.
 
-        Of the messages that wait for the same link, the first rule that differs decides which is
-        sent:
+        Of several messages that wait for a link, the first rule that differs selects the next one:
 
-        1. With `reduces_first`, a reduction precedes each broadcast.
-        2. The lower round. Chunk k of n in a stream has the fraction k / n (k from 0). Its round
-           is the position of this fraction among the distinct fractions of all streams, so that
-           all first chunks have round 0.
+        1. If `reduces_first` is set: a reduction precedes a broadcast.
+        2. The lower round. Chunk k of n (k from 0) has the fraction k / n. Its round is the
+           position of this fraction among the distinct fractions of all streams, in ascending
+           order.
         3. The higher urgency of the operation (`_compute_urgency`).
 
-        The column `turn` has the round multiplied by the largest urgency plus 1. This object is
-        not changed.
+        The kernel sends the lowest `turn - urgency` first. `turn` is the round times (largest
+        urgency + 1). For rule 1, `urgency` of reductions is raised above all rounds.
         """
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan

@@ -400,11 +400,15 @@ def _build_routed(
 def _spread_directly(
     setting: Setting, times: LinkTimes, origin: Int64Array, target: Int64Array
 ) -> list[SpreadResult]:
-    """Build an all-to-all on switches in which every NPU sends to all others, the next one first.
+    """Build an all-to-all in which every NPU sends directly to all others, without contention.
 
-    Messages are ordered by (target - origin) modulo the number of nodes, then by chunk. The planned
-    times ignore contention. Returns [] for other collectives and for networks without switches, if
-    only some ranks were requested, with slow start, and if two NPUs have no arc between them.
+    Returns one result with the kernel name `straight`. Messages are ordered by (target - origin)
+    modulo the number of nodes, ascending, then by chunk. Chunks for their origin are left out.
+    Times are planned as if links were never shared.
+
+    Returns [] in these cases: another collective, a network without switches, only some ranks
+    requested (`setting.requested_ranks`), the rule of slow start, or a message whose two NPUs have
+    no arc between them.
     """
     network, size = setting.network, setting.network.num_nodes
     is_small = setting.requested_ranks is None and times.rule is not SLOW_START

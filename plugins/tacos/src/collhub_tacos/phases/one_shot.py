@@ -48,19 +48,20 @@ class PlannedSums:
     def of(cls, trees: InTrees, sums: PartialSums, times: LinkTimes) -> PlannedSums:
         """Plan the sums at all NPUs, so that a sum follows those that it needs; times are in ps.
 
-        A vector is a contribution, a received message or a sum. A message carries the sum of
-        its source's own contribution and of the messages that are its parts (`sums.parts_of`).
-        The result of an NPU is the sum of its contribution and of its parts.
+        A message carries the sum of its source's contribution and of its parts, i.e. the received
+        messages `sums.parts_of`. The result of an NPU is the sum of its contribution and its parts.
+        Contributions, received messages and sums are vectors; each NPU numbers its own.
 
         - Order: messages by descending remaining path, then (destination - source) modulo the
-          nodes, then number; after them the results.
-        - Sum: the two earliest available vectors are added repeatedly, ties by vector number.
-          An addition takes 1000 ps. Equal pairs of vectors at an NPU are added once.
-        - Message: it starts when its sum is complete and takes `times.arrival` of its arc. An
-          own contribution is available at 0. Messages do not wait for each other on links.
+          number of nodes, then number. The results of the NPUs come last.
+        - Sum: the two vectors that are available first are added, repeatedly; ties by vector
+          number. An addition takes 1000 ps. If an NPU needs the sum of the same two vectors again,
+          it uses the existing one.
+        - Message: it starts when its sum is complete and takes `times.arrival` of its arc. Messages
+          do not wait for each other on links. Contributions are available at 0.
 
-        `start`, `finish`, `sent` and `received` are indexed by message, `result` and `vectors`
-        by NPU. Without messages every result is the own contribution.
+        `start`, `finish`, `sent` and `received` are indexed by message, `result` and `vectors` by
+        NPU. Without messages every result is the contribution of the NPU.
         """
         source, destination = _find_ends(trees, sums)
         vectors = [Vectors() for _ in range(trees.network.num_nodes)]
@@ -154,18 +155,17 @@ class _StepWriter:
     def receive(self, message: int, sender: int, receiver: int) -> None:
         """Add the receive of a message at `receiver`, one step per piece of the vector.
 
-        The addend is the other summand of the last sum that reads the received vector. The steps
-        are RECV_REDUCE if all of this holds:
+        The plan assigns one sum to the received vector. The addend is the other summand of this
+        sum. The steps are RECV_REDUCE, which read the addend and write the sum, if all of this
+        holds:
 
-        - This sum is the only reader of the received vector, which is not sent on.
+        - This sum is the only reader of the received vector, which is also not sent on.
         - The steps of the addend are written, or it is the local contribution.
-        - `_may_overwrite`: the sum is not the NPU's result, or this is the last step that reads
-          INPUT.
+        - The sum is not the NPU's result in OUTPUT, or this is the last step that reads INPUT.
 
-        A RECV_REDUCE reads the addend and writes the sum. The sum then reuses the buffer of the
-        addend if nothing else reads that, or gets a new slot of SCRATCH (`_assign_buffer`).
-        Otherwise the steps are RECV into a new slot of SCRATCH. The numbers of the steps are
-        appended to `steps` of the sum, or of the received vector for RECV.
+        The sum then reuses the buffer of the addend if nothing else reads that, or gets a new slot
+        of SCRATCH (`_assign_buffer`). Otherwise the steps are RECV into a new slot of SCRATCH. The
+        numbers of the steps are appended to `steps` of the sum, or of the received vector for RECV.
         """
         number = self._plan.received[message]
         vectors = self._plan.vectors[receiver]

@@ -148,9 +148,9 @@ def build_partial_sums(trees: InTrees) -> PartialSums:
 def _find_remaining(
     trees: InTrees, number: Int64Array, first: Int64Array, parts_of_message: list[list[int]]
 ) -> Int64Array:
-    """Return the longest time in ps from each message's start to a result with it: int64[messages].
+    """Return for each message the longest time in ps from its start until a result has its data.
 
-    The time of a message is the maximum of two kinds of values:
+    The result is int64[messages]. The time of a message is the maximum of two kinds of values:
 
     - its distance to the destination of every tree in which an NPU sends it
     - for every message that has it as a summand: the time of that message, plus the time on the
@@ -227,12 +227,17 @@ def _find_summands(
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return the messages that are summed for each message, and those for each NPU's result.
 
-    Both are lists of ascending lists of message numbers. The summands of a message are the
-    messages that its sender receives from its children in the tree; a leaf has []. The summands of
-    a result are the messages that the NPU receives in its own tree. The contribution of the sender
-    or NPU itself is added too, but has no number. `number`: int64[destinations, NPUs], the message
-    that each NPU sends. `first`: destination * NPUs + NPU of the first tree with each message; a
-    message of several trees is summed as in this one.
+    Both results are lists of ascending lists of message numbers:
+
+    - Entry m of the first: the messages that the sender of message m receives from its children in
+      the tree. It is [] for a leaf. If message m is in several trees, the tree of `first[m]`
+      decides.
+    - Entry n of the second: the messages that NPU n receives in its own tree, of which it is the
+      destination.
+
+    The sender or the NPU also adds its local contribution, which has no message number. `number`:
+    int64[destinations, NPUs], the message of each NPU in each tree. `first`: int64[messages], the
+    pair destination * NPUs + sender in the first tree with the message.
     """
     nodes = len(trees.arc)
     parent = trees.parent

@@ -190,11 +190,15 @@ class Router:
     ) -> None:
         """Raise `InputError` (`disconnected`) if a chunk cannot reach its target or a needed node.
 
-        `origin`, `target`: of each chunk; a target of `ALL_NEEDED_NODES` means all nodes in
-        `needed` (bool[nodes]). Single targets are checked first, and the first such chunk is named;
-        then the origins of the other chunks, ascending. `bound`: float64[targets, nodes], the
-        distances to the single targets, infinite without a path. `row`: the row in `bound` of each
-        target node.
+        `origin`, `target`: nodes of each chunk; the target `ALL_NEEDED_NODES` means all nodes in
+        `needed`, bool[nodes]. `bound`: float64[targets, nodes], distance of each node to a single
+        target, infinite without a path. `row`: row in `bound` of each target node.
+
+        The error names an origin and a node that it cannot reach:
+
+        1. the first chunk with an unreachable single target: its origin and target
+        2. otherwise, of the chunks for all needed nodes, the lowest such origin, with the lowest
+           needed node that it cannot reach
         """
         # For single targets the distances are known.
         single = np.flatnonzero(target >= 0)
@@ -216,19 +220,18 @@ def _bound_max_load_ps(
 ) -> int:
     """Return a lower bound in ps on the largest load of a link.
 
-    All nodes with True in `needed` (bool[nodes]) get all chunks. `origin`: node of each
-    chunk. The rate of a link is one message per busy time, at least 1 ps. The bound is the
-    largest of these quotients, rounded down:
+    All nodes with True in `needed` (bool[nodes]) get all chunks. `origin`: node of each chunk. An
+    arc connects two NPUs, by one link or through switches. The rate of a link is one message per
+    busy time, at least 1 ps. The bound is the largest of these quotients, rounded down:
 
-    - For each needed node: the number of chunks of other nodes, divided by the sum of the
-      rates of the links on which its incoming arcs end.
-    - For each node: the number of its own chunks, divided by the sum of the rates of the
-      links with which its outgoing arcs begin. It counts only if another node is needed.
-    - The sum over all chunks of the number of needed nodes other than the origin, divided
-      by the sum of the rates of all links.
+    - For each needed node: the number of chunks of other nodes, divided by the sum of the rates of
+      the last links of its incoming arcs.
+    - For each node, if another node is needed: the number of its chunks, divided by the sum of the
+      rates of the first links of its outgoing arcs.
+    - The sum over all chunks of the number of needed nodes other than the origin, divided by the
+      sum of the rates of all links of arcs.
 
-    An arc connects two NPUs, by one link or through switches. Each link counts once per
-    sum. A sum of 0 is replaced by 1e-30, which gives a huge bound.
+    Each link counts once per sum. A sum of 0 is replaced by 1e-30, which gives a huge bound.
     """
     paths, single = get_links_of_arcs(network, times)
     rate = 1.0 / np.maximum(single.busy, 1)

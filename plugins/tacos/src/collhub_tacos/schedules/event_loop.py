@@ -182,10 +182,17 @@ def _arrive(
 ) -> None:
     """Forward a message to the next link of its path or, at the end of the path, complete it.
 
-    A completed message gets the current time as finish time, and increases the number of finished
-    messages. The first link of its path may then send again, if its window (limit of messages in
-    flight) was full. Every transfer that waited only for this one becomes available to its first
-    link, in the order of the children. Changes `jobs`, `queues` and `events`.
+    `jobs.hop` of the transfer increases by 1. On completion:
+
+    1. The transfer gets the current time (`events.counter`) as finish time, and the number of
+       finished messages increases by 1.
+    2. The number of messages in flight of the first link decreases. The link may then send again if
+       its window (limit of messages in flight) was full.
+    3. Every transfer that waited only for this one becomes available to its first link, in the
+       order of the children, and that link may send.
+
+    `is_fixed`: each link sends its transfers in a fixed order, so available ones are already in its
+    queue. Changes `jobs`, `queues` and `events`.
     """
     arc = jobs.arc[transfer]
     jobs.hop[transfer] += 1
@@ -375,11 +382,15 @@ def _reserve_links(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Int
 
 @lean_part
 def _take_best(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
-    """Choose the available message with the shortest expected delay, then the smallest rank.
+    """Choose the message that `link` sends next, by shortest expected delay; return its transfer.
 
-    Candidates are the first available message of every arc that begins with `link`. The delay is
-    the expected waiting time at switches for a message that is sent at `now` (ps). Returns -1 if
-    there is none; otherwise the link's number of available messages is decreased.
+    Candidates are the first available transfers of all arcs that begin with `link`. A transfer is
+    available if its dependencies are met and it has not been sent. The delay is the expected
+    waiting time at later links of the arc, for a message sent at `now` (both in ps). Of equal
+    delays, the transfer with the smallest `jobs.rank` (priority) is chosen.
+
+    Returns -1, without changes, if `queues.number[link]` (the available messages) is 0. Otherwise
+    this number is decreased by 1. The heads of arcs advance past unavailable transfers.
     """
     best: Integer = -1
     if queues.number[link] == 0:

@@ -67,15 +67,18 @@ def max_released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
 def compute_windows(
     row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array, at_once: int
 ) -> Int64Array:
-    """Return, per message, how many positions earlier the message is that it awaits, int64.
+    """Return, per message, how many positions before it the message is for which it waits: int64.
 
-    Positions are counted among the messages of the same link, ordered by start. `row`: link of each
-    message. `start`, `finish`: ps. `window`: maximum number of messages in flight on its link.
+    `row`: link of each message. `start`, `finish`: ps. `window`: maximum number of messages in
+    flight on the link of the message. Positions count the messages of one link, ordered by start
+    (equal ones as given), from 0.
 
-    Message i of a link waits for the one that arrives last among messages 0 to i - `window`. With
-    `at_once` > 0, messages up to (i - 1) // `at_once` are included, so that a link starts with one
-    message, then has `at_once` in flight, and so on up to its window. A message that awaits none
-    gets i + 1.
+    Message i waits for the latest finish among messages 0 to k, with k = i - window. With `at_once`
+    > 0, k is at least (i - 1) // `at_once`: a link then starts with one message, has `at_once` in
+    flight afterwards, and so on up to the window.
+
+    A message with k < 0, and the first of a link, does not wait and gets i + 1. Without messages,
+    the result is `window`.
     """
     if not len(row):
         return window
@@ -194,9 +197,11 @@ class LinkSchedule(ColumnTable):
         )
 
     def transfers(self, times: LinkTimes) -> Transfers:
-        """Convert to the transfers of the core's schedules, with windows by `times.rule`.
+        """Convert to the transfers of the core's schedules, with a window for every message.
 
-        The order of transfers is kept. Links get their numbers in the topology.
+        The order of messages, starts and finishes (ps) are kept. Links get their numbers in the
+        topology. A message with window w waits for the one that is w positions earlier on its link,
+        0 means for none. `times.rule` decides about the windows (`_windows`).
         """
         network = self.network
         # The core orders messages by topology link.

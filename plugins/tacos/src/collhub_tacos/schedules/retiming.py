@@ -93,10 +93,16 @@ def find_waits_within_chunks(
 def retime(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
     """Start the same transfers as early as `times` allow, in the same order on every link.
 
-    A transfer starts when its link is free, its source has received all arrivals of the chunk that
-    preceded the transfer in the given schedule, and the message that it awaits by the window rule
-    has arrived. On networks with switches, messages queue there. Takes sorts, and one word per used
-    (chunk, node).
+    A transfer starts at the latest of these times:
+
+    - Its link is free, i.e. `busy` after the start of the previous transfer of the link.
+    - All arrivals of its chunk at its source have happened, of the transfers that are earlier by
+      start, then by finish in the given schedule.
+    - The message that the window rule requires (limit of messages in flight on a link) has arrived.
+
+    On networks with switches (`PathNetwork`) the times are those of an event simulation, in which
+    messages also queue at switches. The rows keep their order; only starts and finishes change, in
+    a copy.
     """
     network = schedule.network
     if isinstance(network, PathNetwork):

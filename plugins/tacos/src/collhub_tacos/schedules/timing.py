@@ -109,9 +109,12 @@ def retime_by_events(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
 
 
 def _find_waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
-    """Return pairs (earlier, later) of transfers of one chunk, as two columns of indices.
+    """Return the pairs (earlier, later) of transfers of one chunk in which the later one must wait.
 
-    The earlier one arrives, at the node where the later one starts, at or before its start.
+    A pair exists if the earlier transfer ends at the node where the later one starts, and finishes
+    at or before its start. A transfer may have several earlier ones. The result is two int64
+    columns of transfer numbers. Pairs are sorted by chunk, then by start of the later transfer,
+    then by start of the earlier one, latest first. Without transfers both are empty.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.retiming import find_waits_within_chunks, sort_by_group
@@ -138,12 +141,18 @@ def compute_times(
     *,
     is_fixed: bool,
 ) -> tuple[Int64Array, Int64Array]:
-    """Compute start and finish of every transfer in ps: int64 each.
+    """Compute start and finish of every transfer in ps by an event simulation: int64 each.
 
-    `waits`: columns (transfer, dependent transfer). `rank`: int64, priority of each transfer, the
-    smallest first; with `is_fixed`, the order on every link. Raises `InputError`
-    (`schedule-acausal`) if transfers wait for one another; with `is_fixed`, also by their order on
-    a link.
+    `link`: first link of the path of each transfer. `waits`: columns (transfer, dependent
+    transfer); a transfer starts after the finish of all transfers on which it depends. `rank`:
+    int64, priority of each transfer, the smallest first among those that can start on a link. With
+    `is_fixed`, it is the order in which each link sends its transfers.
+
+    A message occupies each link of its path for `times.busy` and is forwarded after
+    `times.arrival`. It queues at switches. The finish is its arrival at the end of the path.
+
+    Raises `InputError` (`schedule-acausal`) if transfers wait for one another; with `is_fixed`,
+    also by their order on a link. Without transfers both arrays are empty.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.event_loop import run

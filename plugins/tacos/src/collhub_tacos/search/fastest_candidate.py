@@ -45,10 +45,11 @@ _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 def find_fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisCandidate:
     """Return the fastest candidate over all forms (methods) and chunk counts.
 
-    The forms are searched in the order of `_list_searches`. `_BestCandidate` compares candidates
-    of few messages by simulated time, if that decides, and other candidates by planned time within
-    their form. A candidate with more messages must be faster by 0.1 %; of equal candidates the
-    first one is returned.
+    The forms are searched in the order of `_list_searches`. If the simulator decides for this
+    request (`is_simulator_decisive`), candidates of at most 200 000 messages compete by simulated
+    time over all forms, as do candidates that already have an algorithm. A candidate with more
+    messages than the best one must be faster by more than 0.1 %. All others compete by planned time
+    within their form. Of equal times the first candidate is kept.
 
     Ctrl-C ends the search and returns the best candidate so far, marked by `is_interrupted`.
     Without a candidate, `KeyboardInterrupt` is raised again. If the search of a candidate itself
@@ -406,12 +407,14 @@ def _find_redundant_counts(
 def _compute_bound_ps(setting: Setting) -> int:
     """Return a lower bound in ps on the time of any algorithm for the request; 0 if none is known.
 
-    It is the larger one of two bounds: that of `lower_bound_ns` (in full ns), and the bound
-    `fluid` of `compute_lower_bounds_ps`, by the bytes that links must carry, without latency. The
-    second one holds only if the bytes are a multiple of the number of units; otherwise it is left
-    out. The chunk count does not limit either bound. It is compared with times that include the
-    fractions of ns that simulators drop. The result is 0 if the members are not all NPUs in order.
-    The NPUs must reach each other.
+    Returns 0 if the members are not all NPUs in ascending order. Otherwise the result is the larger
+    of two bounds, which hold for every chunk count:
+
+    - `lower_bound_ns` in ns, times 1000 (0 if it returns None)
+    - the bound `fluid` of `compute_lower_bounds_ps`: the bytes that links must carry, without
+      latency. It is left out if the bytes are no multiple of the collective's `unit_count`.
+
+    Every NPU must reach every other one.
     """
     topology, collective = setting.network.topology, setting.collective
     all_npus = np.arange(topology.num_npus)

@@ -370,14 +370,16 @@ def _spread_symmetrically(
 
 
 def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Spread chunks by events on links of any times; above the bound, also with deadlines.
+    """Spread chunks by a simulation of events, on links of any times; return the fastest schedule.
 
-    The first search tries the requested number of seeds, by default `_PAIRS_FOR_SEEDS`
-    divided by the pairs of link and chunk, limited to 1..20. It stops at the bound by the
-    links into a node, and gives the fastest schedule, the first of equal ones. The second
-    search runs if the first was not interrupted, all NPUs take part with a chunk each, and
-    its estimated cost is at most 2^25. It stops at a lower bound of the time. Only a faster
-    schedule replaces the first one; the kernel is then "deadlines", otherwise "events".
+    The first search tries the requested number of seeds, by default `_PAIRS_FOR_SEEDS` divided by
+    the pairs of link and chunk, limited to 1..20. It stops at the bound by the links into a node,
+    and gives the fastest schedule, the first of equal ones.
+
+    The second search (with deadlines) runs if the first was not interrupted, all NPUs take part
+    with a chunk each, and its estimated cost is at most 2^25. It stops at a lower bound of the
+    time. Only a faster schedule replaces the first one; the kernel is then "deadlines", otherwise
+    "events".
 
     Ctrl-C or a limit stops a search with its best result, marked as interrupted; without any,
     the exception passes through. Raises `InputError` for a chunk that cannot reach a member.
@@ -418,18 +420,16 @@ def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
 
 
 def _spread_in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Spread chunks in equal steps; if that misses the lower bound, also try two other searches.
+    """Spread chunks in equal steps; if the result may be improved, try two further searches.
 
-    The times of all links must be equal. The first rule that applies gives the result:
+    The times of all links must be equal. The searches, in this order:
 
-    1. The search in equal steps is interrupted, or its schedule attains the bound: its
-       schedule. The same holds if one node was computed for all (kernel "symmetric") and
-       links are free before the chunk arrives.
-    2. With at most 100 000 pairs of node and chunk, a search by matchings follows. Its
-       schedule is used from here on if it is strictly faster (kernel "matching"). If its
-       search was interrupted, it is the result.
-    3. An exact search follows. It returns a faster schedule if it finds one, otherwise the
-       current one.
+    1. In equal steps. Its result is returned if it attains the lower bound or is interrupted. It is
+       also returned if one node was computed for all (kernel "symmetric") and
+       `task.times.is_uniform` is False: links are free before the chunk arrives.
+    2. By matchings, only up to 100 000 pairs of node and chunk. A strictly faster result (kernel
+       "matching") replaces the current one, and is returned if its search was interrupted.
+    3. An exact search. It returns a faster result, or else the current one.
 
     Raises `InputError` for a log above the memory limit (`memory`), then for networks with
     switches, invalid link times, and chunks that cannot reach a node.
