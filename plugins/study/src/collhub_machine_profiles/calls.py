@@ -202,8 +202,8 @@ def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Me
 
     Points with the place `other_place` ("in" by default) are kept only if their configuration has
     no point of another place. A configuration is machine (its label), collective, ranks, nodes,
-    library and data type, of any size: one out-of-place point removes the in-place points of all
-    sizes. The order of the points is kept.
+    library, data type and size: sizes that were measured in one place only are kept. The order of
+    the points is kept.
     """
     listed = list(points)
     preferred = {_configuration(point) for point in listed if point.place != other_place}
@@ -228,7 +228,7 @@ def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[
     - `repeats`: the lowest number of points of a size
 
     `other_place` ("in" or "out") is the less preferred place. Its points are dropped if the
-    same configuration has a point of another place, of any size, on the same machine.
+    same configuration has a point of another place, of the same size, on the same machine.
     """
     groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
     for point in one_place(points, other_place):
@@ -246,4 +246,5 @@ def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[
 
 def _configuration(point: Measurement) -> tuple[object, ...]:
     label = machine_label(point.machine)
-    return label, point.collective, point.ranks, point.nodes, point.library, point.dtype
+    call = point.collective, point.ranks, point.nodes, point.library, point.dtype
+    return label, *call, point.size_bytes

@@ -225,7 +225,7 @@ def _without_model(gpu: Gpu | None, label: str, points: Sequence[Measurement]) -
         cure = "measure each number of ranks that is needed"
     elif len(points) < MIN_POINTS:
         count = counted(len(points), "point")
-        message = f"{label}: {count} of one node are too few for a model"
+        message = f"{label}: {count} of one node, too few for a model"
         missing = "; ".join(_missing(points))
         cure = f"measure at least {MIN_POINTS} points of NCCL's default choice, such as {missing}"
     else:

@@ -225,10 +225,9 @@ def _make_curves(
     """Yield each library with its times in us by size in bytes, for the collective `kind` in
     a mode.
 
-    With the mode `in-place`, points in place count, otherwise points out of place. If a
-    library was measured only in the other place on a machine, those points count; this is
-    decided for all sizes together (`one_place`). The time of a size is the median of its
-    points. Sizes ascend, and libraries are in the order of their texts. A library with
+    With the mode `in-place`, points in place count, otherwise points out of place. Points of
+    the other place count at sizes that a library has no others of on a machine (`one_place`).
+    The time of a size is the median of its points. Sizes ascend, and libraries are in the order of their texts. A library with
     several data types, or numbers of ranks or nodes, is yielded once for each.
     """
     other_place = "out" if mode == "in-place" else "in"

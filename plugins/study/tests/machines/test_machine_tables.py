@@ -56,6 +56,12 @@ def test_a_table_is_linear_in_the_size_and_extends_its_last_slope() -> None:
     assert table.time_us(asked).tolist() == [10.0, 15.0, 60.0]
 
 
+def test_a_size_that_was_measured_in_place_only_stays_in_the_table() -> None:
+    points = [_point(1000, 10.0), _point(1000, 8.0, "in"), _point(2000, 15.0, "in")]
+    (table,) = make_tables(points)
+    assert dict(zip(table.sizes, table.times_us, strict=True)) == {1000: 10.0, 2000: 15.0}
+
+
 def test_a_table_takes_the_median_and_removes_slow_outliers() -> None:
     points = [_point(1000, time) for time in (10.0, 11.0, 90.0)] + [_point(500, 30.0)]
     (table,) = make_tables(points)
