@@ -131,7 +131,8 @@ def reshard(
     moves = _read_moves(problem, host_size)
     with context.progress("scheduling"):
         plan = _plan(context, moves, problem, choices)
-    if plan.streams is None and could_use_solver(plan.schedule, plan.choices.effort):
+    effort = plan.choices.effort
+    if plan.streams is None and could_use_solver(plan.tasks, plan.schedule, effort):
         context.report([report_missing_solver()])
     lowered = plan.lower()
     context.admit(lowered.algorithm, "the resharding")

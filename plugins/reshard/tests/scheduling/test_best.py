@@ -84,8 +84,20 @@ def test_without_solver_the_schedule_is_unproven_and_the_cure_is_said(monkeypatc
     move = parse_move("7x11:float32", "mesh(3,1): S0 R", "mesh(4,1): R S0")
     units, tasks = between_hosts([move])
     unproven = replace(find_best_schedule(tasks, units, Effort()), status="feasible", proof="none")
-    assert could_use_solver(unproven, Effort())
+    assert could_use_solver(tasks, unproven, Effort())
     assert "pip install" in str(best_module.report_missing_solver())
+
+
+def test_no_solver_is_recommended_where_none_would_be_used(monkeypatch) -> None:
+    monkeypatch.setattr(best_module, "is_solver_installed", lambda: False)
+    move = parse_move("7x11:float32", "mesh(3,1): S0 R", "mesh(4,1): R S0")
+    units, tasks = between_hosts([move])
+    unproven = replace(find_best_schedule(tasks, units, Effort()), status="feasible", proof="none")
+    assert not could_use_solver(tasks, unproven, HEURISTICS)
+    assert not could_use_solver(tasks, replace(unproven, method="split"), Effort())
+    assert not could_use_solver(tasks, unproven, Effort(budget=SearchBudget(timeout_s=1e-9)))
+    monkeypatch.setattr(best_module, "MAX_TASKS_OF_SOLVER", 0)
+    assert not could_use_solver(tasks, unproven, Effort())
 
 
 def test_more_tasks_than_the_solver_takes_get_heuristics(monkeypatch) -> None:

@@ -107,8 +107,7 @@ def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> Ho
         placements = int(effort.work * _PLACEMENTS)
         order = improve_order(tasks, search.pieces, search.lower_bound, placements, budget)
         search.add(order, "annealing")
-    is_small = len(tasks) <= MAX_TASKS_OF_SOLVER
-    if not search.is_done and is_small and is_solver_installed() and fits_solver(tasks):
+    if not search.is_done and is_solver_installed() and _suits_solver(tasks):
         if budget.reason:
             budget.cut("search of schedules", "CP-SAT")
             return search.schedule(bound)
@@ -204,15 +203,20 @@ class _ScheduleSearch:
         return compute_lateness(self.tasks, pieces), compute_makespan(pieces)
 
 
-def could_use_solver(schedule: HostSchedule, effort: Effort) -> bool:
+def could_use_solver(tasks: HostTasks, schedule: HostSchedule, effort: Effort) -> bool:
     """Return whether OR-tools is missing although a search by CP-SAT could improve the result.
 
     True if OR-tools is not installed, the status of `schedule` is not `optimal`, and
-    `effort.work` is above 0. Limits of the solver, such as its number of tasks, are not
-    checked.
+    `find_best_schedule` would have used CP-SAT: `effort.work` is above 0, the time limit has not
+    passed, the tasks are not split, and the limits of the solver (`_suits_solver`) permit them.
     """
-    is_open = schedule.status != "optimal" and effort.work > 0
-    return is_open and not is_solver_installed()
+    is_open = schedule.status != "optimal" and schedule.method != "split"
+    can_search = effort.work > 0 and not effort.budget.reason and _suits_solver(tasks)
+    return is_open and can_search and not is_solver_installed()
+
+
+def _suits_solver(tasks: HostTasks) -> bool:
+    return len(tasks) <= MAX_TASKS_OF_SOLVER and fits_solver(tasks)
 
 
 def _try_senders(search: _ScheduleSearch) -> None:
