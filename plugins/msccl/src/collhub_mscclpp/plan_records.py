@@ -200,7 +200,8 @@ class Plan:
         pipeline are described as in `describe_within_rank`.
         """
         rank = self.blocks[int(self.operations.block[row])].rank
-        name, _, position = self.describe_within_rank(row).partition(" of ")
+        # Names of unknown operations come from the file, and may contain " of ".
+        name, _, position = self.describe_within_rank(row).rpartition(" of ")
         return f"{name} of rank {rank}, {position}"
 
     def describe_within_rank(

@@ -198,6 +198,11 @@ def test_an_unknown_operation_gets_the_closest_or_all(name: str, cure: str) -> N
     assert finding.cure.startswith(cure)
 
 
+def test_an_unknown_operation_is_described_by_its_whole_name() -> None:
+    plan = parse_plan(json.dumps(fragment({"name": "sum of all"})).encode(), "plan.json")
+    assert plan.describe(0) == "sum of all of rank 0, thread block 0, ops[0]"
+
+
 @pytest.mark.parametrize(
     ("ops", "code"),
     [
