@@ -135,20 +135,32 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
 def main() -> int:
     """Run the rank that MPI assigns to this process; the first argument is the folder of the job.
 
-    Return 0. An error of the run is stored in the folder. After any error, the process
+    Return 0. An error of the start or of the run is stored in the folder. After any error, the process
     exits at once with the status `FAILED` and prints no message; MPI's clean-up, which
     would wait, is omitted.
     """
     # MPI determines the rank; the folder has a task for each.
     job, world = JobFolder(Path(sys.argv[1])), MPI.COMM_WORLD
     try:
-        drop_names(world)
+        _free_names(job, world)
         serve_rank(job, world.rank, lambda part: _run_rank(part, world))
     except BaseException:
         # Without this, MPI would wait for the other ranks when the process exits. The failure is in
         # the folder.
         os._exit(FAILED)
     return 0
+
+
+def _free_names(job: JobFolder, world: MPI.Intracomm) -> None:
+    """Remove the names of MPI's shared memory (`drop_names`); an error is stored in the folder.
+
+    This is done before the rank may exit because its launcher has exited: names would remain.
+    """
+    try:
+        drop_names(world)
+    except BaseException as error:
+        job.write_failure(world.rank, error)
+        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from collhub_execution import execute_levelled
-from collhub_execution.testing import LaunchedExecutor, request_for
+from collhub_execution import FAILED, JobFolder, execute_levelled
+from collhub_execution.testing import LaunchedExecutor, levelled_for, request_for
 from collhub_mpi import executor
 from collhub_mpi.plugin import MpiOptions
 
@@ -47,6 +47,17 @@ for run in range(2):
         message.wait()
     assert target.tolist() == source.tolist()
 assert all(first is second for first, second in zip(*posted, strict=True))
+"""
+
+# The only rank of a job whose folder is the first argument.
+FAILING_START = """
+from collhub_mpi import rank
+
+def fail(world: object) -> None:
+    raise OSError("no shared memory")
+
+rank.drop_names = fail
+rank.main()
 """
 
 
@@ -91,6 +102,15 @@ def test_every_run_starts_the_same_messages_again_and_mpi_ends_without_complaint
     done = subprocess.run([sys.executable, "-c", TWO_RUNS], capture_output=True, timeout=60)
     # MPICH names requests that nobody gave back.
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@needs_mpi
+def test_an_error_of_the_start_is_stored_in_the_folder_of_the_job(tmp_path: Path) -> None:
+    job = JobFolder(tmp_path)
+    with job.written(levelled_for(all_samples(1)["ring-all-reduce"])):
+        command = [sys.executable, "-c", FAILING_START, str(tmp_path)]
+        assert subprocess.run(command, timeout=60).returncode == FAILED
+        assert "no shared memory" in str(job.failure())
 
 
 @needs_mpi
