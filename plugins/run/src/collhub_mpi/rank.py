@@ -135,8 +135,8 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
 def main() -> int:
     """Run the rank that MPI assigns to this process; the first argument is the folder of the job.
 
-    Return 0. An error of the start or of the run is stored in the folder. After any error, the process
-    exits at once with the status `FAILED` and prints no message; MPI's clean-up, which
+    Return 0. An error of the start or of the run is stored in the folder. After any error, the
+    process exits at once with the status `FAILED` and prints no message; MPI's clean-up, which
     would wait, is omitted.
     """
     # MPI determines the rank; the folder has a task for each.

@@ -227,8 +227,9 @@ def _make_curves(
 
     With the mode `in-place`, points in place count, otherwise points out of place. Points of
     the other place count at sizes that a library has no others of on a machine (`one_place`).
-    The time of a size is the median of its points. Sizes ascend, and libraries are in the order of their texts. A library with
-    several data types, or numbers of ranks or nodes, is yielded once for each.
+    The time of a size is the median of its points. Sizes ascend, and libraries are in the order
+    of their texts. A library with several data types, or numbers of ranks or nodes, is yielded
+    once for each.
     """
     other_place = "out" if mode == "in-place" else "in"
     for table in make_tables([point for point in points if point.collective == kind], other_place):

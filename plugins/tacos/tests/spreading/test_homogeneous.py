@@ -300,11 +300,17 @@ def test_a_schedule_becomes_an_algorithm_that_verifies_and_takes_its_time_in_the
     assert time_ns == pytest.approx(log.time_ps / 1000, abs=log.num_steps)
 
 
-def test_memory_is_known_beforehand() -> None:
-    network = network_of("mesh:16x16")
-    log = all_gather(network, STEP_PS, each(network, 4))
+@pytest.mark.parametrize(("text", "chunks"), [("mesh:16x16", 4), ("fully-connected:64", 64)])
+def test_memory_is_known_beforehand(text: str, chunks: int) -> None:
+    network = network_of(text)
+    origin = each(network, chunks)
+    log = all_gather(network, STEP_PS, origin)
     taken = log.log.nbytes + log.carried.nbytes
-    assert taken < estimate_memory_bytes(network, 1024) < 1.5 * taken
+    assert taken < estimate_memory_bytes(network, len(origin)) < 1.5 * taken
+
+
+def test_several_seeds_take_a_log_per_thread_and_the_best_one() -> None:
+    network = network_of("mesh:16x16")
     assert estimate_memory_bytes(network, 1024, seeds=20, threads=2) == 3 * estimate_memory_bytes(
         network, 1024
     )

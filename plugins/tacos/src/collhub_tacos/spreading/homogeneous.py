@@ -90,10 +90,11 @@ def estimate_memory_bytes(
     - per link: 8 bytes;
     - per step: one bit per link, rounded up to bytes.
 
-    The number of steps is assumed to be `num_chunks`. `threads` must be at least 1; it is not
+    The number of steps is assumed to be `num_chunks` divided by the fewest incoming links of an
+    NPU; networks with bottlenecks elsewhere have more. `threads` must be at least 1; it is not
     limited to `seeds`.
     """
-    fewest_in_links = int(network.in_degree.min(initial=1))
+    fewest_in_links = int(network.in_degree[: network.num_npus].min())
     steps = -(-num_chunks // max(1, fewest_in_links))
     log_bytes = num_chunks * np.dtype(choose_identifier_type(num_chunks)).itemsize
     set_bytes = 8 * -(-num_chunks // 64)
