@@ -36,6 +36,15 @@ def test_a_way_is_given_up_when_it_is_often_far_behind(slow_ps, is_good):
     assert prospects.is_promising(FAST, pieces)
 
 
+def test_pieces_with_which_no_way_was_compared_tell_nothing():
+    prospects = _prospects(100, 100, 100)
+    prospects.note(SLOW, 8, None)
+    prospects.note(FAST, 8, None)
+    prospects.note(SLOW, 9, 100)
+    prospects.note(FAST, 9, 100)
+    assert prospects.is_promising(SLOW, 16)
+
+
 def test_a_way_that_is_given_up_stays_so_with_more_pieces():
     prospects = _prospects(300, 300, 300)
     prospects.note(FAST, 8, 100)

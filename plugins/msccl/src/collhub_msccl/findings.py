@@ -40,10 +40,11 @@ def build_provenance(
 # chooses the base. All three runtimes call it for every numeric attribute.
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(?:0[xX]([0-9a-fA-F]+)|0([0-7]*)|([1-9][0-9]*))")
 _BASES = (16, 8, 10)  # of the groups of digits in `_NUMBER`
-# Python's int() takes quadratic time and refuses more than 4300 digits; 2^31 needs far fewer than
+# Python's int() takes quadratic time and refuses more than 4300 digits; 2^63 needs far fewer than
 # 40.
 _MAX_DIGITS = 40
 _INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
 
 
 class NumberState(IntEnum):
@@ -55,6 +56,21 @@ class NumberState(IntEnum):
     OUT_OF_RANGE = 3
 
 
+def parse_long(text: str) -> int:
+    """Return the integer at the start of a text as C's `strtol(text, NULL, 0)` with 64 bits does.
+
+    White space and one sign may precede the digits, characters after them are ignored, and without
+    digits the result is 0. Values beyond the ends of the range are the nearest end: -2^63 or
+    2^63 - 1.
+    """
+    match = _NUMBER.match(text)
+    if match is None:
+        return 0
+    sign, *digits = match.groups()
+    value = _compute_magnitude(digits)
+    return max(-value, -_LONG_MAX - 1) if sign == "-" else min(value, _LONG_MAX)
+
+
 def parse_number(text: str) -> tuple[int, NumberState]:
     """Parse an integer like C's `strtol(text, NULL, 0)`; return its value and the state.
 
@@ -63,7 +79,7 @@ def parse_number(text: str) -> tuple[int, NumberState]:
 
     1. NO_NUMBER, value 0: no digit follows the white space and the sign.
     2. OUT_OF_RANGE, value 0: the magnitude is above 2^31 - 1 (the runtimes truncate it to
-       32 bits), or there are more than 40 digits.
+       32 bits).
     3. CUT: text follows the number, also a blank. `5x` is 5, `0x` and `09` are 0.
     4. FINE.
     """
@@ -83,16 +99,17 @@ def _compute_magnitude(digits: list[str | None]) -> int:
     """Return the magnitude of a matched number.
 
     `digits`: one entry per base in `_BASES`; exactly one is not None and has the digits in that
-    base. Empty digits give 0. More than 40 digits give 2^31, which the caller treats as out of
-    range. Raises `AssertionError` if all entries are None.
+    base. Empty digits give 0. More than 40 digits after leading zeros give 2^63, which is out of
+    range for all callers. Raises `AssertionError` if all entries are None.
     """
     for base, group in zip(_BASES, digits, strict=True):
         if group is None:
             continue
-        if len(group) > _MAX_DIGITS:
-            return _INT_MAX + 1
+        significant = group.lstrip("0")
+        if len(significant) > _MAX_DIGITS:
+            return _LONG_MAX + 1
         # "0" without further digits is only the octal prefix.
-        return int(group or "0", base)
+        return int(significant or "0", base)
     raise AssertionError("a match has one group of digits")
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NoReturn
 
-from collhub_msccl.findings import NumberState, parse_number
+from collhub_msccl.findings import parse_long
 from collhub_msccl.runtimes.known_runtimes import Runtime
-from hub_core.model import Diagnostic, InputError, Location, Severity, parse_whole
+from hub_core.model import Diagnostic, InputError, Location, Severity
 
 # MAX_ATTR_COUNT and MAX_STR_LEN of `src/graph/xml.h`.
 _MAX_ATTRIBUTES = 16
@@ -252,8 +252,6 @@ class _Parser:
 
 
 _MAX_SHOWN_PER_CODE = 5
-_LONG_MAX = (1 << 63) - 1
-_MAX_EXACT = 10**18 - 1
 
 
 class Refusals:
@@ -362,23 +360,5 @@ class Refusals:
 
 @lru_cache(maxsize=1 << 14)
 def read_number(text: str) -> int:
-    """Return the integer at the start of a text, as C's `strtol` does; 0 without digits.
-
-    White space and a sign may precede the digits. Characters after the digits are ignored:
-    `5x` is 5. `0x10` is 16, `010` is 8.
-
-    Magnitudes above 2^31 - 1 are returned exactly only if the text consists of at most 18
-    decimal digits with an optional minus sign (surrounding white space is permitted, a
-    leading 0 is then ignored). Otherwise the result for them, and for more than 40 digits,
-    is 2^63 - 1, or -2^63 with a minus sign.
-    """
-    value, state = parse_number(text)
-    if state is not NumberState.OUT_OF_RANGE:
-        return value
-    # Sizes in bytes are 64-bit; strtol saturates at both ends.
-    digits = text.strip()
-    is_negative = digits.startswith("-")
-    magnitude = parse_whole(digits.removeprefix("-"), _MAX_EXACT)
-    if magnitude is not None:
-        return -magnitude if is_negative else magnitude
-    return -_LONG_MAX - 1 if is_negative else _LONG_MAX
+    """Return the integer at the start of a text, as `parse_long` does; results are cached."""
+    return parse_long(text)

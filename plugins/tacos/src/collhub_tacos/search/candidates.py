@@ -128,12 +128,13 @@ class Prospects:
     ) -> float:
         """Return the time of a variant divided by that of the fastest one with equally many pieces.
 
-        The result is at least 1, infinite for a variant that was too slow to be compared, and
-        NaN if all of them were. The variant must have a time for `pieces`, otherwise a KeyError
-        is raised.
+        The result is at least 1, and infinite for a variant that was too slow to be compared, also
+        if all of them were. The variant must have a time for `pieces`, otherwise a KeyError is
+        raised.
         """
         times = self._times[pieces]
-        return times[variant] / min(times.values())
+        # The quotient of two infinite times would be NaN.
+        return times[variant] / min(times.values()) if math.isfinite(times[variant]) else math.inf
 
     def _gains(self, variant: Variant, tried: Sequence[int]) -> bool:
         """Return whether a variant became clearly faster with the last large increase of pieces.
