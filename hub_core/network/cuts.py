@@ -133,7 +133,7 @@ def slowest_blocks(
     - Delay (ns): the sum of the finite `delay_ns` of its links. The block of a link is its
       entry in `nearest`; links with `NO_BLOCK` are not counted.
 
-    Blocks with needs of 0 are omitted. Of several blocks with equal time and equal delay
+    Blocks with needs of 0 are omitted. Of several other blocks with equal time and equal delay
     (both rounded to 1 ps), only the first is used. Equal times are sorted by ascending delay,
     and equal delays by ascending time.
     """
@@ -142,9 +142,11 @@ def slowest_blocks(
     # In a regular network all blocks are equal: one is examined instead of thousands.
     usable = (nearest >= 0) & np.isfinite(delay_ns)
     delays = np.bincount(nearest[usable], delay_ns[usable], len(needs))
-    keys = np.stack([np.round(times, 12), np.round(delays, 3)])
+    # Blocks without needs are removed first: other blocks may have the same rounded key.
+    blocks = np.flatnonzero(needs > 0)
+    keys = np.stack([np.round(times, 12), np.round(delays, 3)])[:, blocks]
     _, first = np.unique(keys, axis=1, return_index=True)
-    needed = first[needs[first] > 0]
+    needed = blocks[first]
     by_time = needed[np.argsort(-times[needed], kind="stable")][:EXAMINED_SETS]
     by_delay = needed[np.argsort(-delays[needed], kind="stable")][:EXAMINED_SETS]
     return list(dict.fromkeys([*by_time.tolist(), *by_delay.tolist()]))

@@ -13,6 +13,7 @@ from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import ROOTED, STANDARD_KINDS, CollectiveKind
 from hub_core.network.bounds import distance_bounds_ps, lower_bound_ns, lower_bounds_ps
+from hub_core.network.cuts import slowest_blocks
 from hub_core.network.links import Links
 from hub_core.network.topology import Topology
 from hub_core.testing import custom_collective
@@ -412,3 +413,9 @@ def test_cuts_of_most_random_networks_are_the_best():
     # Not every set of NPUs is tried: a few bounds are lower than the best cut.
     assert np.mean(np.asarray(ratios) > 1 - 1e-6) >= 0.95
     assert min(ratios) > 0.5
+
+
+def test_a_block_whose_time_rounds_to_zero_is_examined_for_its_delay():
+    # Block 0 needs nothing, and block 1 takes 0.1 ps; both delays are 500 ns.
+    needs, rates = np.array([0.0, 1.0]), np.array([1e13, 1e13])
+    assert slowest_blocks(needs, rates, np.array([0, 1]), np.array([500.0, 500.0])) == [1]

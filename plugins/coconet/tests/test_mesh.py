@@ -50,6 +50,7 @@ from collhub_coconet.execution.running import execute
 from collhub_coconet.lowering.flat import flatten
 from collhub_coconet.lowering.timing import Machine, makespan
 from collhub_coconet.lowering.workload import lower
+from collhub_coconet.search.explore import count_uneven_values
 
 import hub_core
 from hub_core.model import InputError, JobCollective
@@ -149,6 +150,16 @@ def test_slices_of_two_axes_nest_with_empty_blocks() -> None:
     ]  # fmt: skip
     whole = np.arange(5.0).reshape(5, 1)
     np.testing.assert_array_equal(collect(distribute(whole, kind, binding), kind, binding), whole)
+
+
+@pytest.mark.parametrize(("size", "count"), [(6, 0), (3, 1), (4, 1), (5, 1)])
+def test_a_value_is_uneven_if_an_axis_does_not_divide_the_block_of_the_one_before(
+    size: int, count: int
+) -> None:
+    build = ProgramBuilder("one", ("dp", "tp"), B=(1, 64))
+    x = build.argument("x", "float64", "B", 6, layout={"dp": S0, "tp": S0})
+    program = build.program(all_gather(x, axes=("dp", "tp")).named("y"))
+    assert count_uneven_values(program, Binding.of_mesh((2, 3), {"B": size})) == count
 
 
 def product(narrow: str = "float64") -> Program:

@@ -542,7 +542,8 @@ class _DumpParser:
             self.fail(position, f"{key} is no list of shapes")
         if self.tensors_left < 0:
             self.refuse_tensors(position)
-        if known is None:
+        # Equal keys may have other types: (True,) == (1,) == (1.0,).
+        if known is None or any({*map(type, shape)} - {int} for shape in shapes):
             for shape in shapes:
                 if not all(type(size) is int and 0 <= size < _INT64 for size in shape):
                     self.fail(position, f"{key} has a size that is not an integer from 0 to 2^63")

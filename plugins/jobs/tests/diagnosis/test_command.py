@@ -251,6 +251,18 @@ def test_tuples_with_members_of_wrong_types_are_refused(
     assert f"rank_0: entry 0: {message}" in line
 
 
+@pytest.mark.parametrize("size", [True, 1.0])
+def test_a_size_that_equals_an_integer_of_an_earlier_entry_is_refused(
+    collhub, tmp_path: Path, size: object
+) -> None:
+    document = dump(input_sizes=[[1]], output_sizes=[[4]])
+    document["entries"] += dump(record_id=1, input_sizes=[[size]])["entries"]
+    (tmp_path / "rank_0.json").write_text(json.dumps(document))
+    run = collhub("diagnose", tmp_path)
+    assert run.code == 1
+    assert "entry 1: input_sizes has a size that is not an integer" in run.err
+
+
 def test_two_dumps_of_one_rank_are_refused(collhub, tmp_path: Path) -> None:
     for name in ("a_rank_0", "b_rank_0"):
         (tmp_path / name).write_text(json.dumps(dump()))

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from collhub_coconet.documents.json_document import canonical_hash
 from collhub_coconet.lowering.timing import compute_peak_bytes
-from collhub_coconet.program.operations import Binding
+from collhub_coconet.program.operations import Binding, TensorType
 from collhub_coconet.program.program import Program
 from collhub_coconet.search.cost_models import CostModel, Timing
 from collhub_coconet.transformations.legality import LegalityRecord, Rewrite
@@ -393,8 +393,7 @@ def evaluate(task: tuple[Program, Sequence[Binding], CostModel]) -> Evaluation:
     """Return times, peak memory of a rank in bytes, and number of unevenly sliced values.
 
     `task`: program, sizes, and cost model. Each of the three results has one entry per
-    size, in the order of the sizes. A value is sliced unevenly if the number of ranks does
-    not divide its sliced dimension.
+    size, in the order of the sizes. A value is sliced unevenly if its blocks have unequal sizes.
     """
     program, bindings, cost_model = task
     timings = tuple(cost_model.timing(program, binding) for binding in bindings)
@@ -404,15 +403,21 @@ def evaluate(task: tuple[Program, Sequence[Binding], CostModel]) -> Evaluation:
 
 
 def count_uneven_values(program: Program, binding: Binding) -> int:
-    """Count the values whose sliced dimension is no multiple of the number of ranks.
+    """Count the values with blocks of unequal sizes.
 
-    Arguments and operations count; values that are not sliced do not. Values with layouts
-    on several axes of a mesh are never counted.
+    Arguments and operations count; values that are not sliced do not. If several axes of a mesh
+    slice a dimension, each axis must divide the block of the axes before it.
     """
-    count = 0
-    for tensor in program.types.values():
-        if tensor.layout.is_sliced:
-            length = binding.shape(tensor.shape)[tensor.layout.dimension]
-            if length % binding.num_ranks > 0:
-                count += 1
-    return count
+    return sum(_is_uneven(tensor, binding) for tensor in program.types.values())
+
+
+def _is_uneven(tensor: TensorType, binding: Binding) -> bool:
+    """Return whether the sliced dimensions of a value do not divide into equal blocks."""
+    layout, lengths = tensor.layout, list(binding.shape(tensor.shape))
+    axes = zip(layout.axes, binding.axis_sizes, strict=True) if layout.axes else ()
+    for sliced, count in axes or [(layout, binding.num_ranks)]:
+        if sliced.is_sliced:
+            if lengths[sliced.dimension] % count:
+                return True
+            lengths[sliced.dimension] //= count
+    return False
