@@ -3,13 +3,18 @@
 collective:from-to:[ranks-ranks]:inf:@algorithm#...
 
 Size ranges are half-open and refer to the destination: the full buffer, but for reduce-scatter one
-rank's part of it. The score inf gives a choice precedence over all other transports.
+rank's part of it. The score inf gives a choice precedence over all other transports. The grammar is
+that of openucx/ucc, `src/coll_score/ucc_coll_score.c`, with the sizes of UCX (`4K`, `1MB`, `inf`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import NoReturn, TypedDict
 
 from collhub_mpi.tuned import read_files
 from hub_core.model import CollectiveKind, InputError, Location
@@ -53,7 +58,12 @@ _ALGORITHMS: Mapping[CollectiveKind, Mapping[str, str]] = {
     CollectiveKind.ALL_TO_ALL: {"pairwise": "pairwise", "bruck": "bruck"},
     CollectiveKind.REDUCE_SCATTER: {"halving-doubling": "knomial", "ring": "ring"},
 }
-_TOKEN = re.compile(r"(\w+):(\d+)-(\d+|inf):\[(\d+)-(\d+)\]:inf:@(\w+)")
+_SIZE = re.compile(r"(\d{1,18})(?:([BKMGT])B?)?", re.IGNORECASE)
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_RANKS = re.compile(r"(\d{1,18})(?:-(\d{1,18}|inf))?", re.IGNORECASE)
+# Every choice is compared with all earlier ones.
+_MAX_CHOICES = 1000
+_MEMORIES = ("host", "cuda", "cuda_managed", "rocm", "rocm_managed")
 
 
 def write(selection: Selection, options: NoOptions) -> WriteResult:
@@ -126,7 +136,7 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
     Tokens are separated by `#`; sizes are those of the full buffer in bytes. Blank lines and lines
     that start with `#` are ignored. A file without other lines has no calls. Raises `InputError`
     (`not-a-rule`) for any other line, several lines with the variable, an invalid or empty token,
-    and two tokens of one collective and equal ranks with common sizes, which UCC refuses.
+    more than `_MAX_CHOICES` choices, and two that serve a common call, which UCC refuses.
     """
     lines = enumerate(part.load().decode("latin-1").splitlines(), 1)
     values = [
@@ -142,73 +152,180 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
             location = Location(line=number)
             raise InputError(message, location=location, code="not-a-rule", cure=cure)
     location = Location(line=values[0][0])
-    calls: list[ServedCalls] = []
+    choices: list[_Choice] = []
     for token in values[0][1][2].strip().split("#"):
-        served = _parse_token(token, location)
-        for earlier in calls:
-            if (earlier.kind, _ranks_of(earlier)) == (served.kind, _ranks_of(served)) and (
-                (earlier.max_bytes is None or served.min_bytes <= earlier.max_bytes)
-                and (served.max_bytes is None or earlier.min_bytes <= served.max_bytes)
-            ):
-                message = f"{token!r:.60}: an earlier choice has some of its sizes"
+        for choice in _parse_token(token, location, _MAX_CHOICES - len(choices)):
+            if any(map(choice.overlaps, choices)):
                 cure = "end the earlier sizes where the later ones begin"
-                raise InputError(message, location=location, code="not-a-rule", cure=cure)
-        calls.append(served)
-    return calls
+                _refuse_token(location, token, ": an earlier choice has some of its sizes", cure)
+            choices.append(choice)
+    return [choice.calls for choice in choices]
 
 
-def _ranks_of(calls: ServedCalls) -> str:
-    """Return the ranks in the description of served calls, such as `4 ranks`."""
-    return calls.by.partition(" of ")[2]
+Interval = tuple[int, int | None]
+"""First and last value, both included; None: no limit."""
 
 
-def _parse_token(token: str, location: Location) -> ServedCalls:
-    """Parse one token of UCC's tune string, and return the calls that it serves.
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The calls of one collective, range of sizes and range of ranks, with types of memory."""
 
-    Form: `collective:from-to:[ranks-ranks]:inf:@algorithm`; `to` is exclusive, or `inf` for no
-    limit. The result serves calls in place and out of place; its `by` is such as `ring of 4 ranks`
-    or `ring of 4 to 8 ranks`.
+    calls: ServedCalls
+    ranks: Interval
+    memories: Sequence[str]
+
+    def overlaps(self, other: _Choice) -> bool:
+        """Return whether some call belongs to both choices, which UCC refuses."""
+        first, second = self.calls, other.calls
+        return (
+            first.kind is second.kind
+            and not {*self.memories}.isdisjoint(other.memories)
+            and _intersect(self.ranks, other.ranks)
+            and _intersect((first.min_bytes, first.max_bytes), (second.min_bytes, second.max_bytes))
+        )
+
+
+def _intersect(first: Interval, second: Interval) -> bool:
+    return (second[1] is None or first[0] <= second[1]) and (
+        first[1] is None or second[0] <= first[1]
+    )
+
+
+def _parse_token(token: str, location: Location, most: int) -> list[_Choice]:
+    """Parse one token of UCC's tune string, and return its choices.
+
+    Form: `collective:from-to:[ranks-ranks]:inf:@algorithm`. As in UCC, the fields may be in any
+    order, and only collective and algorithm are required here:
+
+    - collectives, sizes, ranks and types of memory may be lists, as `allreduce,allgather`;
+    - sizes have units of 1024 (`4K`, `1MB`); `to` is exclusive, or `inf` for no limit;
+    - ranks are one number, or a range that may end with `inf`;
+    - the score is `inf` or a number above 0.
+
+    There is a choice for each collective, range of ranks and range of sizes. It serves calls in
+    place and out of place; its `by` is such as `ring of 4 ranks`, `ring of 4 to 8 ranks`, `ring of
+    4 or more ranks` or `ring in cuda memory`.
 
     The sizes of the token are those of one rank's part for a reduce-scatter, otherwise of the
     full buffer. The result always has sizes of the full buffer in bytes, both ends included. A
     part is the full buffer divided by the ranks, rounded up. So
-    `reduce_scatter:2-5:[4-4]:inf:@ring` gives 5 to 16 bytes, and
-    `allreduce:2-5:[4-4]:inf:@ring` gives 2 to 4 bytes.
+    `reduce_scatter:2-5:[4]:inf:@ring` gives 5 to 16 bytes, and `allreduce:2-5:[4]:inf:@ring` gives
+    2 to 4 bytes.
 
     Raises `InputError` (`not-a-rule`) at `location` for another form, an unknown collective, an
-    algorithm that the collective does not have, an empty range of sizes or ranks, and a
-    reduce-scatter of several numbers of ranks.
+    algorithm that a collective does not have, an empty range of sizes or ranks, sizes of a
+    reduce-scatter of several numbers of ranks, and more than `most` choices.
     """
-    match = _TOKEN.fullmatch(token)
-    kind = _KIND_OF.get(match[1]) if match else None
-    if match is None or kind is None or match[6] not in _ALGORITHMS[kind].values():
-        expected = "collective:from-to:[ranks-ranks]:inf:@algorithm"
-        cure = "write collectives and algorithms as UCC names them, and sizes as numbers of bytes"
-        raise _refuse_token(token, f"is not {expected}", cure, location)
-    least, largest = int(match[4]), int(match[5])
-    if not 1 <= least <= largest:
-        raise _refuse_token(
-            token, "has no number of ranks", "write the smaller one first", location
-        )
-    if least < largest and kind is CollectiveKind.REDUCE_SCATTER:
-        cure = "write one token for each number of ranks"
-        reason = "has several numbers of ranks, by which the sizes of a reduce-scatter differ"
-        raise _refuse_token(token, reason, cure, location)
-    parts = _count_parts(kind, least)
-    first = int(match[2])
-    # Full buffers between two multiples count as the larger one.
-    min_bytes = (first - 1) * parts + 1 if first else 0
-    max_bytes = None if match[3] == "inf" else (int(match[3]) - 1) * parts
-    if max_bytes is not None and max_bytes < min_bytes:
-        cure = "write the smaller size first; the second one is excluded"
-        raise _refuse_token(token, "has an empty range of sizes", cure, location)
-    ranks = match[4] if least == largest else f"{least} to {largest}"
-    return ServedCalls(kind, True, True, min_bytes, max_bytes, f"{match[6]} of {ranks} ranks")
+    refuse = partial(_refuse_token, location, token)
+    fields = _parse_fields(token, refuse)
+    kinds, names = fields.get("collectives"), fields.get("algorithm")
+    if not kinds or not names or any(names[0] not in _ALGORITHMS[kind].values() for kind in kinds):
+        cure = "write collectives and algorithms as UCC names them"
+        refuse(" is not collective:from-to:[ranks-ranks]:inf:@algorithm", cure)
+    teams = fields.get("ranks") or [(1, None)]
+    sizes = fields.get("sizes") or [(0, None)]
+    if len(kinds) * len(teams) * len(sizes) > most:
+        refuse(f" exceeds {_MAX_CHOICES} choices", "write fewer ranges of sizes and ranks")
+    memories = fields.get("memories")
+    suffix = f" in {' or '.join(memories)} memory" if memories else ""
+    choices: list[_Choice] = []
+    for kind, (least, largest) in product(kinds, teams):
+        if largest is not None and not 1 <= least <= largest:
+            refuse(" has no number of ranks", "write the smaller one first")
+        is_limited = sizes != [(0, None)]
+        if is_limited and least != largest and kind is CollectiveKind.REDUCE_SCATTER:
+            cure = "write one token for each number of ranks"
+            reason = " has several numbers of ranks, by which the sizes of a reduce-scatter differ"
+            refuse(reason, cure)
+        parts = _count_parts(kind, least)
+        by = f"{names[0]}{_describe_ranks(least, largest)}{suffix}"
+        for first, stop in sizes:
+            # Full buffers between two multiples count as the larger one.
+            min_bytes = (first - 1) * parts + 1 if first else 0
+            max_bytes = None if stop is None else (stop - 1) * parts
+            if max_bytes is not None and max_bytes < min_bytes:
+                cure = "write the smaller size first; the second one is excluded"
+                refuse(" has an empty range of sizes", cure)
+            calls = ServedCalls(kind, True, True, min_bytes, max_bytes, by)
+            choices.append(_Choice(calls, (least, largest), memories or _MEMORIES))
+    return choices
 
 
-def _refuse_token(token: str, reason: str, cure: str, location: Location) -> InputError:
-    """Return the error about a token; it is not raised here."""
-    return InputError(f"{token!r:.60} {reason}", location=location, code="not-a-rule", cure=cure)
+def _describe_ranks(least: int, largest: int | None) -> str:
+    """Return ` of 4 ranks`, ` of 4 to 8 ranks` or ` of 4 or more ranks`; "" for all."""
+    if largest is None:
+        return f" of {least} or more ranks" if least > 1 else ""
+    return f" of {least if least == largest else f'{least} to {largest}'} ranks"
+
+
+class _Fields(TypedDict, total=False):
+    """Fields of a token; each has at least one entry, `algorithm` exactly one."""
+
+    collectives: list[CollectiveKind]
+    sizes: list[Interval]
+    ranks: list[Interval]
+    memories: list[str]
+    algorithm: list[str]
+
+
+def _parse_fields(token: str, refuse: Callable[[str, str], NoReturn]) -> _Fields:
+    """Parse the fields of a token in any order; `refuse` raises the error for an invalid one.
+
+    `stop` of a range of sizes is excluded, the last number of ranks is included. Empty fields are
+    ignored, as UCC does. A field that occurs twice is refused.
+    """
+    fields: _Fields = {}
+    has_score = False
+    for text in filter(None, token.split(":")):
+        parts = text.lower().split(",")
+        kinds = [_KIND_OF.get(part) for part in parts]
+        ranges = [_parse_sizes(part) for part in parts]
+        is_score = text.lower() == "inf" or (text.isdecimal() and int(text[:18]) > 0)
+        if "collectives" not in fields and None not in kinds:
+            fields["collectives"] = [kind for kind in kinds if kind is not None]
+        elif "memories" not in fields and all(part in _MEMORIES for part in parts):
+            fields["memories"] = parts
+        elif not has_score and is_score:
+            has_score = True
+        elif "sizes" not in fields and None not in ranges:
+            fields["sizes"] = [sizes for sizes in ranges if sizes is not None]
+        elif "algorithm" not in fields and text.startswith("@"):
+            fields["algorithm"] = [text[1:]]
+        elif "ranks" not in fields and text.startswith("[") and text.endswith("]"):
+            teams = [_RANKS.fullmatch(part) for part in text[1:-1].split(",")]
+            if None in teams:
+                refuse(f" has no number of ranks: {text!r:.40}", "write for example [16] or [2-8]")
+            fields["ranks"] = [_get_ranks(team) for team in teams if team is not None]
+        else:
+            cure = "write collectives and algorithms as UCC names them, and sizes as 0-4K or 4K-inf"
+            expected = "collective:from-to:[ranks-ranks]:inf:@algorithm"
+            refuse(f" is not {expected}: {text!r:.40}", cure)
+    return fields
+
+
+def _get_ranks(match: re.Match[str]) -> Interval:
+    """Return the least and the largest number of ranks; None for `inf`."""
+    last = (match[2] or match[1]).lower()
+    return int(match[1]), None if last == "inf" else int(last)
+
+
+def _parse_sizes(text: str) -> Interval | None:
+    """Return (first, stop) in bytes of a range such as `0-4K` or `1M-inf`; None for other texts."""
+    first, dash, stop = text.partition("-")
+    begin = _SIZE.fullmatch(first)
+    end = _SIZE.fullmatch(stop)
+    if not dash or begin is None or (end is None and stop.lower() != "inf"):
+        return None
+    return _compute_bytes(begin), None if end is None else _compute_bytes(end)
+
+
+def _compute_bytes(match: re.Match[str]) -> int:
+    return int(match[1]) * _UNITS[(match[2] or "").upper()]
+
+
+def _refuse_token(location: Location, token: str, reason: str, cure: str) -> NoReturn:
+    """Raise the error about a token: its text, followed by `reason`."""
+    raise InputError(f"{token!r:.60}{reason}", location=location, code="not-a-rule", cure=cure)
 
 
 def _count_parts(kind: CollectiveKind, num_ranks: int) -> int:

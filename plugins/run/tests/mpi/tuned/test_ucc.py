@@ -79,7 +79,12 @@ def test_a_collective_that_ucc_is_not_told_of_is_a_loss() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "allreduce:0-4K:[16-16]:inf:@knomial",
+        "allreduce:0-4KiB:[16-16]:inf:@knomial",
+        "allreduce:0-4Q:[16-16]:inf:@knomial",
+        "allreduce:0-inf:[16-16]:0:@knomial",
+        "allreduce:0-4K:4K-inf:[16]:inf:@knomial",
+        "allreduce,barrier:inf:@knomial",
+        "allreduce:[]:inf:@knomial",
         "allreduce:0-inf:[16-16]:inf:@bruck",
         "barrier:0-inf:[16-16]:inf:@knomial",
         "allreduce:9-9:[16-16]:inf:@knomial",
@@ -96,7 +101,11 @@ def test_another_string_serves_nothing(value: str) -> None:
     ("value", "reason"),
     [
         ("allreduce:0-9:[8-4]:inf:@ring", "has no number of ranks; write the smaller one first"),
-        ("allreduce:0-4K:[8-8]:inf:@ring", "; write collectives and algorithms as UCC names them"),
+        ("allreduce:0-4Q:[8-8]:inf:@ring", "@algorithm: '0-4Q'; write collectives and algorithms"),
+        ("allreduce:[x]:inf:@ring", "has no number of ranks: '[x]'; write for example [16]"),
+        (f"allreduce:@ring:[{','.join(map(str, range(1, 1002)))}]", "exceeds 1000 choices"),
+        ("allreduce:0-9:[8]:@ring#allreduce:8-inf:[2-8]:@dbt", "an earlier choice has"),
+        ("allreduce:0-9:@ring#allreduce:8-inf:cuda:@dbt", "an earlier choice has"),
         ("allreduce:0-9:[8-8]:inf:@ring#allreduce:8-inf:[8-8]:inf:@dbt", "an earlier choice has"),
         ("reduce_scatter:0-9:[4-8]:inf:@ring", "; write one token for each number of ranks"),
     ],
@@ -113,3 +122,33 @@ def test_a_choice_for_several_numbers_of_ranks_names_both_ends() -> None:
     served, found = _read(text)
     assert found == []
     assert [one.by for one in served] == ["ring of 4 to 8 ranks", "ring of 2 ranks"]
+
+
+def test_sizes_have_the_units_of_ucx() -> None:
+    text = "allreduce:0-4k:[4]:@knomial#allreduce:4KB-1M:[4]:inf:@ring#allreduce:1Mb-INF:@dbt:[4]"
+    served, found = _read(f"UCC_TL_UCP_TUNE = {text}\n")
+    assert found == []
+    assert [(one.min_bytes, one.max_bytes) for one in served] == [
+        (0, 4095), (4096, (1 << 20) - 1), (1 << 20, None),
+    ]  # fmt: skip
+
+
+def test_fields_are_in_any_order_and_may_be_lists() -> None:
+    text = "@ring:10:[2-4,16-inf]:cuda,rocm:0-1K,2K-3K:ALLREDUCE,allgather"
+    served, found = _read(f"UCC_TL_UCP_TUNE = {text}\n")
+    assert found == []
+    assert len(served) == 8
+    assert {one.kind for one in served} == {CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER}
+    assert {one.by for one in served} == {
+        "ring of 2 to 4 ranks in cuda or rocm memory",
+        "ring of 16 or more ranks in cuda or rocm memory",
+    }
+
+
+def test_a_choice_without_sizes_and_ranks_serves_all_calls() -> None:
+    text = "reduce_scatter:@ring#allreduce:cuda:@ring#allreduce:host:@dbt"
+    served, found = _read(f"UCC_TL_UCP_TUNE = {text}\n")
+    assert found == []
+    assert [(one.min_bytes, one.max_bytes, one.by) for one in served] == [
+        (0, None, "ring"), (0, None, "ring in cuda memory"), (0, None, "dbt in host memory"),
+    ]  # fmt: skip
