@@ -231,8 +231,9 @@ class Separation:
     def cure(self, topology: Topology) -> str:
         """Return the advice to restore the links in `links_to_restore`.
 
-        Both directions of a link are one, as `3-4`. At most `_NAMED_LINKS` are named. If there are
-        none, the advice says that the network is not connected even with all links.
+        Links are named in their order: `3-4` if both directions are in it, `3->4` for a single
+        direction. At most `_NAMED_LINKS` are named, with the number of further ones. Without links,
+        the advice says that the network is not connected even with all links.
         """
         directions: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for link in self.links_to_restore:

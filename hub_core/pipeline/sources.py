@@ -347,11 +347,11 @@ def has_signature(head: bytes, format: Format) -> bool:
 
 
 def _open_folder(path: Path, name: str, head: bytes, report: Report) -> Input:
-    """Open all files below a folder, sorted by path, under the name given by the user.
+    """Open all files below a folder, sorted by path, as one input named `name`.
 
-    Files in folders below it are included. `head`: first bytes of the file that identifies the
-    format, b"" if none does. Files are loaded on demand. Raises `InputError` for an empty folder
-    and for more than `MAX_FOLDER_FILES` (65536) files.
+    Files in folders below it are included, and are loaded on demand. `head`: first bytes of the
+    file that identifies the format, b"" if none does. `report` gets the findings of later reads.
+    Raises `InputError` for a folder without files or with more than `MAX_FOLDER_FILES` (65536).
     """
     files = sorted(
         itertools.islice((file for file in path.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1)

@@ -319,10 +319,10 @@ class _LinkQueues:
         return parents
 
     def find_latest_arrivals(self, message_ends: MessageEnds) -> Int64Array:
-        """Return, per position, the largest row of an arrival that its link's sends await so far.
+        """Return, per position in `rows`, the row of the latest arrival whose data a send needs.
 
-        Positions are those of the queues, sorted by link and time; a send up to and including the
-        position counts. The result has rows of `message_ends`; it is negative if there is none.
+        Considered are the send at this position and all earlier sends of its link. The result is
+        int64, rows of `message_ends`; it is negative if none of these sends needs an arrival.
         """
         # Rows of a rank are in chronological order and a link has one sender, so the latest arrival
         # is the largest row. The shift restarts the running maximum at every link.

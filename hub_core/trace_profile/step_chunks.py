@@ -252,10 +252,14 @@ def _find_unusual_lists(edges: Edges, plain: Int64Array) -> list[JsonValue]:
 def _record_tags(steps: StepTable, tags: npt.NDArray[np.int32], file: str) -> str | None:
     """Return `CHANNEL_TAGS` if the tags of all messages are their channels, otherwise None.
 
-    It is None, without further checks, if the tags are those of `message_tags`, and without
-    messages. For any other tags, raise `InputError` (`tag-mismatch`) if they match other
-    messages than channels and order do; tags that match the same messages give None, and
-    are not preserved.
+    `tags`: int32, tag per row of `steps`; -1 for steps that are no messages. The first case that
+    applies decides:
+
+    1. Tags equal to those of `message_tags`, or no messages: None.
+    2. Tags equal to the channels: `CHANNEL_TAGS`.
+    3. Tags that pair other sends and receives than channel and order do: raises `InputError`
+       (`tag-mismatch`) with `file` in the location.
+    4. All other tags pair the same sends and receives: None, so that these tags are lost.
     """
     expected = message_tags(steps)
     if np.array_equal(expected, tags):

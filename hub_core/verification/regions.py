@@ -111,12 +111,14 @@ def find_regions(
 def _find_regions_of_block(
     steps: StepTable, layout: MemoryLayout, is_valid: BoolArray, unit: int, block: UnitBlock
 ) -> Regions:
-    """Compute the regions of the steps within a block of units, in blocks of `unit` units.
+    """Compute the regions of the steps within one block of units, in groups of `unit` units.
 
-    The rules are those of `find_regions`, with each region cut to the units of the block:
-    addresses are those of `layout`, and a side that the kind of step does not use has the
-    address -1. All other steps, also valid ones without units in the block, have address -1,
-    count 0 and are not valid.
+    The rules are those of `find_regions`. Each region is first cut to the units from `block.first`
+    to `block.stop`. Offsets and counts are then divided by `unit`, rounded down. Addresses are
+    those of `layout`; a side that the kind of step does not use has the address -1.
+
+    A step that is not in `is_valid` (bool[rows]), or has no units in the block, has address -1 on
+    both sides and count 0. A step is valid in the result if its count is above 0.
     """
     stops = block.positions + steps.count
     rows = np.flatnonzero(is_valid & (block.positions < block.stop) & (stops > block.first))

@@ -46,13 +46,12 @@ def is_divisible(algorithm: Algorithm, messages: Messages) -> bool:
 
     True if all of these hold:
 
-    - The collective is no all-to-all, scatter or gather, and has neither a contract nor
-      counts.
+    - The collective is no all-to-all, scatter or gather, and has neither a contract nor counts.
     - SCRATCH of each rank has 0 units or those of the full buffer.
-    - No step moves data to another unit of the full buffer: both operands of a step, and
-      both regions of a message, begin at the same unit. A buffer with only the part of rank
-      r begins at unit r * units per rank.
-    - Every send has a receive, and both have equal counts.
+    - No step moves data to another unit of the full buffer: both operands of a step, and both
+      regions of a message, begin at the same unit. A buffer with only the part of rank r begins at
+      unit r * units per rank.
+    - Every send has a receive and every receive a send, and both have equal counts.
     """
     collective = algorithm.collective
     traits = collective.kind.traits

@@ -111,7 +111,8 @@ def _store_arguments(
 
     Arguments after `--` become `session.source_arguments`, but at least one argument counts as an
     input, even if it follows `--`. If the inputs are several files and the ranks of one job
-    (`Session.join_ranks`), only the first one is returned.
+    (`Session.join_ranks`), only the first one is returned. If they cannot be read (`InputError`),
+    all are returned, because each input gets its own verdict later.
     """
     session: Session = context.obj
     separated = min(session.separated_arguments, max(len(arguments) - 1, 0))

@@ -88,20 +88,20 @@ class Comparison:
 
 
 def compare(a: Algorithm, b: Algorithm) -> Comparison:
-    """Return the differences of two algorithms; provenance and extensions are ignored.
+    """Verify two algorithms, and return their differences; provenance and extensions are ignored.
 
-    - `facts`: the facts of `_collect_facts` with different values, in their order
-    - `traffic`: pairs of ranks with messages in A or B whose numbers of messages differ, or
-      whose sums of units differ as exact fractions of the full buffer; by source, then
-      destination. A pair without messages counts as 0
+    - `facts`: the facts of `_collect_facts` with different values, in their order; verdicts are
+      among them
+    - `traffic`: pairs of ranks whose numbers of messages differ, or whose sums of units differ as
+      exact fractions of the full buffer; by source, then destination. A pair without messages in
+      one of the algorithms counts as 0 there
     - `pairs`: number of pairs with messages in A or in B
-    - `first_step`: the first different step; None if steps are equal. Only ranks that both have
-      are compared, in order; the first rank with a difference counts. In a rank it is the
-      lowest position at which a column other than the source line differs, or the end of the
-      shorter one. If all columns are equal, dependencies are compared
-      (`_find_different_dependency`)
+    - `first_step`: the first different step. Ranks that both have are compared in order. The
+      first rank with a difference gives the lowest position at which a column other than the
+      source line differs, or the end of the shorter rank
 
-    Both algorithms are verified.
+    If no rank has such a difference, `first_step` is that of `_find_different_dependency`. It is
+    None if dependencies are equal too, or if one algorithm has more ranks with steps.
     """
     facts_a, facts_b = _collect_facts(a), _collect_facts(b)
     differing = (

@@ -287,9 +287,9 @@ def print_failures(failures: Sequence[FailureTime]) -> None:
 def format_timing(timing: Timing) -> tuple[str, ...]:
     """Return the cells of a row of `TIMING_COLUMNS`: size, time, bandwidth, bound, ratio.
 
-    Sizes and times have a suitable unit, the bandwidth is in GB/s (10^9 bytes per second)
-    with 2 decimals, the ratio of time to bound has 3 decimals. The time is `never ends` for
-    a run that does not finish. Other unknown values are `-`.
+    Sizes and times have a suitable unit. The bandwidth is the algorithm bandwidth (size by time) in
+    GB/s (10^9 bytes per second) with 2 decimals; the ratio of time to bound has 3 decimals. The
+    time is `never ends` for a run that does not finish. Other unknown values are `-`.
     """
     bandwidth, ratio = timing.bandwidth_bytes_per_s, timing.ratio_to_bound
     return (

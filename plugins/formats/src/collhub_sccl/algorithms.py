@@ -82,15 +82,19 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 
 
 def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
-    """Write an algorithm as one JSON document, in TACCL's dialect for reducing collectives.
+    """Write an algorithm as one JSON document without a file name.
 
-    Other collectives are written in the dialect of msccl-tools. A message is sent in the step
-    after the arrival of its last data (`find_sends`). The result has one file without a name.
-    Its losses are the differences to the algorithm that would be read back from the document.
+    Collectives that reduce are written in TACCL's dialect, others in that of msccl-tools. A
+    message is sent in the step after the arrival of its last data (`find_sends`). The losses are
+    the differences to the algorithm that `read` returns for the document.
 
-    Raises `InputError` (`sccl-inexpressible`) for a collective that SCCL does not have, for an
-    algorithm without contents, and if the document would not be read or not describe a correct
-    algorithm: in SCCL every rank has one value per address, to which received values are added.
+    Raises `InputError` (`sccl-inexpressible`) in these cases:
+
+    - The collective is not in `NAMES`, or the algorithm has no contents.
+    - The document cannot be read.
+    - The algorithm that is read back is not correct. In SCCL each rank has one value per address,
+      to which received values are added. An algorithm that sends other values is refused.
+
     Raises `InputError` with all findings if sends and receives do not match.
     """
     del options

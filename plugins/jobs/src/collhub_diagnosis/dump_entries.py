@@ -276,20 +276,20 @@ class _DumpParser:
         return number
 
     def add_entry(self, position: int, entry: Mapping[object, object]) -> None:
-        """Add an entry as a new operation, or as the next call of an operation that is a batch.
+        """Add an entry as a new operation, or as the next call of an existing operation (a batch).
 
-        1. Message or collective: the field `is_p2p` decides. Without it, the entry is a message if
-           its call is a send or receive between two ranks. It also is one if its call is
-           `coalesced` and the last operation is a message of the same group.
+        1. Kind: the field `is_p2p` decides between message and collective. Without it, the entry is
+           a message if its call is a send or receive between two ranks. So is a `coalesced` call if
+           the last operation is a message of the same group.
         2. Sequence number: the field `p2p_seq_id` of a message or `collective_seq_id` of a
            collective, 0 for null. Without the field it is that of `parse_old_sequence`.
-        3. The entry belongs to the newest operation with this group, kind and sequence number if
-           that is among the last 64 operations. Otherwise it is a new, last operation.
+        3. Operation: the newest one with this group, kind and sequence number, if it is among the
+           last 64 operations. Otherwise the entry is a new, last operation.
 
-        An operation with a further entry keeps its position, its calls, `created_ns` and stack. The
-        calls of the entry are appended, and all other fields, such as the state, are those of the
-        entry. Its last record number is that of the entry. The group of the entry is also stored
-        for its `pg_id` in `self.group_of_id`.
+        An existing operation keeps its position, `created_ns` and stack. The entry's calls are
+        appended to its calls; all other fields, such as the state, become those of the entry. In
+        both cases the number of its last record becomes that of the entry, and the group of the
+        entry is stored for its `pg_id` in `self.group_of_id`.
 
         Raises `InputError` (`invalid-dump`) with `position` for an `is_p2p` that is no bool (null
         included), for a batch of more than 4096 calls, and for invalid groups, calls, states and

@@ -732,8 +732,9 @@ _NO_FINDING = Finding("none", "all operations are complete and agree")
 def format_ranks(ranks: Sequence[int]) -> str:
     """Format ascending ranks as `rank 3`, `ranks 0-3, 7` or `no ranks`.
 
-    Two consecutive ranks are written as `0, 1`. At most ten ranges (of one rank or more) are
-    listed; then follows ` and N more ranges`, also for a single one.
+    Consecutive ranks form one range. A range of two ranks is written as `0, 1`, a longer one as
+    `0-3`. At most the first ten ranges are written. If N more remain, ` and N more ranges` follows,
+    also for N = 1.
     """
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

@@ -52,15 +52,17 @@ class Catalogue:
 
 
 def catalogue(nodes: int, templates: list[Template]) -> Catalogue:
-    """Build the catalogue of entries that can replace a node: the nodes themselves, and
-    templates.
+    """Build the catalogue of entries that can replace a node: single nodes and templates.
 
-    Entries 0 to `nodes` - 1 are the nodes of the workload: entry i has the single row i, its
-    start and end, without dependencies. The entries of the templates follow, in their order,
-    one per position of the template's group. Such an entry has the rows of the template at
-    this position. These rows are numbered from `nodes` on in the order of the templates;
-    start rows, end rows and dependencies refer to the new numbers. `entry` and `node` of the
-    result have one more value, the total number of entries and rows.
+    - Entries 0 to `nodes` - 1 are the nodes of the workload. Entry i has the single row i, which is
+      its start and its end, and no dependencies.
+    - The entries of the templates follow, in their order, one per position of the template's group.
+      Such an entry has the rows of the template at this position. These rows are numbered from
+      `nodes` on in the order of the templates; start rows, end rows and dependencies refer to the
+      new numbers.
+
+    `entry` and `node` of the result are the first entry and the first row of each template, int64.
+    They have one more value at the end, the total number of entries and of rows.
     """
     positions = [len(template.first) - 1 for template in templates]
     node = nodes + row_pointer([len(template) for template in templates])

@@ -54,10 +54,13 @@ def read(source: Source, options: HloOptions) -> Workload:
 def read_mlir(source: Source, options: HloOptions) -> Workload:
     """Read a StableHLO module (MLIR as text, may be compressed) as a workload.
 
-    The workload has replicas x partitions ranks. Assumptions and losses are reported through
-    `source.report`. Raises `InputError` for several files (`several-files`); for MLIR bytecode
-    (`bytecode`), with the commands that write text; and, with the line, for damaged text, invalid
-    groups, loops of unknown length, and too many nodes.
+    The workload has replicas x partitions ranks. `options.trip_count` is the number of iterations
+    of loops that do not state it; the other options are those of `HloOptions`. Assumptions and
+    losses are reported through `source.report`.
+
+    Raises `InputError` for several files (`several-files`); for MLIR bytecode (`bytecode`), with
+    the commands that write text; and, with the line, for damaged text, invalid groups, loops of
+    unknown length, and too many nodes.
     """
     part = source.get_only_part("a module for all devices")
     with decompressed(part.stream(), part.name) as stream:

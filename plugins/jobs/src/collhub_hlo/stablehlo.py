@@ -389,11 +389,12 @@ class _Lowering:
         """Close the innermost open operation with regions; `text` follows its last region.
 
         - Module: the text is appended to the header.
-        - Function: it becomes a computation, and is listed as a possible entry. Its result is
-          the returned value, or a tuple if there is not exactly one.
-        - Any other operation: its last region is closed. It is parsed from its begin plus
-          `text`, and added with its regions to the enclosing region. A `cond` at the end of the
-          begin is removed first; in the short (pretty) form also the part from ` reducer(` on.
+        - Function: it becomes a computation, and its name is added to the possible entries. Its
+          result is the returned value, or a tuple unless there is exactly one.
+        - Any other operation: its last region is closed. The operation is parsed from its text
+          before the first region followed by `text`, and added with its regions to the enclosing
+          region. A final `cond` of the text before is removed first, and in the short (pretty) form
+          the part from the last ` reducer(` on.
 
         Raises `ValueError` for a function name that is used already, and for an operation that
         cannot be parsed or added, such as one after the end of its region.
@@ -515,18 +516,23 @@ class _Lowering:
         shapes: tuple[Shape, ...],
         attributes: dict[str, str],
     ) -> tuple[list[str], tuple[Shape, ...]]:
-        """Store the regions of an operation as computations; return its operands and shapes.
+        """Store the regions of an operation as computations; return (its operands, its shapes).
 
-        Captured values are those of outer regions that the regions use. They are added to the
-        operands in the order of first use. The computations are added to `attributes` and to
-        `called` of the innermost region. The rules by operation are:
-        - No region: it must be a `call`. It gets `to_apply`; operands are unchanged.
-        - Loop: `condition`, `body`. Its operand is a new tuple of the iterated and captured
+        Captured values are those of outer regions that the regions use. Except for a call they are
+        added to the operands, in the order of first use. The names of the computations are added to
+        `attributes` under these keys, and to `called` of the innermost region:
+
+        - No region: it must be a `call`. `to_apply` is the called function; operands and shapes are
+          unchanged.
+        - Loop, with two regions: `condition` and `body`. Its operand is a new tuple of the iterated
+          and captured values. The shapes of the captured values are added to its shapes.
+        - Conditional: `branch_computations`. Its operands are the first one and the captured
           values.
-        - Conditional: `branch_computations`. Its operands are the first and the captured ones.
-        - Any other must have one region: `calls` for async-start, else `to_apply`.
+        - Any other operation must have one region: `calls` for async-start, else `to_apply`.
 
-        Raises `ValueError` for wrong numbers of regions or values, and for missing or used names.
+        The region of `sdy.manual_computation`, and a called function whose operand was made local
+        (`_TO_LOCAL`), are marked as local. Raises `ValueError` for wrong numbers of regions or
+        values, a call without a function, and missing or used names.
         """
         current = self._regions[-1]
         if not regions:

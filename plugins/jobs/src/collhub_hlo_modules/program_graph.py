@@ -692,13 +692,17 @@ class _GraphBuilder:
     def _to_operands(
         self, operands: Sequence[Value], shapes: Sequence[Shape], instruction: Instruction
     ) -> list[ArgumentValue]:
-        """Return the operands of an elementwise operator as arguments: references or numbers.
+        """Return the operands of an elementwise operator in order: references or numbers.
 
         `shapes`: of the operands. If some operand is a tensor with the shape of the result, aten
-        broadcasts the other operands: numbers stay numbers, and a broadcast of a tensor along
-        leading dimensions only becomes a reference to its source. All other operands become tensors
-        of their own shape, for which nodes are added if necessary (see `_to_tensor`, which may
-        raise `InputError`). The order is kept.
+        broadcasts the other ones, so that two rules apply first:
+
+        1. A number remains a number.
+        2. A broadcast of a tensor whose dimensions are the last ones of the result, in order,
+           becomes a reference to this tensor.
+
+        Every other operand becomes a reference to a tensor of its shape, for which nodes are added
+        if necessary (`_to_tensor`, which may raise `InputError`).
         """
         sizes = instruction.shape.leaves[0][1]
         is_complete = any(
@@ -1112,9 +1116,12 @@ class _GraphBuilder:
     def _exchange_parts(self, names: Sequence[str], group: str, instruction: Instruction) -> Value:
         """Add an all-to-all with one operand per rank; return a tuple of the names of the results.
 
-        The operands are concatenated before one collective, whose result is cut into parts of the
-        same shape. All operands must have the shape of the first one, which is not checked; scalars
-        are given one dimension for the exchange. `group`: name of the group of ranks.
+        The operands are concatenated along dimension 0 for one collective in `group`. Its result is
+        cut along dimension 0 into as many parts as operands, with their shape. Entry i of the
+        result is the part from rank i of the group.
+
+        All operands must have the shape of the first one, which is not checked. Scalars have the
+        shape (1,) during the exchange.
         """
         tensor = self._tensors[names[0]]
         shape = tensor.shape or (1,)

@@ -214,22 +214,21 @@ class _RankColumns:
 
         `row`: row in the workload, which must belong to this rank. Tokens are separated by spaces.
         A token is the name of a field (`id`), an attribute (`@comm_size:9`), or `=` or `!` with
-        bytes in hexadecimal. The first case that applies decides:
+        bytes in hexadecimal. The first case that applies:
 
-        - The record was preserved completely: the result is its token, which begins with `!`, and
-          {}. Attributes in `omitted` are not removed from it.
-        - The record was read from a trace: its tokens in their order, without attributes in
-          `omitted`. If `duration_ns` is removed so, the token `us` is appended for a duration of at
-          least 1 us, unless present. If the token `id` is missing and the id is not 0, it is put
-          first. The token of the algorithm is appended if the node has one and the token is
-          missing; it is removed if the node has none.
-        - Otherwise, also if the extra is of another format or all tokens were omitted: the tokens
-          of `_tokens`, then those after `+` in an extra that begins with `+`.
+        1. The complete record was preserved: its token, which begins with `!`, and {}. Attributes
+           in `omitted` are not removed from it.
+        2. The record was read from a trace: its tokens in their order, without attributes in
+           `omitted`. If this removes `duration_ns`, a duration of at least 1 us adds the token `us`
+           at the end. A missing token `id` is added at the beginning unless the id is 0. The token
+           of the algorithm is added at the end, or removed, to fit the node.
+        3. Otherwise, also if the extra has another format or all tokens were omitted: the tokens of
+           `_tokens`, then those after `+` in an extra that begins with `+`.
 
-        In the last two cases the values contain every attribute of `COLUMN_OF` (a missing number is
-        negative), also those without a token. They also contain `id`, `type`, `us` (whole
-        microseconds, rounded down, 0 if missing), and the lists `data` and `ctrl` of the ids of
-        parents. `name` and `pg_name` (the group) are bytes, empty if missing.
+        In cases 2 and 3 the values contain every attribute of `COLUMN_OF`, also without a token; a
+        missing number is negative. They also contain `id`, `type`, `us` (whole microseconds,
+        rounded down, 0 if missing), and the lists `data` and `ctrl` of the ids of parents. `name`
+        and `pg_name` (the group) are bytes, empty if missing.
         """
         at = {name: column[row - self._first] for name, column in self._columns.items()}
         extra = at["extra"]

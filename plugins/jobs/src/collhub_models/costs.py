@@ -69,8 +69,9 @@ class Costs:
           the scores of all pairs of tokens and the weighted values.
         - Parameters: (w + h + c) / p, and 3 h, which are not divided, for the bias of the output
           and the norm.
-        - Bytes: those of the parameters, of the input and output hidden states (not divided), and
-          of tokens x (2 h + c) / p inner elements. The scores are not written to memory.
+        - Bytes: element bytes x (parameters + 2 x tokens x h + tokens x (2 h + c) / p). The second
+          summand is for the input and output hidden states, the third for queries, keys, values and
+          the result before the last projection. The scores are not written to memory.
         """
         options, h, parts = self.options, self.options.hidden, self.options.tensor
         weights = h * (2 * h + self._kv_columns)

@@ -391,16 +391,18 @@ class _BucketTrials:
     def time(self, limit_bytes: int) -> JobChange | None:
         """Return the change to buckets of at most `limit_bytes`, with the time of the job in ns.
 
-        A bucket is one collective that replaces several of the class. Its time is a prediction,
-        scaled by measured over predicted time of its members. Other communications keep their
-        transfer times. The collectives of a group are ordered by the times at which they can
-        start.
+        A bucket is one collective that replaces several collectives of this object's class, i.e. of
+        equal kind, number of ranks and distance. Its time is a prediction, scaled by measured over
+        predicted time of the collectives that it replaces. Other communications keep their transfer
+        times. Collectives of a group whose order was dropped run in the order of the times at which
+        they can start.
 
         The saving is the replayed time of the unchanged job minus this time; it may be negative.
         Its range (smallest, largest) is None if the error of any bucket is unknown.
 
-        Returns None if a prediction is missing or 0, or if ranks would wait for each other.
-        Passes `HubError` of the predictor, and `InputError` of collectives that do not match.
+        Returns None if a prediction is missing or 0, or if ranks would wait for each other in a
+        cycle. Raises `HubError` of the predictor, and `InputError` of collectives that do not
+        match.
         """
         joined = join_collectives(self._unordered, self._planner.plan(limit_bytes))
         meetings = match_communications(joined.workload)

@@ -284,12 +284,13 @@ class JsonStream:
     def _grow(self) -> bool:
         """Read one more chunk of the file; return whether the caller can continue to parse.
 
-        - If the end was reached before, or the unparsed text exceeds `_MAX_VALUE_CHARACTERS`,
-          return False. The file is not read, and the text is unchanged.
-        - Otherwise the parsed part of the text is dropped, `_position` becomes 0, and the new
-          chunk is added. Invalid UTF-8 becomes replacement characters. Return True.
-        - If the new chunk is empty, this is the end of the file: return False. An incomplete
-          UTF-8 character at the end becomes a replacement character of the text.
+        Returns False without a change if the end of the file was reached before, or if the unparsed
+        text exceeds `_MAX_VALUE_CHARACTERS`. Otherwise the parsed part of the text is dropped and
+        counted in `_bytes_before`, `_position` becomes 0, and the decoded chunk is appended.
+        Invalid UTF-8 becomes replacement characters.
+
+        The result is True if the chunk had bytes. An empty chunk is the end of the file: the result
+        is False, and an incomplete UTF-8 character at the end becomes a replacement character.
         """
         if self._is_over or len(self._text) - self._position > _MAX_VALUE_CHARACTERS:
             return False

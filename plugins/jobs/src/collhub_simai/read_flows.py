@@ -163,8 +163,9 @@ def _parse_flow(line: int, row: Mapping[str, str], file: str) -> Flow:
 def _ids(text: str, line: int, file: str) -> tuple[int, ...]:
     """Return the ids of flows in a text, in order; -1 is ignored.
 
-    Ids are separated by any characters other than digits and minus. Raises `InputError` with the
-    line for a negative id and for one of more than 18 digits.
+    Words are separated by any characters other than digits and minus. A text without words gives
+    (). Raises `InputError` with the line for any word but -1 that is not 1 to 18 digits, such as
+    another negative number.
     """
     ids = []
     for word in re.split(r"[^0-9-]+", text):

@@ -312,15 +312,17 @@ class Matching:
         """Return by how many positions the recorded sends of a pair are ahead of its receives.
 
         `key`: (group, sender, receiver). Send number i (from 1) belongs to receive number i minus
-        the result. S, R: sends and receives up to the last completed one. The first rule:
+        the result. S and R are the numbers of sends and receives up to the last completed one. The
+        first rule that applies:
+
         1. The dumps have lost no messages of the pair: 0.
-        2. The dumps have only active operations, and a rank has no dump or none with completed
-           ones: None.
-        3. A rank that may have lost messages has no record of the pair, or a scheduled oldest
-           one: None.
-        4. `_is_partner` cannot compare the creation times for one of the sides: None.
+        2. The dumps have only active operations, and one of the two ranks has no dump, or none with
+           completed operations: None.
+        3. A rank that may have lost messages has no record of the pair, or its oldest record of the
+           pair is only scheduled: None.
+        4. The creation times do not permit a comparison (`_is_partner` returns None): None.
         5. Send S belongs to receive R + 1: S - R - 1. Receive R belongs to send S + 1: S + 1 - R.
-        6. Otherwise S - R.
+        6. Otherwise: S - R.
         """
         if not self._has_lost_messages(key):
             return 0

@@ -157,9 +157,9 @@ class WaitGraph:
     def rows_issued_by_all(self) -> list[int]:
         """Return one row for each blocked operation that all its ranks have issued, ascending.
 
-        These are operations in the front of a rank for which no rank is awaited, so that the hang
-        is in the operation itself. Of the rows of an operation, the one of the lowest rank that has
-        it in its front is returned.
+        A front has the oldest incomplete operations of a rank. An operation is returned if a rank
+        waits in it in its front (`rows`) and it awaits no rank, so that the hang is in the
+        operation itself. Its row is that of the lowest rank that has it in its front.
         """
         rows: dict[int, int] = {}
         for front in self.fronts.values():

@@ -397,13 +397,14 @@ def _add_file(folder: _Folder, task: _Task, name: str, program_file: _File, firs
     """Append a file and its note to `folder`, and a loss if its steps are not those of each size.
 
     The artifact is `<name of the runtime>/<file name>` (`build_file_name`) with the content of
-    `program_file`. The note gives the file name, the algorithm `name` and the size of its steps,
-    `task.size_of_steps`.
+    `program_file`. The note gives the file name, the algorithm `name` and `task.size_of_steps`,
+    the size in bytes for which the steps of the file were synthesized. `first`: smallest size in
+    bytes that the file serves.
 
-    The algorithm was measured with steps for each size. The steps for the smallest and for the
-    largest measured size of the window are therefore synthesized too. If one of them differs from
-    the steps for `task.size_of_steps`, or cannot be built (`HubError`), one loss `steps` is added.
-    `first`: smallest size in bytes that the file serves.
+    The time of the algorithm was measured with separate steps for each size. So its steps are
+    also synthesized for the smallest and for the largest measured size of `task.window`. One loss
+    `steps` is added if one of them differs from the steps for `task.size_of_steps`, or cannot be
+    built (`HubError`). A `HubError` for `task.size_of_steps` itself is raised.
     """
     file = task.build_file_name(first, program_file.largest)
     folder.files.append(Artifact(f"{folder.runtime.name}/{file}", program_file.content))

@@ -204,18 +204,19 @@ def _find_first_knowing(
     by_write: Int64Array,
     rows: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return reads, and for each the first write of another thread block that must follow it.
+    """Return pairs of a read and the first write of another thread block that must follow it.
 
-    `by_read`: queries (access and another block) of reads; `by_write`: queries of writes that must
-    follow some row of the other block (`known`). `rows`: number of rows of the table. A read query
-    and a write query fit if each has the block and the unit of the other one. For each read query,
-    the first fitting write is returned whose `known` row is the row of the read or a later one. If
-    there are read queries, there must be write queries (`IndexError`).
+    A query is an access and another thread block that accesses the same unit. `by_read` has
+    indices of queries of reads, `by_write` of queries of writes whose `known` row is not -1.
+    `known` is the last row of the other block that precedes the write. `rows`: number of rows of
+    the table.
 
-    Returns the accesses of the reads and the queries of the writes, of equal length; read queries
-    without such a write are omitted. Method: later writes of a block must follow later rows of the
-    other block, so a binary search over the sorted keys (group, known row) finds the first write. A
-    group is (block and unit of the write, block and unit that it queries).
+    For a query of a read, only writes of the queried block to the unit count that are combined
+    with the read's block. The first of them in row order is returned whose `known` is the row of
+    the read or a later row. A read query without such a write is omitted.
+
+    Returns accesses of reads and queries of writes, of equal length, in the order of `by_read`.
+    Raises `IndexError` if `by_write` is empty and `by_read` is not.
     """
     pair = queries.pair[queries.access]
     pairs = int(queries.pair[-1]) + 1

@@ -187,16 +187,17 @@ def _choose_plan(
 
     On a machine without a known GPU, or without data of its channels, the defaults are ring, 1
     channel and 1 chunk. Options other than `auto` and 0 replace them, and there are no facts.
-
     Otherwise:
 
     1. The algorithm is that of the options. For `auto`, ring, tree and, if `_has_nvls`, NVLS are
-       allowed. Of the allowed algorithms, the one with the lowest time in NCCL's model is taken,
-       with its protocol.
-    2. Channels and bytes per chunk are those with which NCCL runs it (`launch_of`).
-    3. D is size / channels, for a ring of a collective without root also / ranks. The number of
-       chunks is D / (bytes per chunk), rounded up, from 1 to 16. It is 1 for NVLS.
-    4. The options `channels` and `chunks`, if not 0, replace these numbers; D does not change.
+       allowed. The allowed algorithm and protocol with the lowest time in NCCL's model is taken;
+       its last resorts come after all others.
+    2. The default number of channels n and the bytes per chunk are those with which NCCL runs it
+       (`launch_of`).
+    3. The default number of chunks is 1 for NVLS. Otherwise it is D / (bytes per chunk), rounded
+       up, from 1 to 16. D is size / n, for a ring of a collective without root also / ranks.
+    4. The options `channels` and `chunks`, if not 0, replace these defaults. The option `channels`
+       has no effect on D.
 
     Facts are `nccl_version`, `nccl_choice` and `nccl_channels` (NCCL's choice among all algorithms,
     if it has one), and `protocol`. Raises `UsageError` for an unknown version in the options. On a

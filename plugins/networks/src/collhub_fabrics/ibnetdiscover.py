@@ -193,13 +193,14 @@ class _Listing:
 
         `guid`: device of the line; `match`: the parsed line. A cable is identified by its two ends
         (guid and port), in any order. A second line with the same ends, such as that of the other
-        device, adds no cable. The cable keeps the line of its first mention, and also gets the rate
-        of the second line. A line without a rate adds none.
+        device, adds no cable; its rate, if it has one, is added to the cable. The cable keeps the
+        number of its first line.
 
         The rate in Gbit/s is the number of lanes times the rate of the generation: `4xHDR` is 200
-        Gbit/s. The first text of the form `NUMBERxWORD` outside of quotes counts. At its first
-        mention, the name of the other end is recorded with the line. It is the quoted name at the
-        start of the comment, otherwise the guid.
+        Gbit/s. It is the first text of the form `NUMBERxWORD` outside of quotes.
+
+        When a device is mentioned first as the other end, its name is recorded with the line. It is
+        the quoted name at the start of the comment, otherwise the guid.
 
         Raises `InputError` for a port that is connected to itself, and for an unknown generation.
         """

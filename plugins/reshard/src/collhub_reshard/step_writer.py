@@ -98,19 +98,19 @@ class StepWriter:
     ) -> Mapping[int, Sequence[int]]:
         """Add the messages of one piece of a box; return the SENDs of its holders by device.
 
-        A holder is a source that has the box in its INPUT (a transfer without parent). A transfer
-        with parent p forwards the data that transfer number p of `transfers` has received; p comes
-        earlier.
-
         `row`: unit task of the box. `bounds`: (first, last) of the piece as fractions 0..1 of the
-        box. The bounds of a transfer are fractions of the piece. Both ends of a message are
-        rounded down to units of the box; a message without units is omitted. `awaited`: by holder,
-        steps for which each of its SENDs in this call waits.
+        box; those of a transfer are fractions of the piece. Both ends of a message are rounded down
+        to units of the box; a message without units is omitted.
 
-        The result maps each holder with a SEND to its SENDs, in the order of `transfers`. For
-        every transfer to a device that needs the box in OUTPUT, an `Origin` is added to `origins`,
-        even if its message is empty. Its `device` is the holder from which the data come, also
-        through forwarders. Raises `KeyError` if a source without parent has no box in INPUT.
+        A transfer without parent is sent by a holder, i.e. a source that has the box in its INPUT.
+        A transfer with parent p forwards the data that transfer number p of `transfers` has
+        received; p must come earlier. `awaited`: by holder, steps for which each of its SENDs in
+        this call waits.
+
+        The result maps each holder with a SEND to its SENDs, in the order of `transfers`. For every
+        transfer to a device that needs the box in OUTPUT, an `Origin` is added to `origins`, even
+        if its message is empty. Its `device` is the holder from which the data come, also through
+        forwarders. Raises `KeyError` if a source without parent has no box in INPUT.
         """
         self._awaited = awaited
         self._sent = {}

@@ -314,16 +314,15 @@ class _RendezvousGraph:
         """Return all edges of the graph as (parent nodes, child nodes), int64.
 
         Nodes 0 to rows - 1 are the steps. The arrivals of staged messages follow, in the order of
-        their receives. The edges are, in this order:
+        their receives. The end of a SEND is the receive of its message, or its arrival if the
+        message is staged; the end of any other step is the step itself. The edges are, in this
+        order:
 
-        - dependencies of `relation`, each to the waiting step
-        - conflicts, each to the later step
-        - messages, each from its SEND to its receive, or to its arrival if it is staged
-        - for each staged message, an edge from its arrival to its receive
-
-        A dependency or conflict on a SEND starts at the receive of its message, or at the arrival
-        if it is staged. Only a relaxed dependency (`relax`) starts at the SEND itself. All others
-        start at their own step.
+        - dependencies of `relation`: from the end of a step to the waiting step. A relaxed one
+          (`relax`) starts at the step itself, also if it is a SEND.
+        - conflicts: from the end of the earlier step to the later step
+        - messages: from the SEND to its end
+        - for each staged message: from its arrival to its receive
         """
         before, after = self._dependencies
         first, second = self._conflicts

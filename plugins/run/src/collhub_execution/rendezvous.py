@@ -217,12 +217,15 @@ class _SimulatedRanks:
     def _match_message(self, rank: int, record: int) -> Iterator[int]:
         """Post one end of a message; complete the message if its other end is already posted.
 
-        `record`: the end, a SEND or RECV of `rank`. The other end is the longest posted one of the
-        opposite kind for the same (sender, receiver). Without one, `record` waits, and nothing is
-        yielded. Otherwise both ends are removed from the open messages of their ranks, and the RECV
-        of the two is appended to `order`. The peer of `rank` is yielded if it has no open message
-        left. Nothing happens before the iterator is consumed. Raises `InputError`
-        (`count-mismatch`) if the two ends differ in size.
+        `record`: the end, a SEND or RECV of `rank`. The other end is the one that was posted first
+        among the open ends of the opposite kind for the same (sender, receiver).
+
+        - Without another end, `record` is posted, and nothing is yielded.
+        - Otherwise both ends are removed from the open messages of their ranks, and the RECV of the
+          two is appended to `order`. The peer of `rank` is yielded if it has no open message left.
+
+        Nothing happens before the iterator is consumed. Raises `InputError` (`count-mismatch`) if
+        the two ends differ in size.
         """
         peer, kind = self._peer[record], self._kind[record]
         pair = (rank, peer) if kind == RecordKind.SEND else (peer, rank)

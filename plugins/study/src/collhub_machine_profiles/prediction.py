@@ -201,13 +201,12 @@ def _nominal_time_us(profile: MachineProfile, call: CollectiveCall) -> float | N
 def _errors(
     profile: MachineProfile, predictor: str, call: CollectiveCall
 ) -> tuple[float | None, float | None]:
-    """Return the median error and the 90th percentile (fractions) to report with a
-    prediction of a call.
+    """Return the (median error, 90th percentile) to report with a prediction; both are fractions.
 
-    Each is the largest one of the profile's error entries of `predictor` for the
-    collective, ranks and nodes of the call, of any library. If there is none, all entries
-    for its collective count; otherwise all entries of `predictor`. So the two can come
-    from different entries. (None, None) if the predictor has no entry.
+    Each is the largest one of the profile's error entries of `predictor` for the collective, ranks
+    and nodes of the call, of any library. If there is none, all entries of `predictor` for the
+    collective count; otherwise all its entries. The two may come from different entries. (None,
+    None) if the predictor has no entry.
     """
     entries = [entry for entry in profile.errors if entry.predictor == predictor]
     same_kind = [entry for entry in entries if entry.collective == call.collective]

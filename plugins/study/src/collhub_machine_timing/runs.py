@@ -618,17 +618,19 @@ def _search_pieces(
     instances: int | None,
     chunk_bytes: int | None,
 ) -> Search:
-    """Try pipelines of the given runs, and return the best run of all.
+    """Try to divide the data of runs into pieces, simulate that, and return the best run of all.
 
-    Runs are examined from the fastest on. A run is skipped if its estimated minimum time x
-    1.02 exceeds the best time so far. None is tried if the phases cannot be separated.
-    1. A pipeline has the run's protocol and `instances` copies (None: the most possible).
-    2. Its pieces are 4 and then 16, if above the number of rounds; 2 if neither is.
-    3. It becomes the best run if its time x 1.02 is below the best time so far.
+    `runs` must not be empty. They are examined from the fastest on. A run is skipped if its
+    estimated minimum time x 1.02 exceeds the best time so far. Each other one is repeated with
+    its protocol, `instances` copies (None or 0: the most possible) and these numbers of pieces:
+    4 and then 16, as far as above its number of rounds; 2 if neither is. A repeated run becomes
+    the best one if its time x 1.02 is below the best time so far. No run is repeated if
+    `_separate_phases_of` cannot separate the phases of the case.
 
-    A pipeline costs instructions x simulated rounds. If a number of pieces would exceed a
-    total of 200 000, it and the further ones of the run are counted in `not_tried`.
-    `simulated` counts `runs` and the simulated pipelines.
+    `chunk_bytes`: upper limit of the bytes per round, None for that of the kernel. A simulation
+    costs its instructions x simulated rounds. If one would exceed a total cost of 200 000, it and
+    the further ones of the same run are only counted, in `not_tried`. `simulated` counts `runs`
+    and all new simulations.
     """
     best = min(runs, key=lambda one: one.time_ps)
     simulated, not_tried, work = len(runs), 0, 0

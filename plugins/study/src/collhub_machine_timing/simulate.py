@@ -36,10 +36,13 @@ from hub_core.plugin_api import (
 def simulate(request: SimulationRequest, options: MachineOptions) -> SimulationResult:
     """Simulate an algorithm on a machine and return the times of ranks and steps.
 
-    By default the fastest kernel, protocol and number of instances are used; the number of pieces
-    is then chosen too, but it is 1 if only instances are given. Raises `UsageError` for an unknown
-    profile, a profile without constants or of another machine than the topology, and for a kernel
-    that does not suit the algorithm.
+    Kernel, protocol, number of instances and largest message are those of the options; by default
+    the fastest ones are used. The number of pieces is that of the options. If it is not given, it
+    is 1 with a given number of instances, otherwise chosen too. 0 means not given for both numbers.
+
+    Raises `UsageError` for an unknown profile, a profile without constants or of another machine
+    than the topology, a kernel that does not suit the algorithm, and a protocol that no kernel has
+    (`no-protocol`).
     """
     cases = build_cases(
         request.algorithm, request.topology, request.npus, options.machine, options.kernel

@@ -111,14 +111,17 @@ def _combine(times: list[DeepSpeedTime]) -> Iterator[DeepSpeedTime]:
 def _parse_json(facts: MeasurementRequest, text: str) -> tuple[int, list[DeepSpeedTime]]:
     """Return (ranks, times) of a DeepSpeed summary in JSON, in the order of the file.
 
-    Ranks are `metadata.world_size`, otherwise (missing or 0) those of `facts`. The times are
-    the averages by operation and size: from `straggler_analysis` if it has entries, otherwise
-    from `summary`. Each becomes a `DeepSpeedTime` with line 0, converted from ms to us. Its
-    bytes are the size of the file, for an all-gather times the ranks. A missing table gives
-    no times.
+    Ranks are `metadata.world_size`, otherwise (missing or 0) those of `facts`. The times are the
+    averages by operation and size: from `straggler_analysis` if it has entries, otherwise from
+    `summary`. A missing table gives no times.
 
-    Raises `InputError` for invalid JSON, without ranks (`missing-facts`), and for an entry
-    without an integer size or a finite time.
+    Each average becomes a `DeepSpeedTime` with line 0 and the time converted from ms to us. Its
+    bytes are the size of the file, for an all-gather times the ranks. It also has the number of
+    calls (`count`, 0 if missing). It is marked as a minimum over ranks if it is from
+    `straggler_analysis`.
+
+    Raises `InputError` for invalid JSON, without ranks (`missing-facts`), and for an entry without
+    an integer size or a finite time.
     """
     file = facts.source.name
     document = parse_json_object(text.encode(), file)

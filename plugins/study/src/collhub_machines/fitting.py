@@ -384,17 +384,16 @@ def fit_network(
 ) -> NetworkModel:
     """Return a network model with constants fitted to measured all-reduces of several nodes.
 
-    `points`: not empty; they are not checked. A point is an outlier, and is not fitted, if it
-    takes longer than a point of a larger size on as many nodes. Points of equal size and nodes
-    are compared in their order: a slower one after a faster one is an outlier too. `robust_fit`
-    starts at `_NETWORK_STARTS` and gives other outliers less weight. If all machine labels give
-    the same nominal rate of a node's NICs, the rate for large messages starts at
-    `_NIC_EFFICIENCY` times it, with the small width `_NIC_EFFICIENCY_WIDTH`: few points do not
-    separate it from the time of a hop. If any label has no rate or another rate, the usual
-    start counts.
+    `points`: not empty; they are not checked. A point is an outlier, and is not fitted, if it takes
+    longer than a point of a larger size on as many nodes. Points of equal size and nodes are
+    compared in their order: a slower one after a faster one is an outlier too. `robust_fit` gives
+    further outliers less weight. It starts at `_NETWORK_STARTS`, with one exception: if all machine
+    labels give the same nominal rate of a node's NICs, the rate for large messages starts at
+    `_NIC_EFFICIENCY` times this rate. Its width is then the small `_NIC_EFFICIENCY_WIDTH`, because
+    few points do not separate it from the time of a hop.
 
     The result has the library, `ranks_per_node`, the constants (not logarithms), the number of
-    `points` with outliers, and their numbers of nodes, distinct and ascending.
+    `points` including outliers, and their numbers of nodes, distinct and ascending.
     """
     fitted_points = _without_slow_outliers(points)
     columns = network_columns(fitted_points)

@@ -283,11 +283,13 @@ def _note_command(tests: list[_Test], line: str, number: int) -> None:
 
 
 def _next_test(tests: list[_Test], number: int) -> _Test:
-    """Return the test after the last one of `tests`, which has columns or rows.
+    """Return the test that follows the last one of `tests`; call it if that has columns or rows.
 
-    After a complete table it is appended to `tests`; otherwise it is `following` of the last test,
-    which counts only once a new test starts. A new test inherits library and version. `number` is
-    the line of its start.
+    If the last test has its summary line (`is_complete`), the new test is appended to `tests`.
+    Otherwise it is only stored as `following` of the last test; it is appended when a line shows
+    that a test starts. An existing `following` test is returned again.
+
+    A new test has the library and version of the last one. `number`: first line of a new test.
     """
     test = tests[-1]
     following = test.following or _Test(

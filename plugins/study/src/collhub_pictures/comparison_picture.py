@@ -387,13 +387,11 @@ def rank_series(series: Sequence[BandwidthSeries]) -> list[BandwidthSeries]:
 
 
 def find_winners(series: Sequence[BandwidthSeries], count: int) -> list[str]:
-    """Return the name of the fastest series at each of `count` sizes, in the order of the
-    sizes.
+    """Return the name of the fastest series at each of `count` sizes, in order of the sizes.
 
-    The fastest series has the highest bandwidth; a missing one (None) counts as 0. Of
-    equal bandwidths the first series wins. A size at which all are 0 or missing has "",
-    also without series. Raises `IndexError` if a series has fewer than `count`
-    bandwidths.
+    The fastest series has the highest bandwidth; None counts as 0. Of equal bandwidths the first
+    series wins. A size at which all bandwidths are 0 or None gets "", and so do all sizes without
+    series. Raises `IndexError` if a series has fewer than `count` bandwidths.
     """
     names = []
     for index in range(count):

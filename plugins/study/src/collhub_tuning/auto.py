@@ -620,14 +620,16 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
     bound_ns = lower_bound_ns(request.collective, topology, size, request.npus) or 0.0
 
     def rank(name: str) -> tuple[bool, float, bool, bool]:
-        """Return the sort key: (is late, time in ns, has no estimate, has the option `within`).
+        """Return the sort key of a synthesizer; those with smaller keys run first.
 
-        - Is late: it has the option `within` (a time limit) and the network is large, or it
-          adapts to the links, or is far above the bound, where a search may take minutes. The
-          exact limits are those of `_sort_by_estimate`.
-        - Time: for one that adapts to the links, the lower bound, or 0 if unknown. For a fixed
-          pattern, its estimate, or infinite if unknown.
-        - Has no estimate: a fixed pattern whose offer has no estimator.
+        The key is (is late, time in ns, has no estimate, has the option `within`):
+
+        - Is late: True in two cases. It has the option `within` (a time limit), and the network is
+          large. Or the network is too large for searches, and it adapts to the links or its time is
+          far above the bound. `_sort_by_estimate` has the limits.
+        - Time: the lower bound (0 if unknown) if it adapts to the links; otherwise its estimate
+          (infinite if unknown).
+        - Has no estimate: it does not adapt to the links, and its offer has no estimator.
         """
         takes_a_time = _has_within_option(name, registry)
         offer = registry.find(Synthesizer, name).offer

@@ -96,16 +96,18 @@ class MeasuredTimes:
     ) -> Iterator[tuple[str | None, int, int | None, tuple[int, ...]]]:
         """Divide the sizes into windows with one algorithm each; yield them, ascending.
 
-        A window is (algorithm, first byte, last byte, sizes). The first one begins at 0, each
-        later one at its first size; the last byte is before the next window, finally None. Only
-        algorithms in `names` (None: all) take part. Sizes at which none can win and the default
-        is not measured are omitted.
+        A window is (algorithm, first byte, last byte, sizes). The first window begins at 0, each
+        later one at its first size. The last byte is the one before the next window; None for the
+        last window. Only algorithms in `names` (None: all) take part. A size is omitted if no
+        algorithm can win there (`_winning_times`) and the runtime's default was not measured.
 
-        1. Consecutive sizes that keep the runtime's default are a window of the algorithm None.
-        2. Those between are divided into as few windows as possible, in which the algorithm takes
-           at most (1 + `tolerance`) times the best time of each size.
-        3. While the next algorithm is better at the last size of such a window, the size moves to
-           the next one. Every window keeps its first size.
+        1. Consecutive sizes that keep the runtime's default (`_default_indices`) are one window of
+           the algorithm None.
+        2. Each group of consecutive other sizes is divided into as few windows as possible. In a
+           window, the algorithm takes at most (1 + `tolerance`) times the best time of each size.
+           The longest window is taken first; for ties see `_find_longest_runs`.
+        3. The last size of such a window moves to the next window while the algorithm of the next
+           one is better there (`_move_borders`). Every window keeps its first size.
         """
         times = {
             name: self._winning_times(name)

@@ -369,11 +369,15 @@ def _index_blocks(
 ) -> Index:
     """Describe the lanes of an algorithm as thread blocks, and add their columns to `lines`.
 
+    The result has these keys:
+
     - `lane_meaning`: always `thread block`.
     - `channel`: column with one value per lane, the channel of its first step.
-    - `source_line`: column with one value per shown step or wait. None if no shown step has a
-      source line, or if the column exceeds the budget.
+    - `source_line`: column with one value per shown step or wait; a wait has the line of the step
+      that waits. None if no shown step has a source line, or if the column exceeds the budget.
     - `source`: name of the algorithm's source file without folder, None if unknown.
+
+    `timeline` must be a `RunTimeline`; an `AssertionError` is raised for a `JobTimeline`.
     """
     assert isinstance(timeline, RunTimeline)
     steps = subject.table

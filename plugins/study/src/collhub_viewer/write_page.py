@@ -48,11 +48,12 @@ _ESCAPES = str.maketrans(
 
 
 def write(page: InteractivePage, options: NoOptions) -> WriteResult:
-    """Return one HTML file with the page of all subjects; its name has no addition.
+    """Return one HTML file with the page of all subjects; nothing is written to disk.
 
-    The notes of the page, for example about data that were omitted because of the size
-    limit, are also notes of the result. Raise `UsageError` if no subject can be shown. Other
-    errors are those of `build_index`.
+    The name of the file is "", so that the output path is used as it is. The notes of the page, for
+    example about data that the size limit omits, are also notes of the result, after `says: `.
+    `options` has no effect. Raises `UsageError` if no subject can be shown, and the errors of
+    `build_index`.
     """
     lines = ColumnLines(MAX_BYTES - RESERVED_BYTES)
     index = build_index(page, lines)

@@ -222,18 +222,19 @@ def _evaluate_entry(
 def _create_result(
     entry: Entry, source: AlgorithmSource, place: _Place
 ) -> tuple[ResultItem, dict[str, bytes]]:
-    """Create an algorithm at all sizes, verify and time it; return its result, and files by
-    path.
+    """Create, verify and time an algorithm at all sizes; return its result, and files by path.
 
-    Sizes are in the order of the request, at least one. The algorithm is verified at the
-    first size, and at sizes where its steps differ from the last verified ones. `ok` is True
-    if all verifications succeed. An incorrect algorithm is timed and written too.
+    Sizes are in the order of the request, at least one. The algorithm is verified at the first
+    size, and at sizes where its steps differ from the last verified ones. `ok` is True if all
+    verifications succeed. An incorrect algorithm is timed and written too.
 
-    Connections hold 8 transfers. If that gives a deadlock, `fifo` is "deadlock with 8
-    transfers", otherwise "ok". If the deadlock is the only error, only a second verification
-    without this limit counts. Verdicts and `fifo` are those of the last verification, and the
-    latency is the time for one byte after it. Steps, channels, runtimes, files and
-    certificate are those of the last size. All `HubError`s pass through.
+    Connections hold 8 transfers in a verification. If that gives a deadlock, `fifo` is "deadlock
+    with 8 transfers", otherwise "ok". If the deadlock is the only error, the verification is
+    repeated without this limit, and only the repetition decides on `ok` and the verdicts.
+
+    Verdicts and `fifo` are those of the last verification, and the latency is the time for one byte
+    after it. Steps, channels, runtimes, files and certificate are those of the last size. All
+    `HubError`s are raised.
     """
     points = []
     verified: Algorithm | None = None

@@ -239,15 +239,17 @@ def choose_grains(
 ) -> Int64Array | None:
     """Choose the number of chunks per message to each rank, for several trees over all ranks.
 
-    `parents`: int64[trees, ranks], -1 at the root. `chunks`: per tree. `latency_chunks`:
-    latency of a message, in times of a chunk. Returns int64[trees, ranks] with 1 to `chunks`;
-    1 at the root, without meaning. None if at most `max_messages` messages are not possible.
+    `parents`: int64[trees, ranks], -1 at the root. `chunks`: per tree. `latency_chunks`: latency of
+    a message, in times of a chunk. Returns int64[trees, ranks] with 1 to `chunks`; 1 at the root,
+    without meaning. Returns None if at most `max_messages` messages are not possible.
 
-    The height of a rank is its largest distance to a leaf below it. Ranks of equal height in
-    a tree have the same number. The delay of a tree is the sum, over the heights below the
-    root, of the number plus `latency_chunks`. For a limit of the delay, each tree takes the
-    choice with the fewest messages within it; the first of equal ones. The result is that of
-    the smallest limit at which all trees have a choice and their messages fit.
+    The height of a rank is its largest distance to a leaf below it. Ranks of equal height in a tree
+    have the same number; the possible numbers by height are those of `_list_sizes`. The delay of a
+    tree is the sum, over the heights below the root, of the number plus `latency_chunks`.
+
+    The limits of the delay are tried in ascending order. Within a limit, each tree has the choice
+    with the fewest messages, of equal ones the first of `_list_sizes`. The first limit at which all
+    trees have a choice and their messages are at most `max_messages` gives the result.
     """
     heights = [compute_heights(parent) for parent in parents]
     # The root, the highest rank, receives no message.
@@ -394,23 +396,21 @@ def build_broadcast_steps(
 ) -> StepTable:
     """Build the steps of a broadcast of `chunks` chunks on each tree, with one unit per chunk.
 
-    `parents`: int64[trees, ranks], -1 at the root, which is the same in all trees. Unit t *
-    chunks + c is chunk c of tree t. `grains[tree, rank]`: units of a message to a rank, a
-    multiple of those to its parent (not checked); the last message may have fewer. None
-    means one unit per message. All messages have channel 0.
+    `parents`: int64[trees, ranks], -1 at the root, which is the same in all trees. Unit t * chunks
+    + c is chunk c of tree t. `grains[tree, rank]`: units of a message to a rank, a multiple of
+    those to its parent (not checked); the last message may have fewer. None means one unit per
+    message. All messages have channel 0.
 
-    The root copies INPUT to OUTPUT in one step, which is the only step for one rank. Sends
-    read OUTPUT and receives write it, at the offset of their units. A send depends on the
-    receives of its units, a send of the root on the copy. With `grains`, message n of a
-    link of the root also waits for message n - 1 - f, where f is `latency_chunks` / grain,
-    rounded up. In groups of `group_size` ranks above 1 (`find_group_trees`), this holds only
-    for messages of the root to other groups, whose links limit the time. Those in its group
-    wait for such a message instead (`_Messages.find_clock`, with a lead of
-    `_AHEAD_IN_GROUP` chunks and the latency).
-
-    The steps are sorted by rank, and the copy is first. In a rank the order is: last chunk
-    of the message, tree, receives before sends, `turns` of the receiver (int64[trees,
-    ranks], None: all equal), receiver.
+    - Steps: the root copies INPUT to OUTPUT in one step, which is the only step for one rank. Sends
+      read OUTPUT and receives write it, at the offset of their units.
+    - Data dependencies: a send waits for the receives of its units, a send of the root for the
+      copy.
+    - Control dependencies, only with `grains`: message n of a link of the root waits for message n
+      - 1 - f of the link, where f is `latency_chunks` / grain, rounded up. With `group_size` above
+        1 (`find_group_trees`), this holds only for messages of the root to other groups. Those to
+        ranks of its group wait for such a message instead (`_Messages.find_clock`).
+    - Order: by rank; the copy is first. Then by last chunk of the message, tree, receives before
+      sends, `turns` of the receiver (int64[trees, ranks], None: all equal), receiver.
     """
     trees, ranks = parents.shape
     has_windows = grains is not None

@@ -86,16 +86,16 @@ class NestedShape:
         """Return the number of send and receive steps of all ranks in a collective of this shape.
 
         It is 2 * ranks * `units_per_rank` * M, where M is the number of messages of a rank per
-        unit. Let N be the sum of (size - 1) over all levels. If `is_forwarded`, N is increased
-        by (b - 1) * (l - 1): l is the size of the level that is gathered last, b that of the
-        level before it. The first rule that applies gives M:
+        unit. Let N be the sum of (size - 1) over all levels. If `is_forwarded`, (b - 1) * (l - 1)
+        is added to N: l is the size of the level that is gathered last, b that of the level before
+        it. The first rule that applies gives M:
 
-        1. 2 * N for an all-reduce; with `is_one_shot`, the size of the level gathered first - 1
-           less.
-        2. 1 + N with `is_moved`.
-        3. ranks - 1, if there are several units per rank, or the levels of the first part are
-           not gathered in the order 0, 1, 2 and so on. Then every unit is a message of its own.
-        4. N otherwise.
+        1. For an all-reduce: 2 * N. With `is_one_shot`, it is 2 * N - (s - 1), where s is the size
+           of the level that is gathered first.
+        2. With `is_moved`: 1 + N.
+        3. ranks - 1, if there are several units per rank, or the levels of the first part are not
+           gathered in the order 0, 1, 2 and so on. Every unit is then a separate message.
+        4. Otherwise N.
         """
         nested = sum(size - 1 for size in self.sizes)
         if self.is_forwarded:

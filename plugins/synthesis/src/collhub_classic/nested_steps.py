@@ -461,10 +461,11 @@ class _Stream:
     def _compute_offset(self, key: _Key) -> Int64Array:
         """Return the offset of the first unit of a key's range for every rank: int64[ranks].
 
-        Offsets are those in a buffer of the units of all ranks and streams. A key has one
-        displacement per level, which is added to the rank's coordinate modulo the size. A level
-        with None (all coordinates) counts as coordinate 0, where the range starts; so does a level
-        that does not divide the data (one shot).
+        Offsets are in units, in a buffer with the units of all ranks and streams. A key has one
+        displacement per level. The offset is `_base` plus, for each level, a coordinate times the
+        level's `_widths`. The coordinate is the rank's coordinate plus the displacement, modulo the
+        size of the level. It is 0 for a displacement of None (all coordinates, the range starts at
+        0), and for a level that does not divide the data (one shot).
         """
         offset = np.full(self._columns.num_ranks, self._base)
         for level, displacement in enumerate(key):

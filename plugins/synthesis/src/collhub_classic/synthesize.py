@@ -61,16 +61,21 @@ _MAX_ESTIMATED_RANKS = 128
 def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
     """Synthesize the classic algorithm `name` in the fastest of the rank orders that it permits.
 
-    Each order is simulated; if that gives no time or 0, the time is estimated from all
-    messages. The first of equally fast orders is taken. A single order is not timed if
-    `request.needs_time` is False; its time is then the lower bound in ns, or 1 without a
-    bound. After Ctrl-C or at a limit of the search, the best order so far is taken; without
-    one, `KeyboardInterrupt` passes through. The statistics have rounds, cost and details of
-    the plan, and the order unless it is 0, 1, 2, ... Uneven collectives have own rules.
+    An uneven collective is passed to `_synthesize_uneven`. For any other one:
 
-    Raises `InputError` (`collective-unsupported`, `too-large`, `size-too-small`,
-    `size-not-served`, `disconnected`, or of the plan), and `UsageError` for a single rank or
-    an invalid option `order`.
+    - Each order of `_find_orders` is simulated; if that gives no time or 0, the time is estimated
+      from all messages. The first of equally fast orders is used.
+    - A single order is not timed if `request.needs_time` is False. Its time is then the lower bound
+      in ns, or 1 without a bound.
+    - After Ctrl-C or at a limit of the search, the best order so far is used; without one,
+      `KeyboardInterrupt` is raised.
+
+    The statistics have rounds, cost and details of the plan, and the order unless it is 0, 1, 2,
+    ... They are also in the algorithm's extension, with topology, occupancy, size and time.
+
+    Raises `InputError` (`collective-unsupported`, `too-large`, `size-too-small`, `size-not-served`,
+    `disconnected`, or of the plan), and `UsageError` for a single rank or an invalid option
+    `order`.
     """
     if request.collective.kind.traits.is_uneven:
         return _synthesize_uneven(name, request, options)

@@ -252,11 +252,16 @@ def _find_groups(task: ClassicTask) -> Sequence[int]:
 
 
 def _choose_parts(task: ClassicTask, sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """Return (number of dimensions with which a part of the data begins, directions of the rings).
+    """Choose into how many parts the data of a grid algorithm are divided, and their directions.
 
-    With the option `ports=one` it is (1, (1,)). Otherwise the directions are (1, -1), both for
-    every part, if all sizes are above 2, and (1,) if not, because two ranks share one link. The
-    number is that of all dimensions if their sizes are equal or with `ports=all`, else 1.
+    Returns (number of dimensions, directions of the rings). A part begins with one of these
+    dimensions and runs in one of these directions, so that there is one part per pair. The first
+    rule that applies:
+
+    1. The option `ports` is `one`: (1, (1,)).
+    2. Otherwise the directions are (1, -1) if all sizes are above 2. They are only (1,) if some
+       size is 2 or less, because two ranks share one link. The number is that of all dimensions if
+       their sizes are equal or `ports` is `all`, else 1.
     """
     ports = cast("GridOptions", task.options).ports
     if ports == "one":

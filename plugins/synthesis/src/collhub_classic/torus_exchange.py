@@ -251,8 +251,9 @@ class StepRows:
     def build(self) -> StepTable:
         """Build the step table of all added rows with their dependencies.
 
-        Rows of a rank keep the order in which they were added. Repeated dependencies count once. At
-        least one step must have been added.
+        Rows of a rank keep the order in which they were added, unless a dependency requires another
+        order. Repeated dependencies count once. This object is not changed. Raises `IndexError` if
+        no step was added, and the errors of `StepTable.from_columns`, for example for a cycle.
         """
         names = self._columns[0]
         columns = {name: np.concatenate([part[name] for part in self._columns]) for name in names}

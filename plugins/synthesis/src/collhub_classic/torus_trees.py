@@ -196,16 +196,19 @@ def _build_plane_trees(width: int, height: int) -> Int64Array:
 def _extend_trees(trees: Int64Array, size: int) -> Int64Array:
     """Return the parents in the trees of a torus after it gets one more dimension.
 
-    `trees`: int64[trees, ranks], -1 at rank 0, the root, which has exactly one child in each.
-    `size`: ranks of the new dimension, at least 2; above 2 needs two trees. Position p of
-    plane z becomes rank p + ranks * z. The given trees are sorted by depth, ties in order.
-    The result has the same form. Its trees, except at roots and their children:
+    `trees`: int64[trees, ranks], the parent of each rank, -1 at rank 0, the root. The root must
+    have exactly one child in each tree. `size`: ranks of the new dimension, at least 2; above 2
+    needs two trees. Position p of plane z becomes rank p + ranks * z. The given trees are first
+    sorted by depth, ties in order. The result has the same form, with these trees:
 
-    1. The first tree in plane 0. Other planes receive from their neighbour nearer to plane 0.
+    1. The first tree in plane 0. Every other plane receives from its neighbour nearer to plane 0.
     2. The first tree in all planes but 0. Plane 0 receives from plane `size` - 1.
-    3. If `size` > 2: the second tree in plane `size` // 2; it sends on to the other planes.
-    4. Each tree from the second on, in all planes (if `size` > 2, plane `size` // 2 of the
-       second receives from the next plane).
+    3. If `size` > 2: the second tree in plane `size` // 2. The other planes receive from their
+       neighbour nearer to this plane.
+    4. Each tree from the second on, in all planes. Exception, if `size` > 2: in the copy of the
+       second tree, plane `size` // 2 receives from the next plane.
+
+    Position 0 and its child in a plane have other parents than these rules give.
     """
     count, ranks = trees.shape
     trees = trees[np.argsort([compute_depths(tree).max() for tree in trees], kind="stable")]

@@ -236,15 +236,17 @@ class _Problem:
         return min(_FINE_SHARE_UNITS, max(_SHARE_UNITS, most))
 
     def share_units(self) -> int:
-        """Return the number of units per part of the data: per share, or per unit of uneven counts.
+        """Return the number of units per part of the data.
 
-        If the request does not limit the units, it is `_SHARE_UNITS` (240) for equal shares. For
-        uneven shares it is `fine_share_units` per mean share, divided by the units of counts of a
-        mean share and rounded up. In both cases it is at most one per full byte of a part.
+        A part is a share, i.e. the data from one NPU to another, or with uneven counts one unit of
+        the counts. Let b be the bytes of a part, rounded down. The first rule that applies:
 
-        If the request limits the units (`request.units`), it is the largest allowed number that is
-        at most `_MAX_SHARE_UNITS` (256) and at most one per full byte. If all allowed numbers are
-        larger, it is the smallest allowed one.
+        1. `request.units` limits the units: the largest allowed number that is at most 256
+           (`_MAX_SHARE_UNITS`) and at most b. If all allowed numbers are larger, the smallest
+           allowed one.
+        2. Equal shares: 240 (`_SHARE_UNITS`), but at most b.
+        3. Uneven shares: `fine_share_units` divided by `demand.scale` (parts of a mean share),
+           rounded up, but at most b.
 
         Raises `UsageError` (`size-too-small`) if a part has less than one byte, and `InputError`
         (`size-not-served`) if the limits allow no number.

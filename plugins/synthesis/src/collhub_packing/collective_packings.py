@@ -377,12 +377,17 @@ def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: i
     """Choose how much capacity is directed into each node, so that trees from the first node fit.
 
     `order`: the compute nodes, the root of the trees first. `total`: weight of the trees. Returns
-    int64[nodes], in units of 1 / `scale`. A switch gets half of its capacity, rounded down. A
-    compute node starts with the capacity of all its links. In reversed `order`, so that the root is
-    last, each is lowered as far as every set of nodes that contains it allows. A set needs the
-    capacity of the links inside it, and without the root also `total`. As this function of sets is
-    supermodular, lowering node by node leads to an integer solution (Frank 1980). Raises
-    `InputError` (`capacities`) if scaled capacities add up to 2^60 or more.
+    int64[nodes], in units of 1 / `scale`.
+
+    - A switch gets half of its capacity, rounded down.
+    - A compute node starts with the capacity of all its links. In reversed `order`, so that the
+      root is last, each is lowered to the smallest value that every set of nodes with this node
+      permits. The sum over a set must be at least the capacity of the links inside it, plus `total`
+      if the root is not in it.
+
+    As this requirement is a supermodular function of the set, lowering node by node leads to an
+    integer solution (Frank 1980). Raises `InputError` (`capacities`) if scaled capacities add up to
+    2^60 or more.
     """
     touching = _compute_touching(links, scale)
     # Half of a switch's capacity is directed into it.

@@ -188,10 +188,11 @@ class _Listener(event.Listener):
             self._on_change()
 
     def on_end(self, event: Any) -> None:
-        """Count the end of a compilation; record the kernel when the outermost one ends.
+        """Count the end of a compilation; if it is the outermost one, record its kernel.
 
-        The record has the name and whether there is a cache folder. `on_change` is called
-        afterwards.
+        Compilations of functions that the kernel calls are nested in that of the kernel and are not
+        recorded. The record in `compiled` has the kernel's qualified name and whether numba has a
+        cache folder for it. `on_change()` is called afterwards.
         """
         self._depth -= 1
         if self._depth == 0:

@@ -280,20 +280,20 @@ def _split_off(
 ) -> Int64Array:
     """Return how much capacity through a switch becomes a direct link, by pair of neighbours.
 
-    The result is int64[senders, receivers] in the order of both lists; `links` is not
-    changed. A pair takes as much as possible, on condition that every compute node can
-    still receive the entire demand from all compute nodes together. The pairs are taken in
-    rounds:
+    The result is int64[senders, receivers] in the order of both lists. `links` and `graph` are
+    not changed. Each pair takes as much as possible, provided that every compute node can still
+    receive the entire demand from all compute nodes together.
 
-    - Without `is_spread`, there are two rounds without limits.
-    - With `is_spread`, two rounds before these limit each pair to its even share, rounded
-      down in the first one and up in the second.
-    - Capacity from a node back to itself is taken only in the last round.
-    - In a round, senders are in their order, and receivers in that of `_order_neighbours`.
+    The pairs are taken in rounds. In each round, senders are in their order, and for each of them
+    receivers in the order of `_order_neighbours`. Without `is_spread`, there are two rounds
+    without limits. With `is_spread`, two rounds come before these. They limit each pair to the
+    share of the sender's capacity that is proportional to the receiver's capacity, rounded down in
+    the first round and up in the second. Capacity from a node back to itself is taken only in the
+    last round.
 
     Raises `InputError` (`no-room`) if the demand does not fit before the removal. Raises
-    `InputError` (`unbalanced-switch`) if capacity remains afterwards both into and out of
-    the switch. Capacity that remains only on one side is dropped.
+    `InputError` (`unbalanced-switch`) if capacity remains afterwards both into and out of the
+    switch. Capacity that remains only on one side is dropped.
     """
     # numba takes a second to import.
     from collhub_packing import kernels

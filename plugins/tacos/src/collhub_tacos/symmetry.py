@@ -47,8 +47,13 @@ class Translations:
     ) -> Translations | None:
         """Find translations that preserve links, chunks per node and, if given, link times.
 
-        The declared dimensions of the network are tried first, then factorizations of the number of
-        nodes, at most `_MAX_SHAPES` in total. Returns None if none of them has such translations.
+        A translation adds a fixed node number to every node, digit by digit modulo the sizes of a
+        grid of the nodes. `origin`: node at which each chunk starts. Returns None if there is no
+        link, or if nodes differ in their numbers of in-links or chunks.
+
+        Otherwise the grids are tried in this order, at most `_MAX_SHAPES`: the declared dimensions
+        of the network, then factorizations of the number of nodes. The first grid for which all
+        translations map the network onto itself gives the result; None without such a grid.
         """
         # Every node is mapped to every other, so all must have equal numbers of links and chunks.
         chunks_of_node = np.bincount(origin, minlength=network.num_nodes)

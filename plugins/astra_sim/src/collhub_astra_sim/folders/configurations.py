@@ -235,19 +235,24 @@ class AlgorithmUses:
     """
 
     def __init__(self, files: FolderFiles, *, are_natives_enough: bool = False) -> None:
-        """Find the system configuration of a folder and read which custom algorithms it names.
+        """Read which custom algorithms the system configuration of a folder names.
 
         A custom algorithm is a set of traces that replaces ASTRA-sim's native algorithm. The system
         configuration is the JSON object of the folder that has a key for custom algorithms; with
         `are_natives_enough` a key for native algorithms suffices. Of several candidates
-        `system.json` is used. Sets `file` (its name), `by_kind` (collective to prefix of the
-        traces, only for the custom keys in the file) and `by_node` (identity of a workload node to
-        prefix, from the YAML file that the key `PER_NODE_KEY` names; empty without the key).
-        Prefixes are relative to the folder. Raises `InputError` without a candidate; for several
-        candidates of which none is `system.json`; for a value of a collective that is not a list of
-        exactly one text (ASTRA-sim aborts on it); for a missing, empty or invalid YAML file or a
-        node number of 2^31 or more; and for a prefix that matches no set of traces in the folder,
-        or several equally well.
+        `system.json` is used. The attributes are set:
+
+        - `file`: name of the configuration
+        - `by_kind`: collective to prefix of the traces, only for the custom keys in the file
+        - `by_node`: identity of a workload node to prefix, from the YAML file that the key
+          `PER_NODE_KEY` names; empty without the key
+
+        Prefixes are relative to the folder. Raises `InputError` in these cases:
+
+        - no candidate, or several of which none is `system.json`
+        - a value of a collective that is not a list of exactly one text (ASTRA-sim aborts on it)
+        - a missing, empty or invalid YAML file, or a node number of 2^31 or more
+        - a prefix that fits no set of traces in the folder, or several equally well
         """
         self._files = files
         self._keys = {*COLLECTIVE_KEYS.values(), PER_NODE_KEY}

@@ -98,9 +98,11 @@ def read(source: Source, options: NoOptions) -> Topology:
 
 
 def samples() -> Sequence[Source]:
-    """Return small correct files for the conformance kit, written for it.
+    """Return two small valid files in memory, as samples for the conformance tests of the reader.
 
-    A mesh in nodes whose members are joined by switches, and a square torus in the older form.
+    1. `nodes.json`: two dimensions, groups of 4 fully connected NPUs, and switches that join the 2
+       groups; with bandwidths and latencies per dimension
+    2. `torus.json`: a square torus of 9 NPUs in the older form of the file
     """
     hierarchical = (
         '{\n  "topology-name": "Hierarchical",\n'
@@ -146,10 +148,15 @@ def _rows(root: Value) -> Iterator[_Row]:
 
 
 def _kind_names(root: Value, count: int) -> list[Value]:
-    """Return the name of the kind of each dimension, with its place in the file.
+    """Return the name of the kind of each of `count` dimensions, with its place in the file.
 
-    They are in `topologies-per-dim`, or joined by underscores in `topology-name`. A torus counts
-    for all dimensions if it is the only name.
+    1. The entries of `topologies-per-dim`, if the file has it.
+    2. Otherwise the parts of `topology-name` between underscores. If it is only a torus, such as
+       `Torus` or `Torus3D`, and there are several dimensions, every dimension is a `Ring`.
+
+    The names are not checked here. Raises `InputError` if both members are missing, if
+    `topology-name` says that the kinds are per dimension, and if the number of names or of
+    dimensions of the torus is not `count`.
     """
     if root.get("topologies-per-dim") is not None:
         return _entries(root, "topologies-per-dim", count)
@@ -171,9 +178,10 @@ def _kind_names(root: Value, count: int) -> list[Value]:
 def _parse_kind(name: Value, size: int, units: Value) -> list[tuple[DimensionKind, int]]:
     """Return kind and size of the dimensions that a name stands for.
 
-    A torus in one entry is square: 9 NPUs of `Torus2D` are two rings of 3. A torus without a number
-    has two dimensions. Raises `InputError` for unknown names, and for a torus whose NPUs form no
-    square or cube.
+    Names are Ring, FullyConnected, AllToAll (the same) and Switch, for one dimension of `size`
+    NPUs; case, `-` and `_` are ignored. `TorusND` (N from 1 to 9, any case) gives N rings of equal
+    size, `Torus` gives two: 9 NPUs of `Torus2D` are two rings of 3. Raises `InputError` at `name`
+    for other names, and at `units` if `size` is no N-th power.
     """
     text = name.text()
     kind = _KINDS.get(text.lower().replace("-", "").replace("_", ""))

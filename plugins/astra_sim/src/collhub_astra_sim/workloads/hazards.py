@@ -276,10 +276,14 @@ def report_empty_work(workload: Workload, system: System) -> tuple[Diagnostic, .
 def _has_other_group(workload: Workload, system: System) -> BoolArray:
     """Mark collectives of ranks that run the same kind in several small groups: bool[nodes].
 
-    A small group lacks some rank of the job. Only collectives of small groups count, and of these
-    only kinds that ASTRA-sim runs natively (all-reduce, all-gather, reduce-scatter, all-to-all)
-    with exactly one algorithm in `system`. The counted collectives of a rank and kind are True if
-    they are of at least two different groups. All other nodes are False.
+    A collective counts if both hold:
+
+    - Its group is small, i.e. lacks some rank of the job.
+    - ASTRA-sim runs its kind natively (all-reduce, all-gather, reduce-scatter, all-to-all), and
+      `system` has exactly one algorithm for the kind.
+
+    A node is True if it is a counted collective, and its rank has counted collectives of the same
+    kind in at least two different groups. All other nodes are False.
     """
     nodes = workload.nodes
     is_small = [len(group.ranks) < workload.num_ranks for group in workload.groups]

@@ -59,11 +59,14 @@ def receive(
     source: Integer, destination: Integer, size: Integer, tag: Integer, receiver: Integer,
     now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
-    """Wait for a message from `source`; its arrival causes the action with the code `receiver`.
+    """Post a receive from `source`; the arrival of its message causes the action `receiver`.
 
-    The oldest unmatched message with the same ends, `size` (bytes) and `tag` is taken. With
-    rendezvous, the rank `destination` first sends a small message (clearance) to the source at
-    `now` (ns), and waits for the message only when this has arrived.
+    The receive gets the oldest unmatched message with the same ends, `size` (bytes) and `tag`. If
+    this message has arrived already, the action is executed at `now` (ns). Without such a message
+    the receive waits for one.
+
+    With rendezvous, the rank `destination` first sends a small message (clearance) to the source at
+    `now`. The receive is matched only when the clearance has arrived.
     """
     if not machine.has_rendezvous:
         _post_receive(source, destination, size, tag, receiver, now, machine)

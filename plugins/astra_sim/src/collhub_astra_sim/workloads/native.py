@@ -283,9 +283,15 @@ def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
 def _compute_packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
     """Return the size in bytes of message `number` (from 0) of a phase.
 
-    Ring and direct: the bytes of the stream, divided by the ranks except in an all-gather.
-    Halving-doubling: halved with each step in a reduction, doubled with each step in an all-gather;
-    an all-reduce halves, then doubles. Divisions are rounded down.
+    Let b be the bytes of the stream and n the number of ranks of the phase.
+
+    - Ring and direct: b in an all-gather, otherwise b / n.
+    - Halving-doubling, all-gather: b * 2^number.
+    - Halving-doubling, all-reduce, from number log2(n) on: b / (2n), then multiplied by 2^(number -
+      log2(n) + 1). The sizes of its second half thus ascend from b / n to b / 2.
+    - Halving-doubling, otherwise: b / 2^(number + 1).
+
+    Divisions are rounded down.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]

@@ -114,9 +114,12 @@ def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
 def close_custom_node(progress_index: Integer, now: Integer, machine: Machine) -> bool:
     """End a node of a custom algorithm at `now` (ns); start the nodes that waited only for it.
 
-    `progress_index`: progress record of the node. The nodes start in the iteration order of
-    ASTRA-sim's hash set of ready nodes. Returns whether the algorithm has finished on the rank:
-    none of its nodes is running.
+    `progress_index`: progress record of the node. The record of the collective's node in the job
+    changes: `ongoing` decreases by 1 and `ended_by` becomes the kind of the ended node. `unmet` of
+    each child decreases by 1. Children without further parents start (`_start_node`) in the
+    iteration order of ASTRA-sim's hash set of ready nodes.
+
+    Returns True if the algorithm has finished on the rank, i.e. `ongoing` is then 0.
     """
     progress = machine.progress[progress_index]
     node = machine.node[machine.stream[progress["stream"]]["row"]]
@@ -271,11 +274,13 @@ def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Mach
 
 @outlined
 def add_to_queue(index: Integer, machine: Machine) -> Integer:
-    """Append a stream to the queue that was chosen for its current phase; return this queue's
-    number.
+    """Append a stream to its chosen queue, and return the number of this queue in `machine`.
 
-    The stream is not started. Sets whether it runs in reverse, and whether the root of its tree is
-    the lowest position, as chosen with the queue.
+    `index`: number of the stream. The queue is that of the stream's node that was chosen before
+    for its current phase, `machine.stream_queue`. The stream is not started. `machine` is
+    changed: the last stream of the queue points to the new one. The stream stores its queue, the
+    direction (`is_reverse`) and whether the root of its tree is the lowest position
+    (`is_lowest`), both as chosen together with the queue.
     """
     stream = machine.stream[index]
     choice = machine.stream_queue[index, stream["step"]]

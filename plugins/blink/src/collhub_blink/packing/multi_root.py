@@ -197,11 +197,13 @@ def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
 def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> PlacedPacking:
     """Build an all-reduce packing: a reduce-scatter up trees, then an all-gather down.
 
-    The trees are those of every rank by `build_every_rank_packing`, without spreading at
-    switches; its errors are passed on. Each tree loads its links once downwards and their
-    reverse links once upwards, so the unit of its weights is half of that of the
-    all-gather. Equal bandwidths in both directions are required and not checked. `bound`:
-    upper bound on the rate of the all-reduce, which replaces that of the all-gather.
+    The trees are those of every rank by `build_every_rank_packing`, without spreading at switches;
+    its errors are raised. Each tree loads its links once downwards and their reverse links once
+    upwards, so the unit of its weights is half of that of the all-gather. Equal bandwidths in both
+    directions are required and not checked.
+
+    `bound`: upper bound on the rate of the all-reduce, which replaces that of the all-gather.
+    `at_least` is 1, because the fewest trees are not searched, and `reduces_first` is True.
     """
     all_gather = build_every_rank_packing(task, task.network, SwitchSpread.NOWHERE)
     return replace(

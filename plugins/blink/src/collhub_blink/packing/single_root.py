@@ -95,19 +95,19 @@ def _generate_switched_packings(
 ) -> Iterator[PlacedPacking]:
     """Yield packings of spanning trees in a network with switches, one at a time, in this order.
 
-    1. One chain through all ranks, if a chain reaches the rate of `bound` (an upper limit of
-       the rate).
-    2. Trees at the best rate, with data of the root only. Traffic at a switch is concentrated
-       on few pairs of neighbours, which gives fewer trees.
-    3. The same with the traffic spread evenly over all pairs of neighbours, which gives
-       flatter trees.
-    4. One packing for each division of the ranks into equal hosts. There is none without a
-       division.
+    1. One chain through all ranks, if `find_chain_packing` returns one: it reaches the rate of
+       `bound`, an upper limit of the rate.
+    2. Trees at the best rate, with data of the root only. Traffic at a switch is concentrated on
+       few pairs of neighbours, which gives fewer trees.
+    3. The same with the traffic spread evenly over all pairs of neighbours, which gives flatter
+       trees. It is omitted if its trees and its unit are equal to those of case 2.
+    4. The packings of `build_rooted_machine_packings`: one for each division of the ranks into
+       equal hosts. There is none without a division.
 
-    In cases 2 and 3, each switch is first replaced by direct arcs between its neighbours.
-    Each packing gets `bound` as its bound. Two packings can have equal trees.
+    In cases 2 and 3, each switch is first replaced by direct arcs between its neighbours. Each
+    packing gets `bound` as its bound.
 
-    Raises `InputError` (`depth`) at the first packing if the task limits the depth of trees.
+    Raises `InputError` (`depth`) at the first request if the task limits the depth of trees.
     Errors of a method, such as `unbalanced-switch`, are raised when its packing is requested.
     """
     graph = network.graph

@@ -129,12 +129,12 @@ def _generate_coarse_candidates(
 
     The packings and their order are those of `_generate_coarse_schedules`. Each one gives the
     candidates of `_generate_variants`: with and without an order of messages on links, and with
-    slack. The first packing with a schedule is always evaluated. A later one is skipped in two
-    cases:
+    slack. The refined time of a schedule is its estimated time with four times the chunks. The
+    first packing with a schedule is always evaluated. A later one is skipped if one of these holds:
 
-    - Its planned time is not below the best time so far, and its limit is not below the smallest
-      limit of the candidates so far. The limit is the estimated time with four times the chunks.
-    - `task.within_ns` is given, and its limit is not below it.
+    - Its planned time is not below the best time so far, and its refined time is not below the best
+      refined time so far.
+    - `task.within_ns` is given, and its refined time is not below it.
 
     Planned times are scaled to those of the simulator by `task.pace`, and rounded up to ns. Before
     each evaluated packing, its method and a fraction below 1 are reported to `task.progress`.

@@ -415,16 +415,17 @@ def bound_from_json(
 ) -> BoundProgram:
     """Parse a program document (JSON) and choose numbers for its symbols and ranks.
 
-    The first source with a number is used:
+    The first source that has a number is used:
 
-    - symbol: `sizes`, `bound` of the document, the only size that the program permits
-    - ranks of a mesh axis: `mesh` by name, `mesh_sizes` of the document by position
-    - ranks of a group: the product of several axes, the number of a single axis, `num_ranks`,
-      `num_ranks` of the document (0 is ignored), a table of counts of the program, 4
+    - Symbol: `sizes`, then `bound` of the document, then the only size that the program permits.
+    - Ranks of a mesh axis: `mesh` by name, then `mesh_sizes` of the document by position.
+    - Ranks of a group: with several mesh axes the product of their ranks, with one axis its ranks.
+      Otherwise `num_ranks`, then `num_ranks` of the document (0 means none for both), then the
+      first table of counts of the program, then 4.
 
-    The history is `transformations` of the document. Raises `InputError` for invalid JSON,
-    schema or typing, for a missing or wrong number, and (`ranks`) for another number of ranks
-    than the program was captured on.
+    The history is `transformations` of the document. Raises `InputError` for invalid JSON, schema
+    or typing, for a missing or wrong number (`bind_sizes`), and (`ranks`) for another number of
+    ranks than the program was captured on.
     """
     # Options have priority over the document, which has priority over fixed sizes of the program.
     document = parse_json_object(content, file)
@@ -449,10 +450,10 @@ def bind_sizes(
     """Check the numbers of ranks and symbols of a program, and return them as a binding.
 
     `sizes`: a number for every symbol, even one with only one possible size. `mesh`: ranks by axis
-    name, None for none. `num_ranks`: ranks per group. The ranks follow from `_bind_mesh`: with
-    several axes the product of `mesh`; otherwise the number of the only axis, else `num_ranks`,
-    else that of the first table of counts, else `DEFAULT_RANKS` (4). The binding lists ranks by
-    axis only if the program has axes.
+    name, None for none. With several axes, the number of ranks is the product of `mesh`, which must
+    have every axis; `num_ranks` is then ignored. With one axis or none, it is the first of these
+    that exists: the number of the axis in `mesh`, `num_ranks` (not 0), that of the first table of
+    counts, `DEFAULT_RANKS` (4). The binding lists ranks by axis only if the program has axes.
 
     Raises `InputError`, in this order, for:
 

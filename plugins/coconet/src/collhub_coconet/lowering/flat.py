@@ -177,11 +177,14 @@ class _FlatBuilder:
         bucket, for its first member); U is the number of units of the chosen algorithm.
 
         - Uneven collective: one block with C chunks of rows.
-        - Send: `before`, the operand's grid. If it is None: C chunks in each of one block per
-          rank along the sliced dimension; one block if the value is not sliced.
+        - Send: `before`, the operand's grid. If that is None: C chunks per block, with one block
+          per rank along the sliced dimension, or one block if the value is not sliced.
         - ReduceScatter: one block per rank along its dimension (default 0).
-        - AllGather, AllToAll: one block per rank along the operand's sliced dimension.
-        - Any other: one block. It and the two cases above have C * U // blocks chunks per block.
+        - AllGather, AllToAll: one block per rank along the sliced dimension of the operand. For an
+          AllToAll, `across` is the sliced dimension of the result.
+        - Any other: one block along dimension 0.
+
+        The last three have C * U // blocks chunks per block.
         """
         kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
         shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks

@@ -226,16 +226,17 @@ def find_needed_chunks(
 ) -> tuple[Int64Array, Int64Array]:
     """Find all pairs (index into `chunks`, number of an operand's chunk that this chunk needs).
 
-    A grid divides a tensor into blocks, and each block into chunks. `chunks` are chunk
-    numbers of the grid `product`. `leading`: number of leading dimensions that product and
-    operand share. Each position in these dimensions is a unit.
+    A grid divides a tensor into blocks, and each block into chunks. `chunks` are chunk numbers of
+    the grid `product`. `leading`: number of leading dimensions that product and operand share. Each
+    position in these dimensions is a unit.
 
-    A chunk of the product needs all elements of the operand in the units that it touches,
-    also partly. Only the operand's block of the same number is searched. If the product is
-    divided along two dimensions, this is the number along the first. All chunks from the
-    first to the last needed element are returned, also empty ones between. An empty chunk of
-    the product has no pair. The result is two int64 arrays, sorted by the first, then the
-    second.
+    A chunk of the product needs all elements of the operand in the units that it touches, also
+    partly. They are searched only in the operand's block with the number of the product's block. If
+    the product has `across`, block i * blocks + j counts as block i. All chunks from the first to
+    the last needed element are returned, also empty ones between.
+
+    The result is two int64 arrays, sorted by the first, then the second. An empty chunk of the
+    product has no pair.
     """
     block, part = np.divmod(chunks, product.parts)
     source, target = block, np.zeros_like(block)

@@ -102,26 +102,24 @@ class _BucketChoice:
         self.sizes: set[int] = set()
 
     def find_fastest(self, size_index: int) -> list[Candidate]:
-        """Return the fastest program with buckets at one problem size, in a list; [] if there is
-        none.
+        """Return the fastest program with buckets at one problem size; a list of at most one.
 
         A bucket is several collectives in one call. For each base program, at most
-        `MAX_BUCKET_SIZES` bucket sizes are tried, and added to `self.sizes`. Above `_LARGE`
-        (300) operations there are fewer in proportion, but at least 2. Sizes without buckets,
-        or with the buckets of an earlier size, are skipped. These programs are timed for a
-        bucket size:
+        `MAX_BUCKET_SIZES` bucket sizes are tried; above `_LARGE` (300) operations fewer in
+        proportion, but at least 2. A size without buckets, or with the buckets of an earlier size,
+        is skipped; others are added to `self.sizes`. These programs are timed per bucket size:
 
         1. the program with buckets; above `_LARGE` operations only if 2 does not exist
         2. this program with equal computations of parts fused, if there are any
         3. the program with buckets and all computations in one kernel, if that is permitted
 
-        Then the base program is timed without buckets, with all computations fused, and with
-        the last collective fused too. The first of equally fast programs is the result, with
-        its fastest chunk counts.
+        Then the base program without buckets is timed, with all computations fused, and with the
+        last collective fused too. The first of equally fast programs is the result, with its
+        fastest chunk counts. The list is empty if no program exists.
 
-        If the budget is used up before a bucket size, the best program so far is returned at
-        once, without a choice of chunk counts. The cut is recorded in the budget. If it is used
-        up later, the rest of the fusions without buckets is left out.
+        If the budget is used up before a bucket size, the best program so far is returned at once,
+        without a choice of chunk counts, and the budget records the cut. If it is used up later,
+        the remaining fusions without buckets are left out.
         """
         best: Candidate | None = None
         for steps, base in self._list_bases(size_index):

@@ -33,16 +33,22 @@ def combine(
 ) -> tuple[Exploration, str]:
     """Combine the searches of all parts of a program to one result for the entire program.
 
-    `classes`: classes of equal parts; `explorations`: the search of each; `bindings`: sizes.
-    A candidate takes one candidate of each class. The candidates, in this order and without
-    repetitions: the original program; for each size the fastest of every class, then those
-    with the least memory; for each size one that simulation improved, if programs are
-    simulated and parts read values of each other.
+    `classes`: classes of equal parts; `explorations`: the search of each; `bindings`: sizes. A
+    candidate has one candidate of each class. The candidates are, in this order and without
+    repetitions:
 
-    Programs are simulated with `simulation` and at most 100 communications; parts may then
-    overlap. Otherwise, or if a candidate cannot be simulated, all times are sums over parts.
-    Counts of states are summed; the result is complete if all searches are. It has the
-    restrictions of the searches and the combination. The text is the origin of the times.
+    1. the original program
+    2. for each size, the fastest of every class, then those of least memory of every class
+    3. for each size, the selection of `_descend`, which simulates the entire program; only if
+       programs are simulated and parts read values of each other
+
+    Programs are simulated if `simulation` is not None and there are at most 100 communications;
+    parts may then overlap. Otherwise, or if a candidate cannot be simulated, all times are sums
+    over parts.
+
+    Numbers of expanded and pruned states are sums; the result is complete if all searches are. It
+    has the restrictions of the searches and of the combination. The text is the origin of the
+    times, with the reason if they are not simulated.
     """
     selections = [[exploration.candidates[0] for exploration in explorations]]
     for size_index in range(len(bindings)):

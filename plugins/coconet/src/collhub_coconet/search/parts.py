@@ -147,10 +147,11 @@ def is_stand_in(operation: Operation) -> bool:
 
 
 def exchanged_values(classes: Sequence[PartClass]) -> set[str]:
-    """Return the names of the values of parts that other parts read, without scalars.
+    """Return the names of values that one part of the program computes and another one reads.
 
-    Names are those of the entire program. Scalars have only one layout, so that no decision depends
-    on them. Empty for a single part.
+    All copies of all `classes` are considered. Names are those of the entire program. Scalars are
+    omitted: they have only one layout, so that no decision depends on them. The result is empty for
+    a single part.
     """
     produced = {
         copy.names[name]
@@ -662,13 +663,14 @@ def _add_stand_ins(
     """Add stand-ins for scalars of other parts; return all operations in program order.
 
     `operations`: those of one part of the program. `coupled`: names of operations that couple
-    parts. A stand-in replaces a scalar in `coupled` that is not in the part but is read by it;
-    coupled values of other shapes get none. It is an opaque operation without cost, with the name
-    and element type of the scalar.
+    parts. A stand-in is an opaque operation without cost, with the name and element type of the
+    scalar that it replaces.
 
-    Its operands are results of the part that a coupled operation outside of the part reads, no
-    matter whether the scalar depends on them, and that precede the scalar in the program. A scalar
-    without such results gets no stand-in.
+    - A scalar gets a stand-in if it is in `coupled`, is read by the part, and is not computed in
+      it. Values of other shapes get none.
+    - Its operands are all results of the part that precede the scalar in the program and that some
+      operation in `coupled` outside of the part reads. This need not be the scalar.
+    - A scalar without such results gets no stand-in.
     """
     inside = {operation.name for operation in operations}
     results = [

@@ -534,10 +534,10 @@ def _refine_fastest(
 ) -> None:
     """Refine the timing of the fastest candidate at every size (`Simulation.refined`).
 
-    `candidates` is changed in place; it must not be empty. The first one of equally fast candidates
-    is refined, only its timing at that size, which never becomes slower. Fastest means before any
-    refinement. `workers`: processes to simulate in, None for this process. Raises `HubError` of the
-    simulation.
+    `candidates` must not be empty; refined ones are replaced in place. The fastest candidate of a
+    size is chosen by the times before any refinement, of equal ones the first. Only its timing at
+    that size is replaced; it never becomes slower. `workers`: processes to simulate in, None for
+    this process. Raises `HubError` of the simulation.
     """
     fastest_indices = []
     for size_index in range(len(bindings)):

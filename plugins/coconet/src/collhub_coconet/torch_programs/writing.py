@@ -147,10 +147,11 @@ class _ModuleWriter:
     def write(self) -> str:
         """Return the text of the module: description, tables, runtime functions, and `step`.
 
-        `step` returns the outputs of the program by name, followed by the new states (values of
-        `UPDATE` operations) that are not outputs. Losses are added to `losses`. Call it once.
-        Raises `InputError` for a program that a module cannot run (`_check`), and for an
-        operation without a form in PyTorch.
+        `step` returns a dictionary of the values on this rank by name: first the outputs of the
+        program, then the new states that are not outputs. A new state is the value of the last
+        `UPDATE` of a state. `losses` is extended. The method may be called only once, because it
+        also changes the writer. Raises `InputError` for a program that a module cannot run
+        (`_check`), and for an operation without a form in PyTorch.
         """
         program, binding = self.program, self.bound.binding
         self._check()

@@ -352,13 +352,13 @@ def _host_calls(
 def _device_library_spans(events: RankEvents) -> list[Span]:
     """Select one annotation per collective of a device library, ordered by thread and start.
 
-    Annotations of the host are ignored. A file may annotate one collective by several nested
-    spans of a thread. A span is nested if it starts before the end of the outermost span, even
-    if its own end is later. Of spans with equal starts, the one with the latest end is the
-    outermost.
+    Annotations of the host are ignored. A file may annotate one collective by several nested spans
+    of a thread. The outermost of them is the one that starts first, of equal starts the one that
+    ends last. A later span is nested in it if it starts before its end, even if it ends later.
 
-    The outermost span is selected. If it has no group name, the first nested span (by start)
-    with a group name replaces it in the result; the end of the outermost span still counts.
+    The outermost span is selected. If it has no group name, the first nested span (by start) with a
+    group name is returned instead. The end of the outermost span still decides which spans are
+    nested.
     """
     spans = [span for span in events.spans if not span.is_of_host]
     spans.sort(key=lambda one: (one.thread, one.start, -one.end))

@@ -114,17 +114,20 @@ class CallGraph:
                 self._rank_calls[rank].add(calls.kind[row], start, start + calls.duration_ns[row])
 
     def _place_in_order(self) -> None:
-        """Add the calls to `_rank_calls` one after the other, in an order common to all ranks.
+        """Add the calls to `_rank_calls` one after the other, in the common order of `order_calls`.
 
         Without recorded durations, each rank with a record of a call gets it with the times -1.
         With durations:
 
-        1. A rank with records of the communicator, but not of this collective, gets a copy of
-           that of the first rank, with the shortest duration. Messages and unknown operations are
-           not copied. The notes get the number of copies.
+        1. A rank with records of the communicator, but not of this collective, gets a copy of the
+           record of the first rank, with the shortest duration of any rank. Messages and unknown
+           operations are not copied.
         2. The call finishes on all its ranks at once: at the maximum of (finish of the rank's
            previous call, 0 at first) + (duration on the rank), in ns. On each rank it starts its
            duration earlier.
+
+        A note with the number of copies is added, if there are any, after the notes of
+        `order_calls`.
         """
         calls, members = self._calls, self._members_with_records()
         added = 0

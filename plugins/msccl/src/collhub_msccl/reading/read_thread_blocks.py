@@ -234,15 +234,15 @@ def _check_ranks(
 ) -> None:
     """Record errors unless the ids of `<gpu>` elements are 0 to ngpus - 1, each once.
 
-    `ids`, `line`: id and line of each `<gpu>` in the order of the file. In this order:
+    `ids`, `line`: id and line of each `<gpu>` in the order of the file. Errors, in this order:
 
-    1. `rank-range`: an id outside the range.
-    2. `duplicate-rank`: an id that an earlier element has, also outside the range.
-    3. `missing-rank`, at most one, at the line of `<algo>`: ranks have no `<gpu>`. The text has the
-       smallest one.
+    - `rank-range`: an id outside the range.
+    - `duplicate-rank`: an id that an earlier element has, also outside the range.
+    - `missing-rank`, at the line of `<algo>`: at least one id of the range is missing. There is one
+      such error; its text has the smallest missing id.
 
-    Of the first two, at most 5 elements give an error; the text of the fifth has the number of
-    further ones.
+    An element can have errors of the first two kinds. Of each of these kinds, at most 5 errors are
+    recorded; the text of the fifth has the number of further ones.
     """
     expected = header.num_ranks
     outside = (ids < 0) | (ids >= expected)

@@ -85,16 +85,17 @@ def cut_lanes(
 ) -> Blocks:
     """Cut every lane (a sequence of steps of one rank) into thread blocks; return these.
 
-    First, the messages of each connection are divided into consecutive parts, equally on its
-    two lanes. Their number is the larger of `cuts.messages` for both lanes, at most one per
-    message. Then the local rows get parts of their own, or the part of the message before
-    them. Local rows of a lane are taken in the order of `position` (int64 per row). Each part
-    with rows is one block.
+    - Messages: those of a connection are divided into consecutive parts, equally on its two lanes.
+      Their number is the larger of `cuts.messages` for both lanes, at most one per message.
+    - Local rows of a lane, in the order of `position` (int64 per row): if `cuts.local` is above 0
+      for the lane, they are divided into that many additional parts, at most one per row. Otherwise
+      each is in the part of the message before it, or in part 0 before the first one.
 
-    Blocks are sorted by lane, then by part, and so by rank. Parts of connections are numbered
-    by connection (in the order of `draft.connections`), then part. Each has the source,
-    destination and channel of its connection. A block without sends has -1 as `send` and
-    `outgoing`, one without receives as `recv` and `incoming`. An empty draft gives no blocks.
+    Each part with rows is one block. Blocks are sorted by lane, then by part, and so by rank. Parts
+    of connections are numbered by connection (in the order of `draft.connections`), then part. Each
+    has the source, destination and channel of its connection. A block without sends has -1 as
+    `send` and `outgoing`, one without receives as `recv` and `incoming`. An empty draft gives no
+    blocks.
     """
     connection, triples = draft.connections
     part = _divide_messages(draft, lanes, cuts, connection)

@@ -138,18 +138,18 @@ class ProgramSearch:
         return None
 
     def choose(self, *, is_first: bool = False) -> ChosenProgram:
-        """Choose the best program for the task.
+        """Choose the best program for the task, i.e. assign its steps to thread blocks.
 
-        A program assigns the steps to thread blocks. Attempts with the producer's thread blocks
-        come first; the first one that gives a program is returned, also if it is not safe.
-        Otherwise attempts with new thread blocks are made, and the program with the lowest `cost`
-        is returned, the first of equal ones. Attempts that certainly exceed a limit are left out
-        (`Attempt.needs_too_many_elements`).
+        1. Attempts with the producer's thread blocks come first. The first one that gives a program
+           is returned, also if it is not safe.
+        2. Otherwise attempts with new thread blocks follow. The program with the lowest `cost` is
+           returned, of equal ones the first; unsafe programs cost more than safe ones. Attempts
+           that certainly exceed a limit are skipped (`Attempt.needs_too_many_elements`).
 
-        An attempt marked `limits_time` that gives a safe program sets a limit: programs with a
-        longer makespan than its own are excluded, also earlier ones; of several such attempts the
-        last one counts. Once there is a safe program, attempts end if `is_first`, if the attempt is
-        marked `is_enough`, or if there are more than `MAX_ROWS_FOR_ALL_ATTEMPTS` steps.
+        In step 2, the makespan of a safe program of an attempt with `limits_time` becomes the
+        maximum makespan of all programs, also of earlier ones; the last such attempt counts. After
+        a safe program, no more attempts are made if `is_first` is set, if the attempt is marked
+        `is_enough`, or if there are more than `MAX_ROWS_FOR_ALL_ATTEMPTS` steps.
 
         Raises `InputError` if no attempt gives a program: `fifo-deadlock` if one deadlocks at every
         size, otherwise `runtime-limit` with the last exceeded limit. No attempt is made if every
@@ -299,11 +299,15 @@ class ProgramSearch:
 
 
 def _sort_rows(rows: Lowered) -> tuple[dict[str, Int64Array], Edges, Edges]:
-    """Return columns, data and control dependencies of rows in the order that a step table has.
+    """Return (columns, data, control dependencies) of rows in the order that a step table has.
 
     That is the order of `StepTable.from_columns`: every row follows those that it waits for, and of
-    the ready rows of a rank the lowest one is next. A table sorts its rows itself, but in plain
-    Python. Rows in a cycle remain unsorted.
+    the ready rows of a rank the lowest one is next. Rows must be grouped by rank, with dependencies
+    only within a rank. Dependencies are (parent rows, child rows), renumbered. A table would sort
+    its rows itself, but in plain Python.
+
+    If any rows wait for each other in a cycle, the columns and dependencies of `rows` are returned
+    unchanged. `rows` itself is not changed.
     """
     columns, size = rows.columns, len(rows.columns["rank"])
     parents = np.concatenate([rows.data[0], rows.control[0]])

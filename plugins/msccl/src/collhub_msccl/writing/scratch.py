@@ -63,14 +63,16 @@ def allocate_scratch(
 ) -> tuple[StepDraft, Int64Array]:
     """Move the contents of SCRATCH so that memory is reused after its last access.
 
-    Accesses of a rank that overlap, directly or in a chain, form a segment, which moves as a
-    unit. A segment takes the smallest free range of sufficient size whose accesses have all
-    finished before its own. Otherwise it gets new memory after all ranges of the rank.
+    Accesses of a rank that overlap, directly or in a chain, form a segment, which moves as a unit.
+    Segments are placed by the time of their first access, ties by number. A segment gets the
+    smallest free range of sufficient size whose accesses have all finished before its accesses. Of
+    equal ranges it is the lowest one; at most 64 ranges are tried. Otherwise it gets new memory
+    after all ranges of the rank.
 
-    Returns a draft with new offsets, and the SCRATCH units of every rank as int64; `draft` is
-    not changed. `dropped_src`, `dropped_dst`: masks of the rows whose source (or destination)
-    the file does not access; their offsets do not change. `knowledge`: which steps are known
-    to be finished at which other steps.
+    Returns a draft with new offsets, and the SCRATCH units of every rank as int64; `draft` is not
+    changed. `dropped_src`, `dropped_dst`: masks of the rows whose source (or destination) the file
+    does not access; their offsets do not change. `knowledge`: which steps are known to be finished
+    at which other steps.
     """
     segments = _find_segments(draft, dropped_src, dropped_dst)
     new_start, total = _place_segments(segments, knowledge, draft.num_ranks)

@@ -172,16 +172,17 @@ def assign_lanes(
 ) -> Lanes:
     """Return new lanes (future thread blocks) for all rows, numbered from 0 by ascending rank.
 
-    A connection has all messages of one (source, destination, channel). Its sends are one
-    lane, and its receives another. Both lanes of a rank become one if receives of the first
-    forward data by sends of the second. Pairs with most such messages are joined first, then
-    those with lower numbers; each side only once. `forwarded`: (receive, send) rows that
-    forward; None means those of the draft. With `is_tight`, any sides of equal rank and
+    A connection has all messages of one (source, destination, channel). Its sends are one lane, and
+    its receives another. On a rank, the receives of one connection and the sends of another become
+    one lane if the sends forward data of the receives. Pairs with most such messages are joined
+    first, then those with lower numbers; each side at most once. `forwarded`: (receive, send) rows
+    that forward; None means those of the draft. With `is_tight`, remaining sides of equal rank and
     channel are then joined, too.
 
-    A local step is added to the lane of a predecessor, otherwise of a successor, otherwise to
-    one lane of the rank. With `is_merging`, fusable reductions share a lane. Empty without
-    rows.
+    A local step gets the lane of the first of these that has one: a direct predecessor, the highest
+    row first; a direct successor, the lowest row first; with `is_tight`, the first message of the
+    rank. Otherwise it gets a lane that is common to all such steps of the rank. With `is_merging`,
+    the later reductions of a chain get the lane of its first. Empty without rows.
     """
     connection, _ = draft.connections
     fed = draft.find_forwarding() if forwarded is None else forwarded

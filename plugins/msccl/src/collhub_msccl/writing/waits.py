@@ -50,16 +50,19 @@ class _Waits(NamedTuple):
 def select_unknown_waits(waits: _Waits) -> tuple[Any, Any, Any, Any, Any]:
     """Select the necessary waits, and record the clock of a block after each of them.
 
-    The pairs must be in order of execution of the waiting steps, for each of them the latest other
-    step first. A clock has the position of the last step of each block that is known to be
-    finished, or NONE. A pair is left out if the clock of the waiting block already has the needed
-    step or a later one. Otherwise it is necessary: from its position on, the clock also has the
-    needed step, and the clock of the other block at that step. The larger one of two positions is
-    kept.
+    The pairs (waiting step, other step) must be in order of execution of the waiting steps, for
+    each of them the latest other step first. A clock has, for each block, the position of its last
+    step that is known to be finished, or NONE.
 
-    Returns `is_kept`, `number`, `slot_ordinal`, `slot_clock` and `clocks` of the argument, filled.
-    Rows of `clocks` are filled in order; unused rows are not touched, so that they need no memory.
-    Cost: pairs times `width`.
+    - A pair is omitted if the clock of the waiting block already has the other step or a later one
+      of its block.
+    - Otherwise it is necessary. From the waiting step on, the clock of the waiting block also has
+      the other step, and all that the clock of the other block has at that step; of two positions
+      the larger one.
+
+    Returns `is_kept`, `number`, `slot_ordinal`, `slot_clock` and `clocks` of the argument, filled
+    in place. Rows of `clocks` are filled in order; unused rows are not touched, so that they need
+    no memory. Cost: pairs times `width`.
     """
     used = 0
     for index in range(len(waits.own)):

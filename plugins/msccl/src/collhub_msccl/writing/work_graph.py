@@ -160,13 +160,18 @@ def _collect_waits(
 def schedule_nodes(
     graph: WorkGraph, block: Int64Array, blocks: int, capacity: int
 ) -> tuple[Int64Array, Int64Array] | None:
-    """Order all nodes by list scheduling; return them as they begin, and the begin of every node.
+    """Order all nodes by list scheduling; return (nodes as they begin, begin of every node).
 
-    `block`: block of every node, a number below `blocks`; `capacity`: messages that a connection
-    holds until they are received. Of the nodes whose predecessors have finished, the one that can
-    begin first is taken; at equal times the one with the longest remaining work, then the one whose
-    receiver follows its rank most closely, then the lowest number. Returns None if full connections
-    block all remaining nodes.
+    `block`: block of every node, a number below `blocks`. `capacity`: messages that a connection
+    holds until they are received. Of the nodes whose predecessors have finished, the next one is
+    chosen by these criteria, in this order:
+
+    1. the earliest possible begin
+    2. the longest remaining work (`graph.tail`)
+    3. the smallest (receiver - rank) modulo the number of ranks; 0 for nodes that send nothing
+    4. the lowest number
+
+    Returns None if full connections block all remaining nodes. The arguments are not changed.
     """
     size, nodes = len(graph), graph.nodes
     sends, receives = nodes.target >= 0, nodes.source >= 0

@@ -126,11 +126,17 @@ def lagging_proxies(plan: Plan) -> Proxies:
 def _proxies_of_items(
     plan: Plan, first: Int64Array, numbers: dict[tuple[int, int], int]
 ) -> Int64Array:
-    """Return the number of the lagging channel of every item: int64[items], -1 for none.
+    """Return the number of the lagging port channel of every item: int64[items], -1 for none.
 
-    Only items of data operations, signals and flushes on port channels have one; of a flush only
-    the first items, as many as entries in dst_buff. `first`: first item of each operation.
-    `numbers`: number of each lagging channel by (rank, channel).
+    A port channel lags if its proxy, a thread of the host, may read sources late
+    (`lagging_proxies`). `first`: first item of each operation. `numbers`: number of each lagging
+    channel by (rank, channel). An item of an operation on port channels has the number of its
+    channel, if that lags:
+
+    - all items of data operations and signals
+    - of a flush only the first items, as many as it has entries in dst_buff
+
+    All other items have -1, such as those of waits and of other channel types.
     """
     table, items = plan.operations, plan.items
     operation = items.operation

@@ -70,16 +70,16 @@ class PlanMemory:
 
 
 def plan_memory(plan: Plan) -> PlanMemory:
-    """Compute the memory layout of a plan in cells: equal parts of chunks.
+    """Compute the memory layout of a plan in cells, i.e. equal parts of a chunk.
 
-    A chunk has as few cells as possible, so that all parts of divided ranges consist of full cells
-    (`cells_per_chunk`). The layout has INPUT, OUTPUT and SCRATCH of each rank, in the order of
-    ranks; in place, INPUT and OUTPUT share cells. SCRATCH has a plain form and a packet form, each
-    as large as the plan's scratch, so it is twice this size; with double scratch, four times.
-    `half` is the size of one form, once.
+    A chunk has the fewest cells with which every part of a divided range is a whole number of
+    cells (`cells_per_chunk`). The layout has INPUT, OUTPUT and SCRATCH of each rank, in the order
+    of ranks; in place, INPUT and OUTPUT share cells. SCRATCH contains a plain form and a packet
+    form, each as large as the plan's scratch, so it has twice that size. With double scratch it
+    has four times that size. `half` is the plan's scratch of each rank in cells, counted once.
 
-    Raises `InputError` (`plan-size`) if input, output and SCRATCH of all ranks have more than 2^24
-    cells together; input and output are both counted, also in place.
+    Raises `InputError` (`plan-size`) if all ranks together have more than 2^24 cells. This sum
+    counts input and output separately, also in place, and SCRATCH with all its forms.
     """
     cells = cells_per_chunk(plan)
     halves = 2 if plan.header.double_scratch else 1

@@ -100,14 +100,14 @@ class OperationReader:
         """Add one operation, and the operations inside it if it is a pipeline.
 
         One row is appended to the operations, then its items (channels or semaphores) and ranges,
-        which refer to it. `position`: index in the list with the operation. An unknown name gives
-        a row with `UNKNOWN_CODE` without items and ranges, and is recorded. The operations inside
-        a pipeline follow as rows with its row as `pipeline` (outside: -1).
+        which refer to it. `position`: index in the list with the operation. An unknown name gives a
+        row with `UNKNOWN_CODE` without items and ranges, and is recorded. The operations inside a
+        pipeline follow as rows with its row as `pipeline` (outside: -1).
 
         Raises `InputError` for the first invalid or missing member; the code is `old-plan` for
-        members of plans before July 2025. The row remains if its own members are valid, with
-        items and ranges before the error. An error inside a pipeline is recorded instead, and
-        reading continues.
+        members of plans before July 2025. No row is appended if the defect is in a member of the
+        row. After a defect in an item or range, the row and the earlier items and ranges remain. An
+        error inside a pipeline is recorded instead, and reading continues.
         """
         refuse_old_operation(value)
         name = value.member("name").text()

@@ -231,10 +231,17 @@ class _Writes:
 def _are_unchanged(
     work: PlanWork, block: Int64Array, regions: Regions, messages: Int64Array
 ) -> BoolArray:
-    """Return whether the source of each message is unchanged until it is read: bool[messages].
+    """Return whether the source of each message stays unchanged until it is read: bool[messages].
 
-    `messages`: indices of `work.messages`. After the send, a chunk of the source may be written
-    only by its last write, and only if that write must wait for the reader (`_is_answer`).
+    The receiver reads the source directly from the sender's memory, at some time after the send.
+    The result is True if each chunk of the source fulfils one of these conditions:
+
+    - No step after the send writes the chunk.
+    - Exactly one step after the send writes it, and this write must wait until the receiver has
+      read the chunk (`_is_answer`).
+
+    `messages`: indices of `work.messages`. `regions`: chunks that each row reads and writes.
+    `block`: thread block of each row. "After" is by `work.position`.
     """
     writes = _Writes.of(work, regions)
     send, receive = work.messages.send[messages], work.messages.receive[messages]

@@ -152,10 +152,13 @@ def _wait_for_messages(draft: Draft, writer: BlockWriter, group: StepGroup) -> N
 
 
 def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Write the operations that receive a message, copy it to its destination and forward it.
+    """Write the operations of a group that begins with a receive: wait, copy, forward.
 
-    Waits for the message first. The copy is omitted if the message arrives at its destination. Then
-    the data is put for each send of the group, and the sends are signalled.
+    1. A wait for every received message of the group, then a barrier of the block's threads.
+    2. A copy of the first message to its destination, unless it arrives there directly.
+    3. Puts of the received data for all sends of the group, then their signals.
+
+    All of them are appended to `writer`. Sums are not written here.
     """
     _wait_for_messages(draft, writer, group)
     landed = draft.landing_range(group.row)

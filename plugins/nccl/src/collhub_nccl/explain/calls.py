@@ -370,14 +370,13 @@ def _excluding_settings(costed: Sequence[CostedAlternative]) -> str:
 
 
 def _describe_default(request: CallRequest, choice: Choice) -> list[str]:
-    """Return a note about NCCL's choice without settings and tuner rules, if it differs from
-    `choice`.
+    """Return a note about the choice that NCCL makes without settings and tuner rules.
 
-    The note is one text with algorithm, protocol, number of channels, and the time in us with
-    two decimals by NCCL's cost model. The result is an empty list if:
+    The result is a list of one text with algorithm, protocol, number of channels, and the time in
+    us with two decimals by NCCL's cost model. It is empty in these cases:
 
-    - NCCL makes no choice without the settings, or the choice has no time.
-    - Algorithm, protocol, channels and all other members of both choices are equal.
+    - NCCL makes no choice without the settings, or this choice has no time.
+    - All members of this choice and of `choice` are equal.
     """
     default = explain_call(replace(request, settings=NO_SETTINGS, rules=None))
     plain = default.choice

@@ -280,14 +280,16 @@ class _Copies:
         return number
 
     def inner_links(self, number: Int64Array) -> Links:
-        """Return the directed links within one machine.
+        """Return the directed links within one machine, whose nodes have the numbers `number`.
 
-        `number`: int64, the number in the topology of each node of the machine. Links are sorted by
+        `number`: int64, by node of the machine, its number in the topology. Links are sorted by
         type (NVLink first, see `LinkType`), then by source and destination in the numbering of the
-        machine. Of routes with equally many hops, the earlier link is preferred. Parallel links of
-        one type are one link with the sum of their bandwidths. Bandwidths are in bytes/s, latencies
-        in seconds. A link without a latency in the file has that of the fabric. Network switches
-        are not included.
+        machine. This order matters: of routes with equally many hops, `Topology.routes` takes the
+        one with the earlier link.
+
+        Parallel links of one type are one link with the sum of their bandwidths. Bandwidths are in
+        bytes/s, latencies in seconds. A link without a latency in the file has that of the fabric.
+        Network switches between machines are not included.
         """
         machine = self._machine
         # By type first: routes prefer the earlier of two links if the hops are equal.

@@ -462,9 +462,11 @@ def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
 
 
 def _check_affinities(name: str, devices: Sequence[_SmiDevice]) -> None:
-    """Raise `InputError` for a GPU with fewer affinities than the others: its row is cut.
+    """Raise `InputError` for the first GPU with fewer affinities than the GPU with the most.
 
-    A GPU without its NUMA node would be taken for one of another CPU.
+    Affinities are the words after the relations of a row, such as CPUs and NUMA node. With fewer
+    words the row is cut, and a GPU without its NUMA node would be taken for one of another CPU.
+    Devices that are no GPUs are ignored. The error is at the line of the GPU; `name`: of the file.
     """
     gpus = [device for device in devices if device.is_gpu]
     columns = max((device.affinities for device in gpus), default=0)

@@ -111,12 +111,14 @@ def _format_tokens(
 ) -> Iterator[str]:
     """Yield the tokens of UCC's tune string for a collective, one per window in order.
 
-    A token is `NAME:FIRST-END:[N-N]:inf:@ALGORITHM`, where N is `num_ranks`. FIRST and END
-    are bytes of the destination buffer of a rank. For a reduce-scatter this is the full
-    buffer divided by N, rounded up; otherwise it is the full buffer. FIRST is the size for
-    the first byte count of the window. END is the size for the first byte count after it,
-    which is excluded, or `inf` for a window without a limit. A window with equal FIRST and
-    END is left out.
+    A token is `NAME:FIRST-END:[N-N]:inf:@ALGORITHM`, where N is `num_ranks`. NAME and ALGORITHM
+    are UCC's names of the collective and of the window's algorithm. FIRST and END limit the bytes
+    of the destination buffer of a rank. For a reduce-scatter this buffer is the full buffer
+    divided by N, rounded up; otherwise it is the full buffer.
+
+    FIRST is computed from `min_bytes` of the window, and END from `max_bytes` + 1; END itself is
+    excluded. END is `inf` for a window without a limit. A window with equal FIRST and END is left
+    out. Raises `KeyError` for a collective or an algorithm that UCC does not have.
     """
     parts = _count_parts(kind, num_ranks)
     for window in windows:

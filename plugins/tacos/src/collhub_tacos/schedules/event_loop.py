@@ -305,11 +305,15 @@ def _let_send(
 def _send(
     link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
-    """Start the next message of a link, if the link is free and its window is open.
+    """Start the next message of a link at the current time, if that is possible.
 
-    With `is_fixed`, it is the next one in the link's order; nothing is sent as long as this one
-    waits for others. Otherwise it is the available one with the shortest expected delay. Its start
-    time is set, it is recorded as sent, and the links of its path are reserved.
+    Nothing happens if the link is busy, its window is closed (`_is_open`), or no message can be
+    sent. With `is_fixed`, the message is the next one in the link's order; it is not sent while it
+    waits for others. Otherwise it is the available one with the shortest expected delay
+    (`_take_best`).
+
+    The start of the message is set, it is recorded as sent, and the links of its path are reserved.
+    The link becomes busy, and the events of arrival and release are added (`_transmit`).
     """
     if queues.is_busy[link] or not _is_open(link, queues):
         return

@@ -212,18 +212,19 @@ def _build_queues(
     rank: Int64Array,
     is_fixed: bool,
 ) -> tuple[SenderQueues, int]:
-    """Return the state of all links before the first event, and the number of links that may
-    send.
+    """Return the state of all links before the first event, and the number of links that may send.
 
-    An arc is a connection over one or more links; a transfer waits at the first link of its
-    arc.
-    - With `is_fixed`, the transfers of a link are sorted by ascending `rank`, and all of
-      them count as available, also with unmet dependencies.
+    An arc is a connection over one or more links. A transfer waits at the first link of its arc.
+    `link`: arc of each transfer. `unmet`: number of transfers for which each transfer must wait.
+    `rank`: position of each transfer in one order of all transfers, without ties.
+
+    - With `is_fixed`, the transfers of a first link are sorted by ascending `rank`. All of them
+      count as available, also with unmet dependencies.
     - Otherwise the transfers of an arc are sorted by ascending `rank`. Only those with 0 in
-      `unmet` (number of transfers to wait for) are available.
+      `unmet` are available.
 
-    All links are idle. A link may send if it has an available transfer. These links begin
-    the column `touched`, in ascending order.
+    All links are idle. A link may send if it has an available transfer. The column `touched`
+    begins with these links, ascending.
     """
     from collhub_tacos.schedules.retiming import sort_by_group
 

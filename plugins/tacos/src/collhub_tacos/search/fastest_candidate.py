@@ -342,16 +342,20 @@ def _search_one_shot(
 def _search_chunk_counts(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Yield candidates by increasing chunk count, until more chunks are not expected to help.
+    """Yield candidates for the chunk counts of `choose_ladder`, until more chunks hardly help.
 
-    The caller adds each to `best` before the next. Neighbouring counts that differ by less
-    than 25 % are a pair. Once both were tried, the slower kind (of equal times, the smaller
-    count) is skipped in later pairs. The search stops after a count at the first condition:
+    Counts are tried in ascending order. The caller must add each candidate to `best` before it
+    takes the next one. After two neighbouring counts that differ by less than 25 %, one count of
+    each later such pair is skipped: the larger one if the larger one was slower, otherwise the
+    smaller one (`_find_redundant_counts`).
 
-    1. It gave no candidates.
-    2. Candidates are compared by simulation; the best takes at most 1.001 times the bound.
-    3. Three or more counts were tried, and neither of the last two beat the best before. With
-       simulation: both are at least 1.1 times as slow.
+    The search stops after a count if one of these holds:
+
+    - It gave no candidates.
+    - Candidates are compared by simulation, and the best takes at most 1.001 times the lower
+      bound.
+    - Three or more counts were tried, and neither of the last two was faster than the best one
+      before them. With simulation, both must have taken at least 1.1 times its time.
 
     The time of a count is the planned time of its first candidate.
     """

@@ -150,15 +150,20 @@ def find_best_all_gather(
     """Find the fastest all-gather in steps of equal length over several seeds and variants.
 
     Chunk x starts at NPU `origin[x]`. A link is busy for `step_ps` per chunk, which arrives
-    `arrival_ps` after its start (default `step_ps`). `seeds` from `first_seed` on are tried;
-    0 means 5 000 000 / (links * chunks), from 1 to 20. `threads` (0: one per core) has no
-    effect on the result. `after_trial` is called per seed, in order.
+    `arrival_ps` after its start (None: `step_ps`). The seeds are `first_seed` and the following,
+    `seeds` in total; 0 means 5 000 000 / (links * chunks), limited to 1..20. `threads` (0: one per
+    core) has no effect on the result. `after_trial` is called per seed, in order.
 
-    A symmetric network first has variants that translate one node's part to all other nodes;
-    variants of all nodes follow, there only with several seeds. Fewest steps win within a
-    variant, then the shortest time, then the earlier. Ctrl-C returns the best result so far,
-    if any. Raises `InputError` for switches, unless 0 < step <= arrival, and for unreachable
-    nodes.
+    1. Variants: on a symmetric network, one node is computed and translated to all others. All
+       nodes are computed in further variants, and without symmetry; with symmetry only if there are
+       several seeds. Each is tried with the lengths of `choose_step_lengths`.
+    2. In a variant, the seed with the fewest steps is taken, of equal ones the first. A seed that
+       reaches the lower bound of the steps ends the variant.
+    3. The variant with the shortest time is returned, of equal ones the first. Variants that cannot
+       be faster are skipped.
+
+    Ctrl-C returns the best result so far; without one it is raised. Raises `InputError` for
+    switches, unless 0 < step <= arrival, and for unreachable nodes.
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
