@@ -235,6 +235,8 @@ def test_wrong_attributes_are_refused(change: dict[str, Any], message: str) -> N
     [
         ({"arguments": 3}, "states arguments that are no list of names in 'p'"),
         ({"arguments": [["x"]]}, "states arguments that are no list of names in 'p'"),
+        ({"operands": 5}, "states operands that are neither names nor numbers in 'p'"),
+        ({"operands": None}, "states operands that are neither names nor numbers in 'p'"),
         ({"history": None}, "states a history that is no list of objects in 'p'"),
         ({"history": [3]}, "states a history that is no list of objects in 'p'"),
         ({"bound": 3}, "num_ranks, mesh_sizes and bound of the program are no numbers"),

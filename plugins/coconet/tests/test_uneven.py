@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,14 @@ from collhub_coconet import (
     Layout,
     Program,
     ProgramBuilder,
+    RefusedMoveError,
     Value,
     all_gather_v,
     all_reduce,
     all_to_all,
     all_to_all_v,
+    coalesce,
+    compare,
     partial,
     program_from_json,
     program_to_json,
@@ -25,10 +29,12 @@ from collhub_coconet import (
     sliced,
     text,
 )
-from collhub_coconet.documents.from_workload import find_program
+from collhub_coconet.documents.from_workload import extract_program, find_program
 from collhub_coconet.documents.json_document import bound_from_json
 from collhub_coconet.execution.ranks import simulate_ranks
-from collhub_coconet.lowering.algorithms import count_buffer_bytes
+from collhub_coconet.execution.running import execute_and_compare
+from collhub_coconet.lowering.algorithms import Choice, count_buffer_bytes
+from collhub_coconet.lowering.flat import flatten
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.search.collective_times import FormulaTimes, Rates, find_demand
 from collhub_coconet.search.hub_algorithms import HubAlgorithms
@@ -192,6 +198,61 @@ def test_counts_state_the_ranks_of_a_document() -> None:
     assert bound_from_json(document, "p").binding.num_ranks == 5
     with pytest.raises(InputError, match="y: counts of 5 ranks, not of 4"):
         bound_from_json(document, "p", 4)
+
+
+def tokens_and_scales(kind: str, counts: Sequence[object]) -> Program:
+    """Two uneven collectives with equal counts: rows of 2 and of 3 elements."""
+    builder = ProgramBuilder("pair")
+    layout = partial("sum") if kind == "reduce_scatter_v" else LOCAL
+    tokens, scales = (
+        builder.argument(name, "float64", 9, columns, layout=layout)
+        for name, columns in (("tokens", 2), ("scales", 3))
+    )
+    call = {
+        "all_to_all_v": all_to_all_v,
+        "all_gather_v": all_gather_v,
+        "reduce_scatter_v": reduce_scatter_v,
+    }[kind]
+    return builder.program(call(tokens, counts).named("x"), call(scales, counts).named("y"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts"),
+    [
+        ("all_to_all_v", COUNTS),
+        ("all_gather_v", [1, 0, 6, 2]),
+        ("reduce_scatter_v", [1, 0, 6, 2]),
+    ],
+)
+def test_uneven_collectives_with_equal_counts_share_a_bucket(
+    kind: str, counts: Sequence[object]
+) -> None:
+    program = tokens_and_scales(kind, counts)
+    joined = coalesce(program, ["x", "y"]).program
+    assert compare(program, joined, RANKS).ok
+    assert program_from_json(program_to_json(joined)) == joined
+    workload = lower(joined, RANKS)
+    # A row has 2 + 3 elements of 8 bytes.
+    assert [one.table.tolist() for one in workload.counts] == [(40 * np.array(counts)).tolist()]
+    assert extract_program(workload).program == joined
+    first, second = (find_demand(joined, RANKS, joined.by_name[name]) for name in "xy")
+    assert second is None
+    assert first is not None
+    assert first.size_bytes == 40 * np.sum(counts)
+    network = parse_topology("fully-connected:4")
+    for chunks in (1, 2):
+        flat = flatten(joined, RANKS, network, {"": Choice("direct", chunks)})
+        result = execute_and_compare(program, flat, seed=chunks)
+        assert result.ok, result.differences
+
+
+def test_uneven_collectives_with_other_counts_share_no_bucket() -> None:
+    builder = ProgramBuilder("p")
+    x = builder.argument("x", "float32", 9, 2, layout=LOCAL)
+    first = all_gather_v(x, [1, 2, 3, 3]).named("a")
+    program = builder.program(first, all_gather_v(x, [2, 2, 2, 2]).named("b"))
+    with pytest.raises(RefusedMoveError, match="element type or counts"):
+        coalesce(program, ["a", "b"])
 
 
 def test_documents_and_text_have_the_counts() -> None:

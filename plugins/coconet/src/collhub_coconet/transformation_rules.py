@@ -77,12 +77,12 @@ _REFUSALS = (
     ),
     (
         "refused-collective",
-        "A member of a bucket is no AllReduce, ReduceScatter or AllGather.",
+        "A member of a bucket is no AllReduce, ReduceScatter, AllGather or uneven collective.",
         "`coalesce` of a MatMul",
     ),
     (
         "refused-one-class",
-        "The members of a bucket differ in kind, reduction, group, axis or element type.",
+        "The members of a bucket differ in kind, reduction, group, axis, element type or counts.",
         "`coalesce` of an AllReduce in float32 and one in float16",
     ),
     (

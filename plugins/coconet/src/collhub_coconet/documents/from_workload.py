@@ -373,7 +373,8 @@ def _find_flaw(fields: Fields) -> str:
     5. `history`: a list of objects
     """
     operands, arguments = fields.get("operands", []), fields.get("arguments") or []
-    if not all(isinstance(operand, str | int | float) for operand in operands):
+    is_list = isinstance(operands, list)
+    if not is_list or not all(isinstance(operand, str | int | float) for operand in operands):
         return "states operands that are neither names nor numbers"
     if type(fields.get("place", 0)) is not int:
         return "states a place that is no integer"

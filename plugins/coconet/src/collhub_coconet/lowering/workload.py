@@ -256,7 +256,7 @@ class _WorkloadBuilder:
         row["name"] = self._add_name("+".join(one.name for one in operations))
         row["bytes"] = sum(map(self.binding.bytes_of_rank, operands))
         if operation.kind in UNEVEN_COLLECTIVES:
-            table = compute_byte_counts(self.program, self.binding, operation)
+            table = compute_byte_counts(self.program, self.binding, *operations)
             row["counts"] = self.counts.setdefault(table, len(self.counts))
             row["bytes"] = table.total
         row["extra"] = self.statements.add(operations)

@@ -143,11 +143,16 @@ class Stage:
 
 
 BUCKET = "bucket"
-BUCKET_KINDS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
+BUCKET_KINDS = UNEVEN_COLLECTIVES | {Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER}
 """Kinds of the collectives that may share a bucket."""
 
-BucketClass = tuple[Kind, Reduction | None, tuple[str, ...] | None, ElementType, int]
-"""Kind, reduction, axes, element type and group; collectives of a bucket agree in all of them."""
+BucketClass = tuple[
+    Kind, Reduction | None, tuple[str, ...] | None, ElementType, int, tuple[int, ...] | None
+]
+"""Kind, reduction, axes, element type, group and counts of rows (None for an even collective).
+
+Collectives of a bucket agree in all of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,17 +255,18 @@ class Program:
         return buckets
 
     def classify_for_bucket(self, operation: Operation) -> BucketClass | None:
-        """Return the kind, reduction, axes, element type and group of a collective.
+        """Return the kind, reduction, axes, element type, group and counts of a collective.
 
         Only collectives that agree in all of them may share a bucket (be performed together as
-        one). Element type and group are those of the result; reduction and axes are as in the
-        operation, None if it names none. Return None for an operation whose kind is not in
+        one). Element type and group are those of the result; reduction, axes and counts are as in
+        the operation, None if it names none. Return None for an operation whose kind is not in
         `BUCKET_KINDS`, such as a Broadcast: it cannot be in a bucket.
         """
         if operation.kind not in BUCKET_KINDS:
             return None
         kind = self.types[operation.name]
-        return operation.kind, operation.reduction, operation.axes, kind.element, kind.group
+        call = operation.kind, operation.reduction, operation.axes
+        return *call, kind.element, kind.group, operation.counts
 
     @cached_property
     def _kernels(self) -> list[list[Operation]]:
@@ -362,15 +368,15 @@ class Program:
     def _check_bucket(self, stage: Stage) -> None:
         """Raise `InputError` unless one collective can replace all members of a bucket.
 
-        All members must be AllReduces, ReduceScatters or AllGathers that are equal in kind,
-        reduction, mesh axes, and element type and group of the result. No member may depend on
+        All members must be of `BUCKET_KINDS`, and equal in kind, reduction, mesh axes, counts, and
+        element type and group of the result. No member may depend on
         another one, also indirectly. `stage`: the bucket.
         """
         operations = [self.by_name[name] for name in stage.members]
         classes = [self.classify_for_bucket(operation) for operation in operations]
         if None in classes or len(set(classes)) > 1:
             message = f"the collectives of bucket {stage.name} differ"
-            cure = "one kind, reduction, group, mesh axis and element type for a bucket"
+            cure = "one kind, reduction, group, mesh axis, element type and counts for a bucket"
             self._refuse_stage(message, cure)
         dependent = find_descendants(self.operations, stage.members).intersection(stage.members)
         if dependent:

@@ -30,13 +30,16 @@ COLLECTIVE_KINDS = {
 """Kinds of the collectives of algorithms, by those of programs."""
 
 
-def compute_byte_counts(program: Program, binding: Binding, operation: Operation) -> UnitCounts:
+def compute_byte_counts(
+    program: Program, binding: Binding, operation: Operation, *others: Operation
+) -> UnitCounts:
     """Return the counts of an uneven collective in bytes: rows times the bytes of a row.
 
-    Raise `InputError` (`size`) if the counts sum to more than 2^62 bytes, and in the cases
-    of `read_counts` and `count_row_bytes`.
+    `others`: further members of its bucket, which have equal counts; their rows are added. Raise
+    `InputError` (`size`) if the counts sum to more than 2^62 bytes, and in the cases of
+    `read_counts` and `count_row_bytes`.
     """
-    row_bytes = count_row_bytes(program, binding, operation)
+    row_bytes = sum(count_row_bytes(program, binding, one) for one in (operation, *others))
     counts = read_counts(operation)
     if counts.total * row_bytes > _MAX_BYTES:
         message = f"{operation.name}: the rows of its counts have more than 2^62 bytes"

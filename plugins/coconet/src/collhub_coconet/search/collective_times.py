@@ -135,9 +135,9 @@ def find_demand(program: Program, binding: Binding, operation: Operation) -> Dem
     1. Neither a communication nor a reduction of slices to a scalar: None.
     2. Send: the bytes of the result on one rank, and the ranks of group 0.
     3. Only one rank takes part along the axes of the operation: None.
-    4. Uneven collective (kind ends with V): its counts in bytes and their sum, also for members
-       of a bucket.
-    5. A member of a bucket (collectives performed as one) that is not its first: None.
+    4. A member of a bucket (collectives performed as one) that is not its first: None.
+    5. Uneven collective (kind ends with V): the counts of all members of its bucket in bytes, and
+       their sum.
     6. A reduction of slices to a scalar: an AllReduce with the bytes of the scalar.
     7. Other collectives: the bytes of the full buffers of all members of the bucket (otherwise
        of the operation), at least one byte per rank. Only broadcast and reduce have a root, an
@@ -158,12 +158,12 @@ def find_demand(program: Program, binding: Binding, operation: Operation) -> Dem
     members = tuple(ranks[position] for position in subgroups[0])
     if len(members) == 1:
         return None
-    if operation.kind in UNEVEN_COLLECTIVES:
-        counts = compute_byte_counts(program, binding, operation)
-        return Demand(operation.kind, counts.total, members, None, counts)
     bucket = program.buckets.get(operation.name, (operation,))
     if operation is not bucket[0]:
         return None
+    if operation.kind in UNEVEN_COLLECTIVES:
+        counts = compute_byte_counts(program, binding, *bucket)
+        return Demand(operation.kind, counts.total, members, None, counts)
     size = sum(count_buffer_bytes(program, binding, member) for member in bucket)
     if is_scalar:
         return Demand(Kind.ALL_REDUCE, size, members)

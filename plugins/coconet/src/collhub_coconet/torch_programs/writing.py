@@ -400,11 +400,12 @@ class _ModuleWriter:
         Kind, axes and reduction are those of the first member: all-reduce or reduce-scatter; any
         other kind is written as an all-gather. The results are then pending: a statement that waits
         for them is written before their first reader. Waits for pending operands are written
-        before. A bucket with one member is written as a single operation. Raises `InputError` for a
-        reduction that PyTorch lacks.
+        before. A bucket with one member, and each member of a bucket of uneven collectives, is
+        written as a single operation. Raises `InputError` for a reduction that PyTorch lacks.
         """
-        if len(bucket) == 1:
-            self._write_operation(bucket[0])
+        if len(bucket) == 1 or bucket[0].kind in UNEVEN_COLLECTIVES:
+            for operation in bucket:
+                self._write_operation(operation)
             return
         self._wait({read for operation in bucket for read in operation.reads})
         names = ", ".join(operation.name for operation in bucket)
@@ -460,8 +461,9 @@ class _ModuleWriter:
 
         A chain is stored, by the names of its members, if it consists of a matrix product and its
         all-reduce that `_can_chunk` accepts, or of two exchanges of rows with the computations
-        between them that `_can_chunk_rows` accepts. Every other chain adds the loss `overlap`, and
-        every stage that is not a bucket adds the loss `fuse`.
+        between them that `_can_chunk_rows` accepts. Every other chain adds the loss `overlap`,
+        every bucket of uneven collectives the loss `coalesce`, and every stage that is not a bucket
+        the loss `fuse`.
         """
         for chain in self.program.chains:
             members = [self.program.by_name.get(name) for name in chain.members]
@@ -481,7 +483,11 @@ class _ModuleWriter:
                 reason = "starts and waits overlap; the chain is not cut into chunks"
                 self.losses.append(Loss("overlap", names, reason))
         for stage in self.program.stages:
-            if stage.family == BUCKET:
+            is_bucket = stage.family == BUCKET
+            if is_bucket and self.program.by_name[stage.members[0]].kind in UNEVEN_COLLECTIVES:
+                reason = "uneven collectives of a bucket are separate calls"
+                self.losses.append(Loss("coalesce", stage.name, reason))
+            if is_bucket:
                 continue
             reason = "its operations are separate kernels of PyTorch"
             self.losses.append(Loss("fuse", stage.name, reason))

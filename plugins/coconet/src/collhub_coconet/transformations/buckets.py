@@ -43,8 +43,9 @@ def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Re
     1. `target`: Each name is an operation or a bucket.
     2. `order`: The program has no chain.
     3. `several`: There are at least two collectives.
-    4. `collective`: It is an AllReduce, ReduceScatter or AllGather.
-    5. `one-class`: It has the kind, reduction, group, mesh axes and element type of the first one.
+    4. `collective`: It is an AllReduce, ReduceScatter, AllGather or uneven collective.
+    5. `one-class`: It has the kind, reduction, group, mesh axes, element type and counts of the
+       first one.
     6. `whole-stages`: It is in no stage, or in a bucket of which all operations are members.
     7. `independent`: It depends on no other member, also indirectly.
 
@@ -69,10 +70,11 @@ def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Re
     dependent = find_descendants(program.operations, inside)
     for operation in chosen:
         actual = program.classify_for_bucket(operation)
-        message = f"{operation.kind} is no AllReduce, ReduceScatter or AllGather"
+        message = f"{operation.kind} is no AllReduce, ReduceScatter, AllGather or uneven collective"
         cure = "name collectives of these kinds"
         conditions.require(actual is not None, "collective", operation.name, message, cure)
-        message = f"it differs from {first} in kind, reduction, group, axis or element type"
+        different = "kind, reduction, group, axis, element type or counts"
+        message = f"it differs from {first} in {different}"
         cure = "put equal collectives into a bucket"
         conditions.require(actual == expected, "one-class", operation.name, message, cure)
         message = "it is a member of a stage with operations outside the set"
@@ -95,8 +97,8 @@ def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Re
 def coalesce_by_size(program: Program, binding: Binding, bucket_bytes: int) -> Rewrite:
     """Put the collectives outside of stages into buckets; return the new program and its record.
 
-    Collectives of one bucket have equal kind, reduction, group, mesh axes and element type (a
-    class). In the order of execution, each collective joins the open bucket of its class. A
+    Collectives of one bucket have equal kind, reduction, group, mesh axes, element type and counts
+    (a class). In the order of execution, each collective joins the open bucket of its class. A
     bucket is closed
 
     - after the member with which the full buffers of its members have at least `bucket_bytes`
@@ -139,10 +141,10 @@ def list_bucket_sizes(program: Program, binding: Binding, max_count: int = 8) ->
     """Return bucket sizes in bytes that are useful to try, in descending order.
 
     Only collectives outside of stages count, and only classes (kind, reduction, group, mesh axes,
-    element type) of at least two of them. A collective counts with its full buffer. The first size
-    is the sum of the bytes of a class, for the largest such sum, so that each class fits one
-    bucket. Then follow all powers of two below this sum and above the smallest collective of these
-    classes: collectives of 3, 8 and 20 bytes give 31, 16, 8, 4. At most `max_count` sizes are
+    element type, counts) of at least two of them. A collective counts with its full buffer. The
+    first size is the sum of the bytes of a class, for the largest such sum, so that each class fits
+    one bucket. Then follow all powers of two below this sum and above the smallest collective of
+    these classes: collectives of 3, 8 and 20 bytes give 31, 16, 8, 4. At most `max_count` sizes are
     returned, but at least the first one. The list is empty if no class has two collectives.
     """
     sizes: dict[BucketClass, list[int]] = {}
@@ -175,8 +177,8 @@ class _OpenBucket:
 def find_largest_buckets(program: Program) -> list[list[str]]:
     """Fill buckets without a size limit; return those of two or more members as lists of names.
 
-    A bucket has collectives of one class (kind, reduction, group, axes, element type), none
-    of which depends on another one. Collectives outside of stages join the open bucket of
+    A bucket has collectives of one class (kind, reduction, group, axes, element type, counts),
+    none of which depends on another one. Collectives outside of stages join the open bucket of
     their class in the order of execution. If one depends on a member, directly or not, a
     new bucket starts with it (`_fill_buckets`). Whether the buckets and the stages have a
     common order of execution is not checked. Raise `InputError` if the stages wait for each
