@@ -191,6 +191,17 @@ def test_old_releases_without_communicators_are_one_group() -> None:
     assert "calls without a communicator are assumed to be calls of all ranks" in notes
 
 
+def test_calls_without_a_communicator_are_not_counted_as_one() -> None:
+    given = [step_of(rank, 100_000) for rank in range(2)]
+    for export in given:
+        export.connection.execute("DELETE FROM NVTX_EVENTS WHERE start = 1000")
+        export.call("ncclAllReduce", 240_000, 241_000, 4096, communicator=0)
+        export.launch(ALL_REDUCE, 242_000, 250_000, stream=20, called=240_500)
+    _, notes = read_exports(*given)
+    assert "1 communicator: each has the ranks whose files use it as group" in notes
+    assert "calls without a communicator are assumed to be calls of all ranks" in notes
+
+
 def test_texts_of_atlahs_have_their_sizes() -> None:
     export = step_of(0, 100_000)
     export.connection.execute("DELETE FROM NVTX_EVENTS")

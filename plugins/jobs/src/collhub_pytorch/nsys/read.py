@@ -204,10 +204,9 @@ def _number_ranks(
         ranks_of[communicator] = numbers
         is_all = not communicator or len(numbers) == len(ranks)
         group_of[communicator] = GroupRecord(communicator, None if is_all else numbers)
-    if [communicator for communicator in unknown if communicator]:
-        lines.append(
-            f"{len(unknown)} communicators: their groups are the ranks whose files use them"
-        )
+    if named_count := sum(bool(communicator) for communicator in unknown):
+        noun = "communicator" if named_count == 1 else "communicators"
+        lines.append(f"{named_count} {noun}: each has the ranks whose files use it as group")
     if "" in unknown:
         lines.append("calls without a communicator are assumed to be calls of all ranks")
     for part, rank in zip(parts, ranks, strict=True):
