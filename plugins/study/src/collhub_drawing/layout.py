@@ -185,8 +185,7 @@ def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
     """Return the level of each node for a layered picture: its distance from the nearest NPU.
 
     The result is int64[num_nodes]. The distance is a number of links, which count in both
-    directions. NPUs have level 0. Nodes without a path to an NPU, and nodes with a distance of at
-    least num_nodes - 2, have level 1; in a network of one or two nodes these are all nodes.
+    directions. NPUs have level 0. Nodes without a path to an NPU have level 1.
 
     `boxes`: the NPUs that represent a collapsed group. If all NPUs are boxes, they are ordinary
     NPUs. Otherwise a box is no start of distances. Its level is one below the lowest level of the
@@ -205,9 +204,10 @@ def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
         if np.array_equal(nearer, level):
             break
         level = nearer
+    is_reached = level < topology.num_nodes
     # A box is linked with nodes of level 1 and more: its relaxed distance is 2 too large.
     level = np.where(is_box, np.maximum(level - 2, 0), level)
-    return np.where(level < topology.num_nodes - 2, level, 1)
+    return np.where(is_reached, level, 1)
 
 
 def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[int]) -> Points:

@@ -388,6 +388,13 @@ def test_a_switch_of_one_machine_is_below_and_the_network_above():
     assert nvswitch.min() > npu.max() > npu.min() > network
 
 
+def test_two_linked_npus_are_as_far_apart_as_three() -> None:
+    pair, three = (place_irregular_nodes(parse_topology(text)) for text in ("ring:2", "ring:3"))
+    # The first NPU is at the top of a circle of the same radius.
+    np.testing.assert_allclose(pair - pair.mean(axis=0), [[0.0, -110.0], [0.0, 110.0]], atol=1e-9)
+    np.testing.assert_allclose(three[0] - three.mean(axis=0), [0.0, -110.0], atol=1e-9)
+
+
 def test_coinciding_lines_of_several_planes_have_the_loads_of_all_planes() -> None:
     network = parse_topology("ring:3+ring:3")
     lines = DrawnLines.of(network, np.array([[0.0, 0.0], [100.0, 0.0], [50.0, 80.0]]))
