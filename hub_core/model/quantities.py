@@ -277,9 +277,10 @@ def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
     final `/s` or `ps` of the unit is ignored and all results end with `/s`. The first rule that
     applies gives the units; those that are not in `units` are omitted:
 
-    1. The unit is a prefix k, K, M, G or T, possibly with `i`. Except for bandwidths, `b` or `B`
-       may follow, in any case. The units are bytes with the binary prefix, then with the decimal
-       one; for bandwidths also bits: `1M` gives `1MiB`, `1MB`, or `1MiB/s`, `1MB/s`, `1Mb/s`.
+    1. The unit is a prefix k, K, M, G or T, possibly with `i`; or, except for bandwidths, a letter
+       k, m, g or t and a letter b, each in upper or lower case. The units are bytes with the binary
+       prefix, then with the decimal one; for bandwidths also bits: `1M` gives `1MiB`, `1MB`, or
+       `1MiB/s`, `1MB/s`, `1Mb/s`.
     2. Otherwise the units with the same letters in another case: bytes, then bits, then times.
        `1mib` gives `1MiB`, `50gb/s` gives `50GB/s` and `50Gb/s`.
     """

@@ -376,8 +376,8 @@ class _Links:
         """Return the total distance from the senders to each rank, and the capacity of all links.
 
         The distances are float64[ranks] in units of `length` (float64[links]), infinite without a
-        path. All ranks send, with a root only the root; if data go to the root, distances are from
-        each rank to it. With counts, each is the mean distance of the bytes that the rank receives.
+        path: sums over the senders, which are all ranks, or the root. If data go to the root, it is
+        the receiver. With counts, each is the mean over the bytes that the rank receives.
         The capacity is the sum of bandwidth (bytes per ns) times length, or 1.0 if this is 0.
         """
         topology = self.topology

@@ -217,16 +217,22 @@ def read_topology(
 ) -> Topology:
     """Build the topology that a text such as `torus:4x4`, or a file, describes.
 
-    With `format` (name of a reader), or if it is `-` (standard input), it is a file.
-    Otherwise a text whose start up to `:`, `?` or `*` is the name of a builder is no file.
-    Any other is a file if it exists, contains `/` or has the suffix of a reader.
+    The first rule that applies:
 
-    After the `?` of a file, options of its reader may be given; `options` take precedence.
-    After the `?` of a file or text, changes may be given. In this order, `npus=0-3` (of a
-    file) selects NPUs, `degrade=5-6=0.5` slows links, `without=3-4` removes them; links have
-    the new numbers. A path of a file is never split. The name is the text, if it has
-    `degrade` or `without`, or is a file with `?`. `report` gets warnings. Raises `HubError`
-    for invalid texts and files.
+    1. With `format` (name of a reader), or if the text is `-` (standard input): a file.
+    2. The text up to its first `:`, `?` or `*` is the name of a builder: no file.
+    3. The text, or its part before the first `?`, exists as a path, contains `/` or has the suffix
+       of a reader: a file. Otherwise no file.
+
+    Parameters after the first `?`, separated by `&`, are read unless the complete text is an
+    existing path:
+
+    - of a file, options of its reader; `options` take precedence
+    - of a file, `npus=0-3` to select NPUs; the following parameters use their new numbers
+    - of a file or text, `degrade=5-6=0.5` to slow links, then `without=3-4` to remove links
+
+    The topology's name is the text for a file with `?`, and with `degrade` or `without`. `report`
+    gets warnings. Raises `HubError` for invalid texts and files.
     """
     text = os.fspath(text_or_path)
     registry = registry or run_registry()

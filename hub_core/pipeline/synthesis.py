@@ -200,14 +200,15 @@ def run_synthesizer(
 ) -> SynthesisResult:
     """Call the synthesizer `name` with its `options` (texts by name), and check its time.
 
-    1. With a target runtime, the result is converted for it, unless it is partial (steps of
-       some ranks only), already fitted, or `target.is_fitted_later`.
-    2. If the time is below a bound, a simulation in ps replaces it, and bounds that still
-       exceed it are removed with a warning. This needs `request.backend` and a complete
-       result.
+    1. With a target runtime, the result is converted for it, unless it is partial (steps of some
+       ranks only), already fitted, or `target.is_fitted_later`.
+    2. If the time is below a bound, a simulation in ps replaces it, and bounds that still exceed it
+       are removed with a warning. This needs `request.backend` and a complete result. If no such
+       time can be simulated (it exceeds 64 bits, a link is too slow), the result keeps its time and
+       bounds.
 
-    Raises `UsageError` for a size below 1 and wrong NPUs. Raises `InputError` for an
-    unsupported collective, unreachable NPUs (`disconnected`), a limit before the first result
+    Raises `UsageError` for a size below 1 and wrong NPUs. Raises `InputError` for an unsupported
+    collective, unreachable NPUs (`disconnected`), a limit before the first result
     (`limit-reached`), and if no result fits the target. Raises another `HubError` for unknown
     names, and if it fails.
     """

@@ -313,7 +313,7 @@ def _import_plugin(
 
     1. BROKEN with the reason, if the import raises an exception or exits.
     2. INCOMPATIBLE, if the API version of the plugin does not suit the core.
-    3. BROKEN, if a hook fails or is not marked, or returns invalid offers.
+    3. BROKEN, if a hook fails, lacks `@hookimpl`, has an unknown name, or returns invalid offers.
     4. LOADED. The text of the status lists the output of import and hooks, and the non-daemon
        threads that they started and that still run. It is "" if there are none.
 

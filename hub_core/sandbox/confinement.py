@@ -293,9 +293,9 @@ def landlock_features(version: int) -> dict[str, bool]:
 def restrict_this_process(readable: Iterable[str], writable: Iterable[str]) -> bool:
     """Restrict this process and its later children to the given files, without TCP and signals.
 
-    Returns True if the restrictions are active. Returns False, without restrictions, if the
-    kernel has no Landlock or refuses them. They cannot be undone, and the process can gain no
-    new privileges.
+    Returns True if the restrictions are active. They cannot be undone, and the process can gain
+    no new privileges. Returns False, without these restrictions, if the kernel has no Landlock
+    or refuses them. If it refuses only to activate them, new privileges remain excluded.
 
     - `readable`: these files, and all files in these folders, may be read and executed; the
       folders may be listed.

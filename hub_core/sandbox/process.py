@@ -360,9 +360,9 @@ def _explain_end(
 ) -> InputError:
     """Create the error for a process that ended without a report, with the line if known.
 
-    The first case decides: `too-large` for a report that is too long, without a line; `limit` if
-    it ended at a limit of all processes (memory, number, CPU time) before the elapsed time was
-    up; `time-limit` after that, and for SIGXCPU or a printed traceback; else `program-failed`.
+    The first case: `too-large` for a too long report, without a line; `limit` for a status in
+    `_REASONS` unless stopped at the time limit; `time-limit` if stopped there, for SIGXCPU, and
+    for output with a traceback of the program (`_find_dumped_line`); else `program-failed`.
     """
     if end.is_too_long:
         message = f"the program reports more than {MAX_REPORT_BYTES >> 20} MiB"

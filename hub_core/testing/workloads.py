@@ -236,9 +236,10 @@ def workloads_come_back(subject: CheckedPlugin) -> Iterator[str | Skip]:
 
 
 def workload_simulators_simulate(subject: CheckedPlugin) -> Iterator[str | Skip]:
-    """Finish times and exposed times are not negative, one per rank, and equal in every run.
+    """Finish times and exposed times are not negative, one per rank, and equal in two runs.
 
-    A simulator may report no exposed times.
+    A rank that never finishes may have None, and a simulator may report no exposed times.
+    Simulators that need a measured machine are skipped.
     """
     network = parse_topology(_NETWORK, registry=subject.registry)
     for simulator in subject.offers(WorkloadSimulator):

@@ -196,13 +196,13 @@ class _Reader:
         """Raise `InputError` (`rank-files`) for a file of another origin than that of rank 0.
 
         Call this after the metadata of the file, and its profile if it has one, were appended to
-        `_metadata` and `_profiles`. The cases are:
+        `_metadata` and `_profiles`. The first case that applies:
 
-        - All files so far have a profile: nothing is checked.
-        - Some have one: an error. Rank 0 has none and this file has one, because a file without a
-          profile after one with a profile was refused before.
-        - None has one: `collective`, `schema` and `input_file` in `metadata` must equal those of
-          rank 0; a missing one equals only a missing one.
+        1. All files so far have a profile: nothing is checked.
+        2. A file so far has a profile: raises the error. This file is then the one with the
+           profile; a file without one after a file with one was refused before.
+        3. No file has a profile: `collective`, `schema` and `input_file` in `metadata` must equal
+           those of rank 0. A missing one equals only a missing one.
         """
         if len(self._profiles) == len(self._metadata):
             return

@@ -70,15 +70,14 @@ class Joined:
         It is the content of `Algorithm.extensions["chakra"]`. It is {} for a trace in the form of
         profile v1; otherwise it has these keys:
 
-        - `tags`: `"channel"`, if the tag of every message is its channel. Absent if the tags are
-          those of `message_tags` as well. Absent also for other tags that match the same messages:
-          these tags are not restored.
+        - `tags`: the result of `_record_tags`, `"channel"`, if the tag of every message is its
+          channel. Absent if it returns None; tags of other forms are not restored.
         - `ranks`: by rank as text, ascending, the entry of `_create_rank_entry`. It has each rank
           whose file has other ids, order or lists of dependencies than profile v1. Absent without
           such a rank.
 
-        `file` is named in errors. Raises `InputError` (`tag-mismatch`) for tags that match other
-        messages than channels and order do.
+        `file` is named in errors. Raises `InputError` (`tag-mismatch`) for tags that pair other
+        sends and receives than channel and order do.
         """
         # Only irregular data is recorded: most algorithms have no extension.
         extension: dict[str, JsonValue] = {}

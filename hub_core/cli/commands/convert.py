@@ -70,9 +70,9 @@ def _describe_unserved(
     """Describe that the output's runtime does not serve the size of the algorithm; "" if it does.
 
     The runtime is the first one of the writer that executes this kind of collective and contradicts
-    no option in `options` (`name_runtime`). Let n be the runtime's `unit_bytes` times the units of
-    the algorithm, after these are enlarged as far as possible. The runtime serves
-    `collective_bytes` if it is a multiple of n, or if n is 0.
+    no option in `options` (`name_runtime`). Neighbouring units of the algorithm are merged first,
+    so that it has as few units as possible. Let n be this number times the runtime's `unit_bytes`.
+    The runtime serves `collective_bytes` if it is a multiple of n, or if n is 0.
 
     The text has the nearest sizes that are served. If the runtime declares its handling of other
     sizes (`remainder`), `; ` and this text follow. Returns "" also for a workload, for an algorithm

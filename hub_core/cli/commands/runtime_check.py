@@ -152,7 +152,7 @@ class AllRuntimesVerdict:
         return list(first.values())
 
     def record(self) -> Record:
-        """Return source, `ok`, the verdict of each version and `diagnostics` as a report item."""
+        """Return the report item: source, `ok`, the verdicts in their order, and `diagnostics`."""
         from hub_core.cli.reports.algorithm_records import AllRuntimesInput, VersionItem
         from hub_core.reports import list_findings
 

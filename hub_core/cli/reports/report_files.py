@@ -60,15 +60,15 @@ class ReportFiles:
     def write(self, checked: Sequence[CheckedSource], *, is_quiet: bool) -> bool:
         """Write the requested files of findings; return whether every error is accepted.
 
-        A finding is accepted if its fingerprint is in the baseline that was read. If a new
-        baseline is written, all are accepted. An input that failed without an error gets one
+        A finding is accepted if its fingerprint is in the baseline that was read. If a new baseline
+        is written, all are accepted. An input that failed without an error gets one
         (`not-verified`). Warnings and notes do not change the result.
 
         Each file is written if it has a path: new baseline (all findings), then SARIF and JUnit
         (without accepted findings). Unless `is_quiet`, stdout gets the numbers of findings and
-        accepted ones, if any fingerprint is accepted. Stderr gets the number of accepted ones
-        that no longer occur, if above 0. Raises `HubError` for a file that cannot be written;
-        earlier ones remain.
+        accepted ones, if any fingerprint is accepted, and stderr the number of accepted ones that
+        no longer occur, if above 0. Raises `HubError` for a file that cannot be written; earlier
+        ones remain.
         """
         from hub_core.cli.reports import check_results as results
         from hub_core.pipeline.core_rules import collect_rules

@@ -347,9 +347,10 @@ def _join_halves(
 ) -> list[Int64Array]:
     """Add the doubling levels of an all-gather: partners send each other all data gathered so far.
 
-    Partners differ in one bit, the highest one first. `work`: buffer of the data; data of rank r
-    begin at the position with the reversed bits of r. `ready`: handles of the steps to wait for.
-    Each level ends with the delay of the endpoint. Returns the handles of the last level.
+    The number of ranks must be a power of two. Partners differ in one bit, the highest one first.
+    `work`: buffer of the data; data of rank r begin at the position with the reversed bits of r.
+    `ready`: handles of the steps to wait for. Each level ends with the delay of the endpoint. The
+    operations are added to `steps`. Returns the handles of the last level, or `ready` for one rank.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1

@@ -378,10 +378,10 @@ def _value_fields(value: ArgumentValue) -> object:
 def _read_value(value: Any, file: str) -> ArgumentValue:
     """Convert a JSON value of the document to an argument; the inverse of `_value_fields`.
 
-    A list becomes a tuple of arguments. `{"value": NAME}` is a reference to a value of the
-    graph, `{"element": TYPE}` an element type, `{"float": TEXT}` a float, with "inf", "-inf"
-    or "nan". Other JSON values are returned as they are. Raises `InputError` (`schema`) for
-    any other object, with further keys, an unknown type or another text.
+    A list becomes a tuple of arguments. An object with a single member is a reference to a value of
+    the graph (`{"value": NAME}`), an element type of `ELEMENT_BYTES` (`{"element": TYPE}`), or a
+    float (`{"float": TEXT}` with the text "inf", "-inf" or "nan"). Other JSON values are returned
+    as they are. Every other object raises `InputError` (`schema`).
     """
     if isinstance(value, list):
         return tuple(_read_value(entry, file) for entry in value)

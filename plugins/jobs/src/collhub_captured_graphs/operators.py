@@ -452,12 +452,13 @@ def _slice_permuted(call: Call) -> frozenset[str]:
 
 
 def _slice_other_dimension(*names: str) -> Slices:
-    """Return the rule for operators along one dimension D: operands are sliced if D is not 0.
+    """Return the rule for operators along one dimension D, which can be sliced in dimension 0.
 
     `names`: possible names of the argument with D; if the argument is absent or no integer, D is 0.
     D counts in the first operand, and from the end if it is negative. The rule returns the names of
-    all operands if D is not 0 and all operands have the size of the result in dimension 0.
-    Otherwise, also for a scalar result, a scalar first operand or no operands, it returns no names.
+    the operands to slice in dimension 0. These are all operands if D is not 0 and all operands have
+    the size of the result in dimension 0. Otherwise, also for a scalar result, a scalar first
+    operand or no operands, there are none.
     """
 
     def find(call: Call) -> frozenset[str]:

@@ -162,21 +162,23 @@ def _choose_algorithms(
 ) -> _Chosen:
     """Choose an algorithm for every collective of a job; return its pieces and the rule used.
 
-    The last of `rules` that matches kind, bytes and group name decides. Without a match the
-    number of the rule is -1, and the algorithm that the workload names is used for the entire
-    collective. If it names none, `DEFAULT_RULE` decides.
+    The last of `rules` that matches kind, bytes and group name decides. Without a match the number
+    of the rule is -1; the algorithm that the workload names is then used for the entire collective.
+    If it names none, `DEFAULT_RULE` decides.
 
-    A rule divides a collective into pieces (`_parts`). One with counts is never divided.
-    Otherwise there are `splits` pieces. With `splits` None there is one piece, or ASTRA-sim's
-    division if the rule is native and the job specifies its system.
+    A rule divides a collective into pieces (`_parts`). One with counts is never divided. Otherwise
+    there are `splits` pieces. With `splits` None there is one piece, or ASTRA-sim's division if the
+    rule is native and the job specifies its system.
 
-    ASTRA-sim's native collectives of all ranks become phases (`maker.streams`), each of which
-    waits for the one before it in its stream. All other pieces wait only if the system limits
-    the number of concurrent pieces. They get the index 0 or 1 of a tree in turn, per kind. The
-    turn changes after each piece of a group that has all ranks.
+    ASTRA-sim's native collectives of all ranks become phases (`maker.streams`), each of which waits
+    for the one before it in its stream. All other pieces wait only if the system limits the number
+    of concurrent pieces.
 
-    New templates are added to `maker`; equal pieces share one. Raises `InputError`
-    (`no-algorithm`) for an unknown kind, and (`algorithm`) if ranks name different algorithms.
+    Each of these other pieces has an index, which selects one of two trees: the number of earlier
+    pieces of its kind whose group has all ranks, modulo 2.
+
+    New templates are added to `maker`; equal pieces share one. Raises `InputError` (`no-algorithm`)
+    for an unknown kind, and (`algorithm`) if ranks name different algorithms.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}

@@ -292,10 +292,12 @@ class _Evaluation:
            0), or for a loop of 0 iterations.
         2. If a fusion also calls the computation, its instructions are no longer known: it is added
            as one row of computation.
-        3. Otherwise a frame is pushed. Its rows without operands wait for `entered`: nothing if the
-           module has a schedule, else the rows of the operands and the `entered` of the caller. In
-           a call or asynchronous instruction, argument i is the value of operand i. In all others,
-           every argument is `entered`.
+        3. Otherwise a frame is pushed; for a loop, `remaining` is the number of further iterations.
+           Rows of the frame without operands wait for `entered`: nothing if the module has a
+           schedule, else the rows of the operands and the `entered` of the caller. In a call or
+           asynchronous instruction, argument i is the value of operand i. In all others, every
+           argument is `entered`. An asynchronous instruction also sets `_open_row` to NONE: later
+           computations get new rows.
 
         Raises `InputError` for a loop whose number of iterations is unknown.
         """

@@ -371,8 +371,9 @@ class _GraphBuilder:
         5. A result of one array: pointwise, else structural aten operators, if they express it.
         6. All other ones: a node `hlo.OPCODE`.
 
-        Raises `InputError` for an instruction that a graph cannot contain and for too many nodes,
-        `LookupError` or `ValueError` for a missing operand or attribute.
+        Raises `InputError` for an instruction that a graph cannot contain and for too many nodes.
+        Raises `_MisfitError` for an instruction that does not fit its operands, its shape or its
+        attributes, such as a missing operand.
         """
         opcode = instruction.opcode
         if collective_of(opcode) is not None:
@@ -826,9 +827,9 @@ class _GraphBuilder:
 
         The node has one dimension. For an iota of one dimension the value is its name, otherwise a
         `_Spread`: the node, broadcast along all other dimensions. Returns None, without a node, for
-        a scalar or if the dimension (default 0) does not exist. Raises `InputError` if the
-        attribute `iota_dimension` is not exactly one integer, and for an element type that PyTorch
-        lacks.
+        a scalar or if the dimension (default 0) does not exist. Raises `_MisfitError` if the
+        attribute `iota_dimension` is present and not exactly one integer. Raises `InputError` for
+        an element type that PyTorch lacks.
         """
         dtype, sizes = instruction.shape.leaves[0]
         places = _read_integers(instruction, "iota_dimension", "0")
@@ -976,12 +977,13 @@ class _GraphBuilder:
         the rest is free. The left operand is permuted to (batch, free, contracted), the right one
         to (batch, contracted, free). The result has (batch, free left, free right).
 
-        - Without batch, one contracted dimension, one free one on the right and one on the left:
-          aten.mm. With several free ones on the left: aten.matmul.
-        - Otherwise operands are reshaped for aten.mm, or with batch for aten.bmm, and the result
-          to the shape of the instruction.
+        - Without batch, with one contracted and one free dimension on the right: aten.mm if the
+          left operand has one free dimension, aten.matmul if it has several.
+        - Otherwise operands are reshaped for aten.mm, or with batch for aten.bmm, and the result to
+          the shape of the instruction.
 
-        Raises `ValueError` for a dimension that an operand lacks. Shapes are not compared.
+        Raises `_MisfitError` for a dimension that an operand lacks, and for an attribute that is no
+        list of integers. Shapes are not compared.
         """
         sides = ("lhs", "rhs")
         contracted = [_read_integers(instruction, f"{side}_contracting_dims") for side in sides]
@@ -1025,12 +1027,17 @@ class _GraphBuilder:
         Each operand gets its own collective; several operands give a tuple of names. Only an
         all-to-all of several operands is one collective, with a tuple as its value. Numbers and
         broadcasts become tensors first. The dimension is the first of the attribute `dimensions`,
-        or 0. The groups are recorded. Raises `InputError` for the first of these defects:
+        or 0 without the attribute. The groups are recorded. Raises `InputError` for the first of
+        these defects:
+
         - a send, receive, permutation or ragged all-to-all
         - invalid groups or channels (`group`), or a result that does not fit (`size`)
         - an operand that is a tuple
         - an all-reduce or reduce-scatter that is no add, maximum, minimum or multiply
         - a dimension that does not exist
+
+        Raises `_MisfitError` without groups, for an empty group, and for a `dimensions` that is no
+        list of integers.
         """
         opcode = collective_of(instruction.opcode)
         assert opcode is not None

@@ -501,10 +501,15 @@ class _RecordBuilder:
     def _set_attribute(self, attribute: Attribute, kind: NodeKind) -> bool:
         """Set the column of an attribute; return whether the column can restore its bytes.
 
-        False, without setting a column, for attributes that are foreign, unknown for this kind of
-        node, or no integer, and for a group name that means all ranks (`""` or `0`). `involved_dim`
-        sets its column, but gives False, since its bytes cannot be restored. Raises `ValueError`
-        for a value outside of the range of the column.
+        The first rule that applies:
+
+        1. Foreign attributes are not set: False.
+        2. A group name (text `pg_name`) is set: True. But `""` and `0`, which mean all ranks, are
+           not: False.
+        3. `involved_dim`, a list of booleans, is set, but its bytes cannot be restored: False.
+        4. Attributes that are unknown for this kind of node, or no integer, are not set: False.
+        5. All others are set: True. Raises `ValueError` for a value outside of the range of the
+           column.
         """
         if attribute.name in self._foreign:
             return False

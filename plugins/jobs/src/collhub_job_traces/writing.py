@@ -214,16 +214,17 @@ class _RankColumns:
 
         `row`: row in the workload, which must belong to this rank. Tokens are separated by spaces.
         A token is the name of a field (`id`), an attribute (`@comm_size:9`), or `=` or `!` with
-        bytes in hexadecimal. The first case that applies:
+        bytes in hexadecimal. The extra is the text that a reader stored with the node, if any. The
+        first case that applies:
 
-        1. The complete record was preserved: its token, which begins with `!`, and {}. Attributes
-           in `omitted` are not removed from it.
-        2. The record was read from a trace: its tokens in their order, without attributes in
+        1. The extra is the complete record: its token, which begins with `!`, and {}. Attributes in
+           `omitted` are not removed from it.
+        2. The extra is the tokens of a trace: these in their order, without attributes in
            `omitted`. If this removes `duration_ns`, a duration of at least 1 us adds the token `us`
            at the end. A missing token `id` is added at the beginning unless the id is 0. The token
            of the algorithm is added at the end, or removed, to fit the node.
-        3. Otherwise, also if the extra has another format or all tokens were omitted: the tokens of
-           `_tokens`, then those after `+` in an extra that begins with `+`.
+        3. Otherwise, also if no token remains: the tokens of `_tokens`. If the extra begins with
+           `+`, its other tokens follow.
 
         In cases 2 and 3 the values contain every attribute of `COLUMN_OF`, also without a token; a
         missing number is negative. They also contain `id`, `type`, `us` (whole microseconds,

@@ -114,10 +114,10 @@ class StageProgram:
         3. On the last stage the computation of the logits; on other stages a send of the
            activations to the next stage.
 
-        Each node of 2 and 3 needs the data of the node before it; the all-gather of the weights
-        waits as `_gathered_weights` states, and only computations need its data. Each computation
-        waits in addition for the computation before it, also for that of an earlier pass. The tag
-        of the messages is `microbatch`.
+        Each node of 2 and 3 needs the data of the node before it, with one exception: the
+        all-gather of the weights only waits for an earlier computation (`_gathered_weights`), and
+        only computations need its data. Each computation also waits for the computation before it,
+        also for that of an earlier pass. The tag of the messages is `microbatch`.
         """
         # Stage 0 has the tokens themselves.
         self._flow = [] if self._is_first else [self._received(-1, microbatch)]

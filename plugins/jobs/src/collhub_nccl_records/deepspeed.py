@@ -103,15 +103,16 @@ def read_deepspeed_times(
 ) -> tuple[int, list[DeepSpeedTime], list[SkippedLine]]:
     """Return the number of ranks, the times by operation and size, and the skipped lines.
 
-    The first of these that the log has is used: the minima of the last summary, the last
-    summary, single calls (one time each). Summaries have averages without outliers, as
-    logged. Times are in us, bytes those of the full buffer. Only AllReduce, AllGather,
-    ReduceScatter, AlltoAll, Broadcast and Reduce are returned. Without entries, the result is
-    (`rank_count` or 0, [], skipped lines).
+    The first of these that the log has is used: the minima of the last summary, the last summary,
+    single calls (one time each). Summaries have averages without outliers, as logged. Times are in
+    us, bytes those of the full buffer. Only AllReduce, AllGather, ReduceScatter, AlltoAll,
+    Broadcast and Reduce are returned. Without entries, the result is (`rank_count` or 0, [],
+    skipped lines).
 
-    `rank_count`: ranks of the job. None derives them from the bandwidths of the summary and
-    the calls; if several numbers fit, a note with the assumed one is added to the skipped
-    lines. Raises `InputError` if no number fits (`ranks`, `rank-range`).
+    `rank_count`: ranks of the job. None derives them from the bandwidths of the summary and the
+    calls; if several numbers fit, the one divisible by the highest power of two is assumed, and the
+    skipped lines get a note with this number. Raises `InputError` if no number fits (`ranks`,
+    `rank-range`).
     """
     log = _parse(lines)
     skipped = list(log.skipped)
@@ -202,7 +203,7 @@ def _parse(lines: Iterable[tuple[int, bytes | None]]) -> _Log:
       summary has them too.
     - Any other line, and a row without an operation before it, ends the table and is ignored.
 
-    Sizes are in bytes (1 KB is 1024), at most 2^62. Raises nothing.
+    Sizes are in bytes (1 KB is 1024); larger ones than 2^62 become 2^62. Raises nothing.
     """
     log = _Log([], [], [], [])
     operation: bytes | None = None

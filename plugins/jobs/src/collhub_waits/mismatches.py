@@ -247,14 +247,13 @@ def _is_unexplained(differs: BoolArray, is_culprit: BoolArray) -> bool:
 
 
 def _compare_totals(calls: Calls, group: Sequence[int]) -> Difference | None:
-    """Return a difference if all ranks of all-to-alls send more or less than they receive.
+    """Return a difference if all-to-alls send in total more or less than they receive, else None.
 
-    The sums of elements over all ranks and their calls are compared. None if the sums are
-    equal, if `calls` lacks a rank of `group`, or if a call has no recorded input or output
-    shapes. The culprits, by the first rule that applies, ascending:
+    The sums of elements over all ranks and their calls are compared. None if the sums are equal, if
+    `calls` lacks a rank of `group`, or if a call has no recorded input or output shapes. The
+    culprits, by the first rule that applies, ascending:
 
-    1. If more than half of the ranks send n and receive n elements with the same n: all other
-       ranks
+    1. If more than half of the ranks send n and receive n elements with the same n: all other ranks
     2. If there are two ranks: both
     3. Otherwise none
     """

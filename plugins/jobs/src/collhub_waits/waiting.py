@@ -190,21 +190,22 @@ class WaitGraph:
     def _has_lost_incomplete(self, rank: int, row: int) -> bool:
         """Check whether a rank's entry buffer may have lost incomplete operations before `row`.
 
-        `row`: an operation of any rank. False if the buffer was not overwritten.
+        The dump of a rank is a ring buffer with its latest operations. `row`: an operation of any
+        rank. The result is False if the buffer was not overwritten. The dump may have a status of
+        each group: the sequence numbers of the last enqueued and of the last completed collective.
 
-        The dump may have the status of its groups, i.e. the sequence numbers of the last enqueued
-        and the last completed collective. Then the result does not depend on `row`. It is True if
-        one of these holds:
+        With a status, `row` has no effect. The result is True in these cases:
 
-        - In some group, the collective after the last completed one is older than all of the group
-          in the buffer. If the buffer has none of the group: not all enqueued ones are completed.
+        - The first collective of a group that is not completed is older than the oldest one of the
+          group in the buffer. Without collectives of the group in the buffer, it is True if not all
+          enqueued ones are completed.
         - The records of any rank have a message, and the rank's oldest entry is not completed.
 
-        Without a status, the result is True if one of these holds:
+        Without a status, the result is True in these cases:
 
         - The rank's oldest entry is not completed.
-        - Of its entries with the group and kind (collective or message) of `row`, the oldest is
-          scheduled, but not started.
+        - Its oldest entry with the group and kind (collective or message) of `row` is scheduled,
+          but not started.
         """
         dump = self.records.dumps[rank]
         if not dump.is_overwritten:

@@ -171,8 +171,9 @@ def _find_hops_and_switches(
 def build_hops(graph: VertexGraph) -> list[Hop]:
     """Return a hop for every edge of the graph, in the order of the edges.
 
-    A hop has the link of its edge, with its bandwidth and latency; a missing value gives an empty
-    tuple. Its positions are those of the hub's annotation, None without one.
+    A hop has the two vertices of its edge, and its link with bandwidth and latency; a missing value
+    gives an empty tuple. Its positions are the numbers of its two directed links in the network,
+    according to the hub's annotation of the edge; None without one.
     """
     positions = _find_positions(graph)
     hops = []

@@ -209,16 +209,16 @@ class JobFolder:
             start = inputs.stop
 
     def part(self, rank: int) -> RankPart:
-        """Return the data with which a rank runs: its task with input, log, memory and end mark.
+        """Return the data with which a rank runs: task, log, memory and end marks.
 
         The task is read from the file `task.RANK`. Everything else is a view of the job's shared
         arrays, so that changes are visible to the launcher and to other ranks:
 
-        - `task.input`: the input of the rank.
-        - `log`: position (int64[1]), start and end of runs and of runs of the library, times of
-          its records.
-        - `memory`: the buffers of the rank.
-        - `ended`: int64. Element 0 belongs to this rank; it becomes 1 when its OUTPUT is
+        - `task.input`: the input of the rank
+        - `log`: the position (int64[1]), start and end of every run of the task and of every run of
+          the library's collective, and the times of the records of the rank
+        - `memory`: the buffers of the rank
+        - `ended`: int64. Element 0 belongs to this rank; the rank sets it to 1 when its OUTPUT is
           available. Further elements belong to the ranks after it.
 
         Raises `OSError` if the files of the job do not exist, also for a rank without a task.

@@ -317,12 +317,13 @@ def _build_program(
 ) -> LevelledProgram:
     """Convert sorted records to a `LevelledProgram` with the memory layout of all ranks.
 
-    A record is a step in executable form. `records` must be sorted by rank. It also has the size
-    of SCRATCH per rank. Columns are copied, with narrower dtypes where the program has them.
+    A record is a step in executable form; a rank may have none. `records` must be sorted by rank;
+    `records.scratch` is the size of SCRATCH of every rank. Columns are converted to narrower dtypes
+    where the program has them; all others are shared with `records`.
 
     All sizes, offsets and counts of the arguments are in blocks of `block_units` units, also those
     of `collective`. They are not converted; `block_units` is only stored. With `in_place`, input
-    and output share memory as the collective defines. A rank may have no records.
+    and output share memory as the collective defines.
     """
     columns = records.columns
     return LevelledProgram(

@@ -126,8 +126,11 @@ def _assign_slots(
     `cases`: pairs of a template (the records that a kind of step becomes) and its steps; the step
     needs a slot if a record of the template uses it. The slot has the size of the step's region. It
     is used from the level that fills it (that of the message, else that of the step) to the level
-    of the step. Returns (first block of each step's slot, -1 without; SCRATCH of every rank with
-    slots, which follow that of the algorithm), both int64 in blocks.
+    of the step. Slots of a rank that are not used in the same levels may share blocks
+    (`place_slots`).
+
+    Returns (first block of each step's slot, -1 without; SCRATCH of every rank with slots, which
+    follow that of the algorithm), both int64 in blocks.
     """
     slotted = np.concatenate(
         [

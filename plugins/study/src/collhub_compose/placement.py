@@ -75,17 +75,18 @@ def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam
     number of units of both that are used. `joint`: collective of the result. A rank has two
     choices:
 
-    - OUTPUT, at the unit where the INPUT of `second` starts in in-place calls. `second` must
-      support these calls, and its INPUT must not start before its OUTPUT. The data must not be
-      empty. It must end within the units that the expected results of `joint` need
-      (`count_required_units`).
+    - OUTPUT, at the unit where the INPUT of `second` starts in its OUTPUT in in-place calls. Only
+      if `second` has such a unit (`find_input_in_output`), the data is not empty, and it ends
+      within the units that the expected results of `joint` need (`count_required_units`).
     - SCRATCH (offset -1), separate from all other data.
 
-    The modes of the result are tried in this order: both, only out of place, only in place. In each
-    of the modes, both parts must work with their buffers at these addresses (`is_usable`). The
-    first modes for which every rank has a choice are taken; a rank with both choices uses OUTPUT,
-    which needs no memory. Returns None if there are none. Raises `InputError` (`too-large`) if
-    `joint` has more than 2^25 ranks times units and no contract.
+    The modes of the result are tried in this order: both, only out of place, only in place. A
+    choice is allowed if both parts work with their buffers at these addresses in each of the modes
+    (`is_usable`). The first modes for which every rank has an allowed choice are taken. A rank with
+    both choices uses OUTPUT. Returns None if no modes fit.
+
+    Raises `InputError` (`too-large`) if `joint` has more than 2^25 ranks times units and no
+    contract.
     """
     # In OUTPUT the data is where `second` has its INPUT when called in place, which saves memory;
     # only ranks with a result have an OUTPUT. Otherwise it is in SCRATCH, separate from all other

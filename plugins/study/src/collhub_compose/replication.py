@@ -115,10 +115,11 @@ def _rescale_collective(collective: Collective, factor: int) -> Collective:
 def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:
     """Return the contract for units that are divided into `factor` parts.
 
-    Sizes of buffers are multiplied by `factor`. Every row of the expected results becomes `factor`
-    rows in sequence: row p maps part p of the source unit to part p of the result. With factor 2,
-    the row (unit 3 from source unit 1) becomes (6 from 2) and (7 from 3). Contracts without
-    expected results (None) have none afterwards.
+    Sizes of buffers are multiplied by `factor`; the ranks with defined input remain. Every row of
+    the expected results becomes `factor` rows in sequence: row p maps part p of the source unit to
+    part p of the result. With factor 2, the row (unit 3 from source unit 1) becomes (6 from 2) and
+    (7 from 3). Contracts without expected results (None) have none afterwards. `contract` is not
+    changed.
     """
     expected = contract.expected
     if expected is not None:

@@ -77,13 +77,14 @@ def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
     """Compose two algorithms so that the second one starts from the result of the first.
 
     First the units of both are divided, so that OUTPUT of the first and INPUT of the second have
-    equally many. The lowest rank with data in both decides: their least common multiple. Then the
-    two are joined (`_join_pair`) unchanged. If no mode of calls is possible, copies are added
-    (`make_out_of_place`): to the first, then to the second, then to both. The first of these
-    variants with which the result can be called in some mode is taken. The last one always can.
+    equally many units (`_rescale_to_common_units`). Then the two are joined (`_join_pair`). If the
+    result cannot be called in place or out of place, copies are added (`make_out_of_place`): to the
+    first, then to the second, then to both. The first of these variants that can be called in some
+    mode is taken; the last one always can. The provenance is `sequential`.
 
-    The provenance is `sequential`. Raises, in this order:
+    Raises, in this order:
 
+    - `too-large`: `UsageError` of `rescale`, and `InputError` of `build_contract`
     - `UsageError` (`seam`): the first lacks data that the second needs (`check_seam`)
     - `UsageError` (`reduce-op`): both reduce, with different operators or both by average
     - `InputError`: the contract of the result has more than 2^24 rows

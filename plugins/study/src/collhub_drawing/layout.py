@@ -188,8 +188,8 @@ def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
     directions. NPUs have level 0. Nodes without a path to an NPU have level 1.
 
     `boxes`: the NPUs that represent a collapsed group. If all NPUs are boxes, they are ordinary
-    NPUs. Otherwise a box is no start of distances. Its level is one below the lowest level of the
-    nodes with which it is linked, at least 0.
+    NPUs. Otherwise distances do not start at boxes: the level of a box is its distance from the
+    nearest NPU that is no box, less 2, at least 0. It is 1 without a path to such an NPU.
     """
     # Relax all links at once until no distance decreases. The number of rounds is the number of
     # levels, which is small.
@@ -214,11 +214,12 @@ def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[in
     """Place the nodes of a topology in layers; return float64[num_nodes, 2] in pixels.
 
     - Layers: each level is a layer; `level` is 0 for NPUs, from 1 for switches. Exception: internal
-      switches of hosts get a layer below the NPUs if other switches of level 1 exist. The lowest
-      layer has y = 0; higher ones have negative y.
+      switches of hosts get a layer below the NPUs if other switches of level 1 exist.
+    - Height: the lowest layer has y = 0; higher ones have negative y. Two layers are 0.12 times the
+      width apart, at least 110 pixels, plus the height of the lower layer's rows.
     - Width: all layers are spread evenly over one width. It is that of the widest layer, but at
       most that of the page without margins. The nodes of a layer that needs more alternate between
-      two or more rows.
+      two or more rows, which are 44 pixels apart.
     - Order in a layer: NPUs by number. Switches by the mean x of their neighbours one level below
       (0 without any), ties by number. Switches in `boxes` (collapsed groups) come last: for the
       order their mean x is the full width.

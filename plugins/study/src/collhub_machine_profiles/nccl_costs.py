@@ -424,8 +424,9 @@ def _ring_latency_us(
       larger one of `hop` and the time in which the CPU posts a message.
 
     k is nodes - 1; for an all-reduce 2 (nodes - 1), in NCCL before 2.23 2 x nodes. Posting takes 1
-    us on Intel (also without a known network) and ARM, and 2 us on AMD; for Simple it takes three
-    times as long. Raises `KeyError` for another CPU on several nodes.
+    us on Intel and ARM, and 2 us on AMD; for Simple it takes three times as long. A communicator
+    without a network (`communicator.network`) has an Intel CPU. Raises `KeyError` for another CPU
+    on several nodes.
     """
     nodes = communicator.nodes
     if collective in {"broadcast", "reduce"}:

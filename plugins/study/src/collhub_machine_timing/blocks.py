@@ -177,18 +177,20 @@ def _find_forwarding(
 def _assign_blocks(
     steps: StepTable, receives: Int64Array, sends: Int64Array
 ) -> tuple[Int64Array, BoolArray]:
-    """Return the thread block of each row, and which forwarding pairs share a block.
+    """Return the thread block of each row (int64), and which forwarding pairs share a block (bool).
 
     A forwarding pair is a receive and the send that forwards its data: rows `receives[i]`,
-    `sends[i]`. The rules for the int64 blocks are:
+    `sends[i]`. The block of a row:
+
     - A row with a lane: each lane of a rank is a block.
     - A local row without a lane: -1.
-    - A message without a lane: each side (send or receive) of a connection is a block. The
-      two sides share a block if most pairs of each one are with the other; of equal numbers,
-      the first pair in sorted order counts.
+    - A message without a lane: the receives of a connection are a block, and its sends are a block.
+      The receives of one connection and the sends of another are a single block if most pairs of
+      these receives are with these sends, and the reverse; of equal numbers, the pair of
+      connections with the lowest numbers wins.
 
-    Blocks are numbered from 0 without gaps. The second result (bool) is True for pairs of
-    such shared sides, and if the receive has a lane.
+    Blocks are numbered from 0 without gaps. The second result is True for a pair of receives and
+    sends in such a single block, and for every pair whose receive has a lane.
     """
     is_message = steps.sends | steps.receives
     rows = np.flatnonzero(is_message)

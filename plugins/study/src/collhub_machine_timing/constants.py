@@ -395,11 +395,14 @@ def _exchange(
 def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
     """Return the constants of MSCCL++'s kernels, which write to the memory of peers directly.
 
-    `protocol`: `ll` for packets; `simple` and `ll128` give the constants of puts with a signal.
-    Times are in us, rates in GB/s. All constants are `START_VALUES` for the architecture of the
-    profile's GPU, which must be known. Exception: the time of a hop between nodes is that of the
-    profile's first network, if it has one (`network_us`). Each message has one slice; chunk size
-    and slots are unlimited.
+    `protocol`: `ll` gives time and efficiency of packets; `simple` and `ll128` give those of puts
+    with a signal. Times are in us, rates in GB/s. The constants are `START_VALUES` for the
+    architecture of the profile's GPU, which must be known, with these exceptions:
+
+    - The time of a hop between nodes is that of the protocol by `network_us`: from the profile's
+      first network, if it has one.
+    - The bytes on the wire per byte of payload depend only on the protocol (`_WIRE`).
+    - Each message has one slice; chunk size and slots are unlimited.
 
     Raises `KeyError` for another protocol, and `AttributeError` for an architecture other than
     Ampere, Hopper and Blackwell.

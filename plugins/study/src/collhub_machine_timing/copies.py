@@ -83,8 +83,9 @@ def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
     """Return the number of the part of each step; connected steps are in one part: int64, from 0.
 
     Steps are connected, also indirectly, by a dependency, a message, a common connection (source,
-    destination, channel) or a common lane of a rank. The parts are numbered in the order of the
-    lowest (head) row of each. The result is empty without steps.
+    destination, channel) or a common lane of a rank. Steps without a lane (-1) have none in common.
+    The parts are numbered in the order of the lowest (head) row of each. The result is empty
+    without steps.
     """
     parents, children = steps.edges()
     connection = np.full(len(steps), -1, np.int64)

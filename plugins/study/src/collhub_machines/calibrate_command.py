@@ -166,12 +166,12 @@ class _GivenMachine:
 def _given_machine(context: CommandContext, request: _Request) -> _GivenMachine:
     """Return the machine that the user names by `--like` or `--topology`; empty for neither.
 
-    - `--like`: the GPU is the one named in the first 200 characters of the text, otherwise
-      that of the shipped profile with this name. The label is the profile's if the text is
-      its name (in any case) and not the GPU's, otherwise the GPU's name. `ranks` and `nodes`
-      are None.
-    - `--topology`: the GPU is the one named in the text, otherwise in the topology's name.
-      The label is its name. `ranks` is the number of NPUs; `nodes` is this / GPUs per node,
+    - `--like`: the GPU is the one named in the first 200 characters of the text, otherwise that of
+      the shipped profile with this name. The label is that of the profile if the text is the
+      profile's name (in any case) and not the GPU's name. Otherwise it is the GPU's name. `ranks`
+      and `nodes` are None.
+    - `--topology`: the GPU is the one named in the text, otherwise in the topology's name. The
+      label is the GPU's name. `ranks` is the number of NPUs; `nodes` is this / GPUs per node,
       rounded up, at least 1.
 
     Raises `UsageError` for both options, then if no GPU is known. Errors of the topology pass

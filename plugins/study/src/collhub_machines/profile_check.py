@@ -54,11 +54,12 @@ class CheckedPoint:
         return None if self.model is None else self.model.choice
 
     def create_item(self) -> CheckedPointItem:
-        """Return the point for the JSON report: the measured time and both predictions in us.
+        """Return the record of the point in the JSON report, with all times in us.
 
-        The predictions of table and model are rounded to three decimal places, and None if
-        missing; the measured time is not rounded. `chosen` has algorithm, protocol and channels of
-        NCCL's choice. All three are None if the model does not predict the point or has no choice.
+        It has the call (collective, ranks, nodes, bytes), the measured time and both predictions.
+        The predictions of table and model are rounded to three decimal places, and None if missing;
+        the measured time is not rounded. `chosen` has algorithm, protocol and channels of NCCL's
+        choice. All three are None if the model does not predict the point or has no choice.
         """
         choice, point = self.choice, self.point
         return CheckedPointItem(

@@ -378,12 +378,13 @@ def _compute_edges(last: int) -> Int64Array:
 
 
 def _count_running(run: RunTimes, ranks: Int64Array, edges: Int64Array) -> Float64Array:
-    """Return the mean number of rows that run on some ranks: float64[kinds of track, intervals].
+    """Return the mean number of rows that run at once, by kind of track: float64[kinds, intervals].
 
-    `ranks`: at least one rank, ascending without gaps. `edges`: strictly ascending times in ns;
-    interval i is from `edges[i]` to `edges[i + 1]`. A row that runs during half of an interval
-    counts as 0.5 there. Only `run.rows` (rows that started) count. A row runs from its start, also
-    while it waits, to its end; a row that never ended runs to the end of the run.
+    `ranks`: at least one rank, ascending without gaps; their rows are added up. `edges`: strictly
+    ascending times in ns; interval i is from `edges[i]` to `edges[i + 1]`. A row that runs during
+    half of an interval adds 0.5 there. Only `run.rows` (rows that started) are counted. A row runs
+    from its start, also while it waits, to its end; a row that never ended runs to the end of the
+    run.
     """
     # The time that all rows run before an edge is the sum of the times since their starts minus
     # the sum of the times since their ends. Cost: two sorts of the rows.

@@ -248,16 +248,17 @@ def create_comparison_report(
 ) -> CompareReport:
     """Return the JSON report of a comparison, with the winner of every size.
 
-    One entry per requested size, in that order: `sizes` (bytes), `bounds_ns`, `bound_methods`,
-    `winners`, `baselines`. `bounds_ns` is None without a bound or for a bound of 0,
-    `bound_methods` only without a bound. A winner is the name of the algorithm with the fewest
-    messages within 1 % of the best time; None if no algorithm has a time.
+    It has the question (collective, root, topology, backend, timing), then lists with one entry per
+    requested size, in that order: `sizes` (bytes), `bounds_ns`, `bound_methods`, `winners`,
+    `baselines`. `bounds_ns` is None without a bound or for a bound of 0, `bound_methods` only
+    without a bound. A winner is the name of the algorithm with the fewest messages within 1 % of
+    the best time; None if no algorithm has a time. A baseline is NCCL's own time
+    (`list_baselines`).
 
-    `results` has one record per measurement (an algorithm at a size), in the order of
-    `outcome`, also for failed ones. `cut` lists the parts of the searches that limits have
-    stopped; `is_partial` is True if there are any. `runtime` is absent for the ideal runtime.
-    `variations` and `robustness` are the arguments unchanged; both are absent if `variations`
-    is empty.
+    `results` has one record per measurement (an algorithm at a size), in the order of `outcome`,
+    also for failed ones. `cut` lists the parts of the searches that limits have stopped;
+    `is_partial` is True if there are any. `runtime` is absent for the ideal runtime. `variations`
+    and `robustness` are the arguments unchanged; both are absent if `variations` is empty.
 
     The bounds are computed here if `outcome` has not cached them, which may take long.
     """

@@ -64,18 +64,20 @@ def arrange_steps(
 ) -> LanedSteps:
     """Arrange the rows of a run in lanes, so that rows in a lane do not overlap in time.
 
-    `sort`: kind or thread block of each row. Only the rows in `excerpt` are arranged. A receive
-    begins when its message is sent, a collective when its last member begins, other rows at their
-    start. A row that starts before its begin also gets a wait step: from its start, or from the end
-    of the previous row of the lane if that is later, to its begin.
+    `sort`: kind or thread block of each row. Only the rows in `excerpt` are arranged. The begin of
+    a receive is the time when its message is sent, that of a collective is when its last member
+    begins, that of other rows is their start.
 
-    - If there are more than `max_steps` steps with waits, the rows that begin first are kept. The
-      result has the number of omitted rows, and the begin of the first one in ns (0 if none).
-    - Rows of equal rank and sort are assigned in the order of begin, end and row. Each gets the
-      lowest lane that is free at its begin. If all `MAX_TRACKS` lanes are occupied, rows overlap.
-    - The lanes of the result are sorted by rank, sort and number; steps by lane, then begin.
+    1. A row counts as two steps if its begin is after its start, otherwise as one. If there are
+       more than `max_steps` steps, the rows with the first begins are kept. The result has the
+       number of omitted rows, and the begin of the first one in ns (0 if none).
+    2. The rows of a rank and sort are assigned in the order of begin, end and row. Each gets the
+       lowest lane that is free at its begin. If all `MAX_TRACKS` lanes are occupied, rows overlap.
+    3. A row gets a wait step before it, from its start, or from the end of the previous row of the
+       lane if that is later, to its begin. An empty wait is omitted.
 
-    Raises `UsageError` (`nothing-to-show`) for an invalid excerpt or one without rows.
+    The lanes are sorted by rank, sort and number; steps by lane, then begin. Raises `UsageError`
+    (`nothing-to-show`) for an invalid excerpt or one without rows.
     """
     begin = ShownTimes.of(run).begin
     rank = run.subject.table.rank.astype(np.int64)

@@ -255,10 +255,10 @@ def index_report(report: ReportDocument) -> tuple[str, dict[str, object]]:
 def _index_job_comparison(report: ReportDocument) -> dict[str, object]:
     """Return the page's data of a job's comparison: `title`, `facts` and `rows`.
 
-    The facts are the source of the job and its number of ranks. There is one row per result, in
-    the order of the report: algorithms, network, speedup and failure unchanged, and both the time
-    and the exposed time of communication in ns. `is_baseline` is True for every result whose
-    algorithms and network are equal to those of the baseline.
+    The title is that of the report. The facts are the source of the job and its number of ranks.
+    There is one row per result, in the order of the report: algorithms, network, speedup and
+    failure unchanged, and both the time and the exposed time of communication in ns. `is_baseline`
+    is True for every result whose algorithms and network are equal to those of the baseline.
     """
     document: Mapping[str, Any] = report.document
     baseline = document["baseline"]

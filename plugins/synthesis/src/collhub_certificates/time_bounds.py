@@ -280,11 +280,15 @@ class _TimeCut:
     def count_required(self) -> int:
         """Return the number of one-unit messages that must cross the cut before its end.
 
-        Senders are the ranks that are after the cut at time 0, receivers those that are before it
-        until the end. In a rooted collective only the root counts as sender, or as receiver if data
-        go to the root. Each of these needs `share` units: every sender of an all-gather or gather,
-        every receiver of a reduce-scatter or scatter, every pair of an all-to-all. All other
-        collectives need `share` once. 0 without senders or receivers.
+        A node is before the cut until its time `since`, and after it from then on. Senders are the
+        ranks with `since` 0 or less. Receivers are the ranks whose `since` is `end`, the largest of
+        all. In a rooted collective only the root counts as sender, or as receiver if data go to the
+        root.
+
+        The result is 0 without senders or without receivers. Otherwise it is `share` (units) times:
+        the number of senders for an all-gather or gather; the number of receivers for a
+        reduce-scatter or scatter; the product of both numbers for an all-to-all; 1 for all other
+        collectives.
         """
         givers = [npu for npu in self.ranks if self.since[npu] <= 0]
         takers = [npu for npu in self.ranks if self.since[npu] >= self.end]

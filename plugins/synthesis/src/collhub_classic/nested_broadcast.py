@@ -561,19 +561,19 @@ def _find_paces(
 ) -> tuple[Int64Array, Int64Array]:
     """Return pairs (message, later message that waits for its addition) in a reduce on tree pairs.
 
-    Both are int64 message numbers. In the time-reversed broadcast, a rank sends alternately in the
-    two trees of a pair. The waits keep a rank that has its data at once in one tree from delaying
-    the partial sums of the other tree, on which the end depends.
-
-    Let a rank send chunk c in one tree. It then waits for chunk min(c - lead, last chunk) of the
-    message from its last child in the other tree. The lead is `per_level` x (depth of the rank in
-    this tree - depth in the other tree), rounded up, plus 1; it may be negative. A pair exists only
-    if all of these hold:
+    Both are int64 arrays of message numbers. A message goes from a rank to its parent in one tree;
+    the other tree is the second one of the pair. Consider a message with chunk c of a rank. It
+    waits until the rank has added chunk min(c - lead, last chunk) that its last child in the other
+    tree sent. The lead is `per_level` x (depth of the rank in this tree - depth in the other tree),
+    rounded up, plus 1; it may be negative. A pair exists only if all of these hold:
 
     - the message has one chunk (`grains`: int64[trees, ranks], chunks per message)
     - the height of the rank is lower in this tree than in the other one
     - it has children in the other tree (`last_child`: int64[trees, ranks], added last; else -1)
-    - the number of the chunk is not negative
+    - the number of the awaited chunk is not negative
+
+    `parents`: int64[trees, ranks]. The waits keep a rank that has its data at once in one tree from
+    delaying the partial sums of the other tree, on which the end depends.
     """
     depths = np.asarray([compute_depths(parent) for parent in parents])
     heights = np.asarray([compute_heights(parent) for parent in parents])

@@ -348,17 +348,18 @@ class _Stream:
         """List the rows of a phase in the order of the program, as (range, is send, message).
 
         A phase gathers along one level (dimension) of the ranks. Its messages are those of
-        `_list_hops`, reversed if `is_reversed`. The first n messages are sent first. Then each
-        message is received in turn, and after each receive the next message is sent, if one is
+        `_list_hops`, reversed if `is_reversed`. The first n messages are sent first. Then the
+        messages are received one by one; after each receive the next message is sent, if one is
         left. n is:
 
-        - 1 on a ring
-        - 3 (`_MAX_MESSAGES`) if the shape `is_forwarded`, except in its last phase
+        - 1 if the level is a ring
+        - otherwise 3 (`_MAX_MESSAGES`) if the shape `is_forwarded`, except in its last phase
         - otherwise the number of messages, so that all sends come first
 
-        Range is None, except in the last phase of a forwarded shape. There, all rows are repeated
-        for every range of the previous level, i.e. the displacement in this level of m ranks: 0, m
-        - 1, ..., 1, or 0, 1, ..., m - 1 if `is_reversed`.
+        The range is None, except in the last phase of a forwarded shape. There, all these rows are
+        listed once for each range, i.e. a displacement along the level of the phase before. With m
+        ranks along that level, the ranges are 0, m - 1, m - 2, ..., 1. If `is_reversed`, they are
+        0, 1, ..., m - 1.
         """
         level = self._order[phase]
         hops = list(self._list_hops(level))

@@ -46,21 +46,20 @@ def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
 def find_disjoint_rings(
     topology: Topology, npus: Sequence[int], max_rings: int
 ) -> list[Int64Array]:
-    """Return up to `max_rings` rings through all ranks that share no link, at least one.
+    """Return up to `max_rings` rings through all ranks, at least one, disjoint if possible.
 
-    `npus`: NPU of each rank. A ring is int64[ranks], the ranks in their order. Links are
-    directed; only links between NPUs with a rank count. The first rule that applies:
+    Disjoint rings share no link. `npus`: NPU of each rank. A ring is int64[ranks], the ranks in
+    their order. Links are directed; only links between NPUs with a rank count. The first rule that
+    applies:
 
-    - If at least 3 ranks are linked in all ordered pairs: the ranks 0, s, 2 s, 3 s (modulo n),
-      and so on, for each stride s that has no common divisor with n, the smallest strides
-      first.
+    - If at least 3 ranks are linked in all ordered pairs: the ranks 0, s, 2 s, 3 s (modulo n), and
+      so on, for each stride s that has no common divisor with n, the smallest strides first.
     - More than `_MAX_RANKS` (256) ranks: one ring in the order of numbers.
-    - The rings of a depth-first search on the links (`_find_ring_set_cached`), if it finds any.
-      A link that is k times as fast as the slowest one serves k rings. These arrays are
-      read-only.
-    - One ring per member number of the equal groups (`find_equal_groups`). It enters each group
-      at this member and leaves at the one before, as NCCL's rings use one network card each.
-      Links may be shared. With a single group it is one ring in the order of numbers.
+    - The rings of a depth-first search on the links (`_find_ring_set_cached`), if it finds any. A
+      link that is k times as fast as the slowest one serves k rings. These arrays are read-only.
+    - One ring per member number of the equal groups (`find_equal_groups`). It enters each group at
+      this member and leaves at the one before, as NCCL's rings use one network card each. These
+      rings may share links. With a single group it is one ring in the order of numbers.
     """
     ranks = len(npus)
     # Count the rings that fit on the links between ranks: int64[ranks, ranks].

@@ -79,16 +79,17 @@ class FlowDemand:
         """Build the demand of a collective: the shares that each NPU must send to each other NPU.
 
         Rank r runs on `npus[r]`. There is no share from a rank to itself.
+
         - All-to-all: from every rank to every other rank.
-        - Scatter: from the root to every other rank. A missing root is rank 0.
+        - Scatter: from the root to every other rank.
         - Gather: from every other rank to the root.
         - With counts (all-to-all-v): the counts divided by `scale`. This is the mean of all
-          positive counts between different ranks, or 1 if there are none. `wants` is float64,
-          and `parts` is the number of units.
+          positive counts between different ranks, or 1 if there are none. `wants` is float64, and
+          `parts` is the number of units.
 
-        Without counts, `wants` is bool, `scale` is 1, and `parts` is the number of ranks. The
-        table has one row per NPU that sends, ascending, and a column for every NPU. Raises
-        `InputError` (`collective-unsupported`) for all other collectives.
+        A missing root is rank 0. Without counts, `wants` is bool, `scale` is 1, and `parts` is the
+        number of ranks. The table has one row per NPU that sends, ascending, and a column for every
+        NPU. Raises `InputError` (`collective-unsupported`) for all other collectives.
         """
         if collective.kind not in KINDS:
             raise InputError(
@@ -484,9 +485,12 @@ def report_unreachable(network: FlowNetwork) -> InputError:
 def _build_matrix(network: FlowNetwork, sources: int, cost: Float64Array) -> Matrix:
     """Build the matrix of the linear program for the optimal flow.
 
-    Column i * arcs + a is the amount of source i on arc a; the last column is the time. `cost`:
-    time of a share per link. The first rows are one per link: its time for all amounts, minus the
-    time. Then one per source and NPU: the entering amount minus the leaving amount.
+    `sources`: number of sources; `cost`: time of a share per link. Column i * arcs + a is the
+    amount of source i on arc a; the last column is the time. The rows are:
+
+    1. one per link, in link order: its time for all amounts, minus the time
+    2. one per source and NPU, sources first: the amount that enters the NPU minus the one that
+       leaves it; row links + i * NPUs + v
     """
     links, arcs, npus = len(cost), network.num_arcs, network.topology.num_npus
     source = np.arange(sources)[:, None]

@@ -472,18 +472,20 @@ def _generate_by_pieces(
     """Yield a simulated schedule per number of pieces, then schedules with improved orders.
 
     The numbers of pieces (for uneven shares the means) are those of `ladder`, in its order. The
-    first is always used. The others end before a number that
+    first number is always used. The search stops before a later number in two cases:
 
-    - has more than 400 000 jobs (`_MAX_JOBS`), for those in `_FINE_UNEVEN_LADDER` 150 000, or
-    - whose bound (`bound_ps`) is at most 1 % (for the last of that ladder 3 %) below the fastest
-      time so far.
+    - It has more than 400 000 jobs (`_MAX_JOBS`), for those in `_FINE_UNEVEN_LADDER` 150 000.
+    - The fastest time so far exceeds its bound (`bound_ps`) by at most 1 %, for the last number of
+      that ladder by at most 3 %.
 
     The first order of a number is `order_by_progress` for uneven shares, otherwise
-    `order_by_pieces`. Then numbers with at most 50 000 jobs, and the fastest and the last number
-    with at most 400 000, get one improved order. Uneven shares get a second one that starts from
-    the first order; they get none if the fastest first time is within 1 % of the bound. An improved
-    order is skipped if it equals the first one, or if its planned time exceeds 1.05 times the
-    smallest planned first time.
+    `order_by_pieces`. After all numbers, improved orders follow, in the order of the numbers. A
+    number gets one if it has at most 50 000 jobs. The fastest and the last number get one if they
+    have at most 400 000. It is the order of `improve_orders` with the least planned time.
+
+    Uneven shares get a second one, improved from the first order. They get none if the fastest
+    first time is within 1 % of the number's bound. An improved order is skipped if it equals the
+    first one, or if its planned time exceeds 1.05 times the smallest planned first time.
 
     For uneven shares with switches, `_generate_with_tie_orders` follows. Progress is reported
     before each number of pieces.

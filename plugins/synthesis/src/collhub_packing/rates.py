@@ -215,10 +215,10 @@ def _find_worst_partition(
     minimum cuts around each block. A single block is permitted. Returns (value, blocks). The value
     is the minimum times twice the denominator of `rate`, an integer.
 
-    Compute nodes are added in ascending order. For each, a smallest set of minimum value around the
-    node is determined, and the node is merged with all blocks that this set meets. The order of the
-    blocks follows from this: a merged block is the last one, and begins with its newest node.
-    Blocks are not sorted.
+    Compute nodes are added in ascending order. For each, `LeastSets.least` gives a set of nodes
+    that contains it, and the node is merged with all blocks that have a node in this set. The order
+    of the blocks follows from this: a merged block is the last one, and begins with its newest
+    node. Blocks are not sorted.
 
     Raises `InputError` (`capacities`) if the scaled capacities add up to 2^60 or more.
     """

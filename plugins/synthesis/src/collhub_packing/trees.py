@@ -206,10 +206,13 @@ def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[Spann
 def _build_field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
     """Return the state from which the kernel grows trees; arrays that it modifies are copied.
 
-    The network of the state is the graph with one more node, a common source, from which a wire
-    leads to every node. A wire joins all arcs with the same ends. Its residual capacity is their
-    total, and `sent[v]` for the wire from the source to node v. `unsent` is `sent`. `out` lists the
-    arcs by the node that they leave, and `first` is the position of each node's first arc in it.
+    The flow network of the state is the graph with an additional source node. A wire, i.e. an edge
+    of this network, joins all arcs with the same ends; further wires lead from the source to every
+    node. `residual`: remaining capacity per wire, at first the total of its arcs, and `sent[v]` for
+    the wire from the source to node v. `place` and `feed` give the wire of each arc and of each
+    node. `unsent` is a copy of `sent`. `out` lists the arcs by the node that they leave; `first` is
+    the position of each node's first arc in it.
+
     Raises `InputError` if capacities and `sent` add up to 2^60 or more.
     """
     from collhub_packing.kernels import GrowthField

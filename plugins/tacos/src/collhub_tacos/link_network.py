@@ -391,8 +391,8 @@ def _pair_ports(
 
     Returns three equally long int64 arrays: in-link, out-link, and the number of pairs that this
     in-link has. The in-links are in the order of their numbers. Each is paired with the first
-    `degree` (0: all) out-links in the cyclic order of their destinations, beginning after the
-    source of the in-link. An out-link back to that source is never paired.
+    `degree` (0: all) out-links in the cyclic order of their destinations (parallel ones by number),
+    beginning after the source of the in-link. An out-link back to that source is never paired.
     """
     nothing = np.zeros(0, np.int64)
     in_link, out_link, link_count = [nothing], [nothing], [nothing]

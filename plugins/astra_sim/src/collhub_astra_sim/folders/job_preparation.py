@@ -289,12 +289,12 @@ def collect_custom_sets(workload: Workload) -> CustomSets:
 def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None:
     """Raise `InputError` (`algorithm`) for the first node whose algorithm does not fit it.
 
-    `rows`: nodes with an algorithm; `ranks`: number of ranks of each. An algorithm must have
-    the number of ranks of the node's group, and its collective, where a suffix "-v" does not
-    count. All nodes are checked for their numbers of ranks first, then for their collectives.
+    `rows`: nodes with an algorithm; `ranks`: number of ranks of each. An algorithm must have the
+    number of ranks of the node's group, and its collective, where a suffix "-v" does not count. All
+    nodes are checked for their numbers of ranks first, then for their collectives.
 
-    Algorithms of collectives that are not in `COMM_TYPES`, such as a broadcast, do not fit any
-    node of a known collective. They are accepted at a node of an unknown collective.
+    A node of an unknown collective accepts only algorithms of collectives that are not in
+    `COMM_TYPES`, such as a broadcast; these fit no other node.
     """
     nodes = workload.nodes
     # Positions in the group are ranks of the algorithm.

@@ -244,10 +244,11 @@ def _find_network(
     """Return ASTRA-sim's network on which the messages take the same times as on a topology.
 
     `nodes`: trace nodes, of which only the SENDs count; their ranks and peers are mapped to the
-    NPUs of `placement`. Without a topology the network is a full mesh of all `placement.npus`
-    NPUs with 50 GiB/s and 500 ns. With one, `find_astra_network` decides: it returns the
-    dimensions of the topology, or a full mesh with a loss if all messages are between
-    neighbours on equal links.
+    NPUs of `placement`. Without a topology the network is a full mesh of all `placement.npus` NPUs
+    with 50 GiB/s and 500 ns. With one, `find_astra_network` decides: it returns the dimensions of
+    the topology, or a full mesh with a loss if all messages are between neighbours on equal links.
+    With `is_congestion_aware` (the backend that simulates contention), it returns at most one
+    dimension.
 
     Raises `UsageError`: `inexpressible-topology` if ASTRA-sim has no such network, and
     `too-few-npus` for a full mesh of fewer than two NPUs.

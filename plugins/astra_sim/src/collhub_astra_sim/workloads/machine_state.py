@@ -372,8 +372,10 @@ def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: 
 def take_next_code(index: Integer, machine: Machine) -> Integer:
     """Remove the first delay of a batch, and return its code: the action at the end of the delay.
 
-    A batch has all delays of a rank that end at one time. The record of the delay is freed. If no
-    delay remains, the batch is removed and freed, and the result is -1.
+    A batch has all delays of a rank that end at one time. The record of the delay is freed; the
+    batch remains, also without further delays. If the batch has no delay when this is called, it is
+    removed from the hash table and freed, and the result is -1. So callers call it until it returns
+    -1. Changes `machine`.
     """
     batch = machine.batch[index]
     entry = batch["first"]

@@ -44,9 +44,11 @@ def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
     """Start the custom algorithm of a stream at `now`: reset its progress and start its root nodes.
 
     The nodes are those of one rank of the algorithm: the position in the process group, without a
-    group the rank. Progress records, one per node, count the unfinished parents. Roots (nodes
-    without parents) start in the order of the table. An algorithm whose rank has no roots never
-    finishes.
+    group the rank. Progress records, one per node, get the number of unfinished parents as `unmet`.
+    In the record of the collective's node in the job, `ongoing` (started nodes without an end)
+    becomes 0, and `buckets` that of a new hash set. Then the roots (nodes without parents) start in
+    the order of the table, and each increases `ongoing` by 1. An algorithm whose rank has no roots
+    never finishes.
     """
     stream = machine.stream[index]
     node = machine.node[stream["row"]]
@@ -115,11 +117,13 @@ def close_custom_node(progress_index: Integer, now: Integer, machine: Machine) -
     """End a node of a custom algorithm at `now` (ns); start the nodes that waited only for it.
 
     `progress_index`: progress record of the node. The record of the collective's node in the job
-    changes: `ongoing` decreases by 1 and `ended_by` becomes the kind of the ended node. `unmet` of
-    each child decreases by 1. Children without further parents start (`_start_node`) in the
-    iteration order of ASTRA-sim's hash set of ready nodes.
+    changes: `ongoing`, the number of started nodes without an end, first decreases by 1, and
+    `ended_by` becomes the kind of the ended node. `unmet` of each child decreases by 1. Children
+    without further parents start in the iteration order of ASTRA-sim's hash set of ready nodes,
+    whose number of buckets (`buckets`) may grow. Each start (`_start_node`) increases `ongoing` by
+    1.
 
-    Returns True if the algorithm has finished on the rank, i.e. `ongoing` is then 0.
+    Returns True if the algorithm has finished on the rank: `ongoing` is 0 after these starts.
     """
     progress = machine.progress[progress_index]
     node = machine.node[machine.stream[progress["stream"]]["row"]]

@@ -223,8 +223,8 @@ def _build_link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _Li
 
     The trees on a link must fit on its capacity, or fill it exactly if `problem.is_full`. None if a
     link has no such set of trees; without `is_full` the empty set always fits. For each link, sets
-    with a larger total weight are tried first. Links are in order of their higher node, then the
-    lower one, so that cycles are found early.
+    with a larger total weight are tried first, of equal ones the lower bit mask. Links are in order
+    of their higher node, then the lower one, so that cycles are found early.
     """
     # Links among the first nodes first, so that trees close cycles early.
     lower = np.minimum(problem.first, problem.second)

@@ -178,16 +178,15 @@ def get_cached_packings(
 ) -> list[PlacedPacking]:
     """Return `pack(task)`, or a copy of the cached result of an equal task in this process.
 
-    Tasks are equal if all of these are: kind and root of the collective, NPUs, seeds and
-    first seed, depth, remaining search steps of the budget, and the topology (name, nodes,
-    links with bandwidth and latency, multicast, reduction). `pack` is not compared, so that
-    it must depend only on the kind of the collective. The cache has the 8 results that were
-    used last.
+    Tasks are equal if all of these are: kind and root of the collective, NPUs, seeds and first
+    seed, depth, remaining search steps of the budget, and the topology (name, nodes, links with
+    plane, bandwidth and latency, multicast, reduction). `pack` is not compared, so that it must
+    depend only on the kind of the collective. The cache has the 8 results that were used last.
 
-    A cached result takes as many steps from the budget as its search took. If Ctrl-C arrives
-    during this, the budget is marked as interrupted, and the result is still returned. The
-    result of an interrupted search is returned but not cached. Errors of `pack` are raised
-    and not cached. The packings in the list are shared between callers.
+    A cached result takes as many steps from the budget as its search took. If Ctrl-C arrives during
+    this, the budget is marked as interrupted, and the result is still returned. The result of an
+    interrupted search is returned but not cached. Errors of `pack` are raised and not cached. The
+    packings in the list are shared between callers.
     """
     # The key contains everything that a packing depends on.
     collective = task.collective

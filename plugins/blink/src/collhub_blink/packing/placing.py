@@ -118,12 +118,14 @@ def _place_tree(
 ) -> PlacedTree:
     """Convert a tree over ranks to a tree over NPUs of the topology.
 
-    Root and weight are kept; the arcs of the result are -1. The ranks except the root are
-    processed by ascending depth, ties by number. The edge to a rank is the route of its arc in
-    `direct`, which lists arcs of `graph` and may pass switches and NPUs that forward. Only the
-    part after the last NPU of the route that already has the chunk is used, so no NPU gets the
-    chunk twice. Each NPU on this part becomes a child of the NPU before it; switches in between
-    are its `stops`.
+    Root and weight are kept; the arcs of the result are -1. The ranks except the root are added by
+    ascending depth, ties by number. A rank is reached from its parent along a route: the arcs of
+    `graph` that `direct` lists for the arc of the tree. It may pass switches, and NPUs that
+    forward.
+
+    Only the part after the last NPU of the route that already has the chunk is added, without its
+    cycles, so no NPU gets the chunk twice. Each NPU on the part becomes a child of the NPU before
+    it; the switches in between are its `stops`.
     """
     nodes = network.nodes
     root = int(nodes[tree.root])

@@ -231,19 +231,21 @@ class _CountSearch:
     def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
         """Search for a number of chunks with a good planned time; store its schedule in `best`.
 
-        M is the maximum number of chunks for the widest tree. Divisions are rounded down. A
-        schedule replaces `best` if `best` is None or its time is above that of `best` by at most a
-        given fraction. A number with chunks below one byte has no schedule and is skipped; `best`
-        stays None if this holds for all.
+        M is the maximum number of chunks for the widest tree. Divisions are rounded down. To try a
+        number means to plan its schedule. The schedule becomes `best` if there is none yet, or if
+        its time exceeds that of `best` by at most a tolerance.
 
-        1. Plan M / 4. If `within_ns` is given and at most `bandwidth_ns` + (time -
-           `bandwidth_ns`) / 4, the best time to be expected, this schedule becomes `best`. The
-           search ends.
-        2. Begin with M / 4 if its time is at most 0.5 % above `bandwidth_ns`, otherwise with M.
-           Divide the number by four, as long as it is above 0 and each schedule replaces `best`,
-           with the fraction 0.5 %.
-        3. If `best` is None, 1 is tried. Otherwise half of its number is tried with the fraction
-           0.3 %, unless a quarter of it was planned with a time more than 1.8 % above `best`.
+        1. M / 4 is planned. With time t, the best time to be expected is `bandwidth_ns` + (t -
+           `bandwidth_ns`) / 4. If this is at least `within_ns` (None: no such limit), the schedule
+           becomes `best` and the search ends.
+        2. If t is at most 0.5 % above `bandwidth_ns`, M / 4 is tried first, otherwise M. Then a
+           quarter of the number is tried, and so on, with a tolerance of 0.5 %. This ends at 0, and
+           at the first schedule that does not become `best`.
+        3. If `best` is None, 1 is tried. Otherwise half of its number is tried with a tolerance of
+           0.3 %, unless a quarter of it was planned and took more than 1.8 % longer than `best`.
+
+        A number with chunks below one byte has no schedule and is skipped; `best` stays None if
+        this holds for all numbers.
         """
         count = self._most
         quarter = self.build_schedule(count // 4)

@@ -178,17 +178,18 @@ def _generate_coarse_schedules(
 ) -> Iterator[tuple[PlacedPacking, PackingSchedule]]:
     """Yield a coarse schedule per packing, with its packing, by ascending planned time.
 
-    Of equal planned times the packing with the lower index is first. A packing is left out
-    in these cases:
+    Of equal planned times the packing with the lower index is first. A packing is left out in these
+    cases:
 
     - It has no coarse schedule.
-    - Its schedule equals a yielded one: planned time, sorted starts and sorted finishes of
-      all messages.
+    - Its schedule equals a yielded one in planned time and in the sorted starts and finishes of all
+      messages.
     - `candidates` is not empty, and the packing is slower than the best of them
       (`_is_slower_than_best`) even at its lower bound, 0.98 times its bandwidth time.
 
-    The caller adds the evaluated schedules to `candidates` during the iteration. Packings
-    are tested and scheduled only when their turn comes.
+    The caller adds the evaluated schedules to `candidates` during the iteration. A packing is
+    compared with them, and then scheduled, when all schedules with an earlier planned time than its
+    lower bound have been yielded.
     """
     # By time and packing: schedules by their planned times, and packings without one yet by lower
     # bounds, so that a schedule is taken when all that may be planned earlier are built.

@@ -255,8 +255,9 @@ class _StatementInference:
           its errors.
         - A node with recorded outputs has the shape of the first one that has a shape.
         - A matrix product has the dimensions of its first recorded input, with the last one
-          replaced by the last one of the second. Only inputs with a recorded shape count. Raises
-          `InputError` unless there are two, both with at least one dimension.
+          replaced by the last one of the second. Only inputs with a recorded shape count; a third
+          one is ignored. Raises `InputError` for fewer than two, or if one of the first two has no
+          dimensions.
         - Any other operation has the shape with most elements among the known shapes of its parents
           and then of its recorded inputs; the first of equals. Raises `InputError` if a parent's
           statement has no operations.

@@ -262,9 +262,10 @@ class _ExecutionState:
         By the part of the flat program to which the row belongs:
 
         - Segment: compute its operations, for the tile of the row if it is divided into tiles.
-        - Collective: execute one node of its algorithm (`CollectiveRun.step`).
+        - Collective, also of rows: execute one node of its algorithm (`step` of its run).
         - Send, sending side: read the elements of its chunk, and store them in `self.mail`.
         - Send, receiving side: remove the elements from `self.mail`, and write them on its rank.
+        - Any other part (`MeshRuns`, `Barrier`, `Launch`): nothing.
 
         Rows must be executed in an order that respects the dependencies. Otherwise raises
         `InputError` (`not-there`): data that are read were not yet written, were already

@@ -306,15 +306,15 @@ class LaunchList:
         """Add a COMPUTE node per rank for the launch of each stored communication kernel.
 
         The ranks of a kernel are those on which it has nodes. `nodes` gets the launches with
-        control dependencies, and `parts` gets one `Launch` per kernel. `add_name` adds the name
-        for operations and returns its number.
+        control dependencies, and `parts` gets one `Launch` per kernel. `add_name` adds the name for
+        operations and returns its number. A MARKER in a kernel that depends on no node of the
+        kernel stands for a value of another kernel; it counts as a node outside the kernel.
 
-        - A launch waits for all nodes outside the kernel on which nodes of the kernel on its
-          rank depend. It does not wait for them if the kernel is early (a member of a chain).
-        - A launch waits for the previous launch on its rank. These are ordered by the level of
-          the kernel, then by the order in which kernels were stored.
-        - A node of the kernel that depends on no other node of it waits for the launch on its
-          rank.
+        - A launch waits for all nodes outside the kernel on which nodes of the kernel on its rank
+          depend. It does not wait for them if the kernel is early (a member of a chain).
+        - A launch waits for the previous launch on its rank. These are ordered by the level of the
+          kernel, then by the order in which kernels were stored.
+        - A node of the kernel that depends on no other node of it waits for the launch on its rank.
 
         Without stored kernels there is no change.
         """

@@ -215,8 +215,9 @@ class Operands:
         concern only a communication or Slice:
 
         1. `axis`: it names an unknown axis, names an axis twice, or names none.
-        2. `axis`: its axes slice several dimensions of the first operand, or an axis that it does
-           not name, and that follows its first one, slices the same dimension.
+        2. `axis`: its axes slice several dimensions of the first operand. Or they slice one
+           dimension, which another axis slices that comes later in the mesh than the first axis of
+           the operation.
         3. `axis`: it has a root and several axes.
         4. The layouts of the operands on a changed axis cannot be combined (`_find_layout`).
         5. `axis`: defect 2 holds for the result.

@@ -296,15 +296,16 @@ class HubAlgorithms:
         """Return the verified algorithm of a synthesizer, or of a file, for one call.
 
         `name`: a synthesizer, otherwise the path of a file. A synthesizer gets the network of the
-        members and the size of the demand; searches that the limit of work cuts are in
-        `self.omissions`.
+        members and the size in bytes of the demand. Searches that the limit of work cuts are
+        recorded in `self.omissions`.
 
-        The algorithm is cached by name and demand, and is returned for every size without a
-        check. Failures and results of synthesizers that adapt to the size are not cached.
+        Algorithms of files, and of synthesizers that do not adapt to the size, are cached by name
+        and demand without its size. A cached algorithm is returned for every size, without new
+        checks. Failures are not cached.
 
-        Raises `InputError` for a file that does not fit the call (`algorithm-does-not-fit`),
-        without units (`no-contents`), and for an incorrect algorithm (`wrong`). Other errors pass
-        through.
+        Raises `InputError` for a file that does not fit the call (`algorithm-does-not-fit`), for an
+        algorithm without units (`no-contents`), and for an incorrect one (`wrong`). Other errors
+        pass through.
         """
         known = {provided.name: provided.offer for provided in self.registry.all(Synthesizer)}
         is_size_dependent = name in known and known[name].adapts

@@ -101,16 +101,17 @@ def run(
 ) -> tuple[Workload, PassReport]:
     """Return the workload of the fastest program, and a report about all searched sizes.
 
-    The program is the fastest at the sizes of the given one, or at the smallest size if these
-    are not searched. It is lowered for its own sizes, with one rank per NPU. Ties: less peak
-    memory, fewer unevenly sliced values, fewer steps, then the first. Equal parts are
-    searched once, then combined. With the option `simulate`, promising programs are
-    simulated; if one cannot be, times are by formula. At a limit of `budget` the best so far
+    The program is the fastest at the sizes of the given one, or at the smallest size if these are
+    not searched. It is lowered for its own sizes, with one rank per NPU. Ties: less peak memory,
+    fewer unevenly sliced values, fewer steps, then the first. Equal parts are searched once, then
+    combined. At last, programs with buckets, i.e. several equal collectives in one call, are
+    compared too (`add_buckets`). With the option `simulate`, promising programs are simulated; if
+    one cannot be, times are by formula. At a limit of `budget` (None: no limit) the best so far
     counts. Results do not depend on `workers`.
 
-    Errors, in order: `InputError` without a program; `UsageError` without the option
-    `topology`; errors of reading the network; `InputError` if it does not fit (`ranks`,
-    `mesh`); `UsageError` for malformed sizes, for impossible ones `InputError`.
+    Errors, in order: `InputError` without a program; `UsageError` without the option `topology`;
+    errors of reading the network; `InputError` if it does not fit (`ranks`, `mesh`); `UsageError`
+    for malformed sizes, for impossible ones `InputError`.
     """
     budget = budget or SearchBudget()
     inference = read_program(workload, options)

@@ -358,14 +358,14 @@ def _transpose(build: Builder) -> str:
 
     1. `dims` is a list: its entries, in the new order. (2, 0, 1) means that dimension 0 of the
        result is dimension 2 of the operand.
-    2. `dim0` and `dim1` are integers: these two dimensions are swapped.
+    2. `dim0` and `dim1` are integers, and the operand is no scalar: these dimensions are swapped.
     3. The operand is a matrix: its two dimensions are swapped.
     4. Otherwise the order is unchanged.
 
     Dimensions are taken modulo their number, so -1 is the last one. The unchanged order adds no
-    operation and returns the operand's name. Raises `TypingMistakeError` for an order that lacks
-    or repeats a dimension, for dimensions of a scalar, for entries that are no integers, and for
-    a number as the operand; the node is then opaque.
+    operation and returns the operand's name. Raises `TypingMistakeError` for a number as the
+    operand, and if `dims` lacks or repeats a dimension, has an entry that is no integer, or has
+    entries for a scalar. The node is then opaque.
     """
     x = build.operand("self")
     rank = len(build.shape(x))

@@ -571,14 +571,17 @@ class _GraphTyper:
         """Add an AllReduce, and a division if it averages; return the name of the result.
 
         The axes are those of the process group of the node; the result has the name of `result`,
-        made unique. For a sum or an average, the operand may be each rank's Sum of its block of a
-        sliced tensor (`_find_summed_block`). Then a Sum of that tensor is added instead of the
-        AllReduce.
+        made unique. The first case that applies:
 
-        Otherwise the operand is first converted to a local value on the axes on which it is not
-        partial with this reduction. An average is the sum divided by the number of ranks of the
-        group. Raises `InputError` (`reduction`) for an unknown reduction, and `TypingMistakeError`
-        if an operation is ill-typed.
+        1. The reduction is a sum or an average, and the operand is each rank's Sum of its block of
+           a sliced tensor (`_find_summed_block`): a Sum of that tensor is added, without an
+           AllReduce.
+        2. Otherwise the operand becomes a local value on the axes on which it is not partial with
+           this reduction, and an AllReduce of it is added.
+
+        In both cases, an average is then divided by the number of ranks of the group. Raises
+        `InputError` (`reduction`) for an unknown reduction, and `TypingMistakeError` if an
+        operation is ill-typed.
         """
         reduction = self._find_reduction(node)
         axes = find_group_axes(self.mesh, node)
@@ -926,12 +929,13 @@ class _GraphTyper:
         return self._view(self.name_inner(value), value, Rule.TO_LOCAL, shape, change)
 
     def _make_block(self, value: str, axes: Sequence[int], dimension: int = 0) -> str:
-        """Return the name of a value that has the content of `value`, sliced on the given axes.
+        """Return the name of a value with the content of `value` that is sliced on the given axes.
 
-        If `value` is already sliced along `dimension` on all of them, it is returned. Otherwise a
-        view without cost is added: the part of each rank becomes its block of a larger tensor, so
-        that the dimension is multiplied by the ranks of the changed axes. Axes on which the value
-        has other divisions are first made local.
+        If `value` is already sliced along `dimension` on all of `axes`, it is returned. On the
+        other ones of `axes`, the tensor of each rank becomes its block of a larger tensor, by a
+        view without cost. `dimension` is thus multiplied by the ranks of these axes; its length
+        must be a number. If the value is divided in another way on such an axis, it is first made
+        local there.
         """
         layouts = self.types[value].layout.by_axis
         change = [axis for axis in axes if layouts[axis] != sliced(dimension)]

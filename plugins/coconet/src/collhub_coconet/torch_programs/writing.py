@@ -459,11 +459,16 @@ class _ModuleWriter:
     def _find_chunked_chains(self) -> None:
         """Store in `_chunked` the chains that can be cut into chunks; add losses for the others.
 
-        A chain is stored, by the names of its members, if it consists of a matrix product and its
-        all-reduce that `_can_chunk` accepts, or of two exchanges of rows with the computations
-        between them that `_can_chunk_rows` accepts. Every other chain adds the loss `overlap`,
-        every bucket of uneven collectives the loss `coalesce`, and every stage that is not a bucket
-        the loss `fuse`.
+        A chain is a sequence of operations that the program overlaps chunk by chunk. It is stored
+        under the names of its members in two cases:
+
+        - It consists of operations only, which `_can_chunk_rows` accepts: two exchanges of rows
+          with the computations between them.
+        - It has two members, a matrix product and its all-reduce, which `_can_chunk` accepts.
+
+        Every other chain adds the loss `overlap`. Then every stage, i.e. a group of operations that
+        form one kernel, adds the loss `fuse`. Instead, a bucket of uneven collectives adds the loss
+        `coalesce`, and any other bucket adds none.
         """
         for chain in self.program.chains:
             members = [self.program.by_name.get(name) for name in chain.members]

@@ -335,13 +335,14 @@ def _find_family(operations: list[Operation], conditions: Conditions) -> str:
     Permitted are:
 
     - no communication: `pointwise`
-    - one AllReduce, one ReduceScatter or one Send: the name of its kind
-    - one ReduceScatter and any number of AllGathers, in any order: `RS-C-AG`
-    - one ReduceScatterV: `ReduceScatterV`, and with any number of AllGatherVs: `RSV-C-AGV`
+    - one AllReduce, one ReduceScatter, one ReduceScatterV or one Send, and nothing else: the name
+      of its kind
+    - one ReduceScatter and at least one AllGather, in any order: `RS-C-AG`
+    - one ReduceScatterV and at least one AllGatherV, in any order: `RSV-C-AGV`
 
     All communications must have the same mesh axes. The condition is recorded in `conditions`.
-    Raises `RefusedMoveError` for any other combination, also for AllGathers only. `operations`
-    has at least one entry.
+    Raises `RefusedMoveError` for any other combination, also for AllGathers only. `operations` has
+    at least one entry.
     """
     communications = [operation for operation in operations if operation.is_communication]
     gathers = (Kind.ALL_GATHER, Kind.ALL_GATHER_V)

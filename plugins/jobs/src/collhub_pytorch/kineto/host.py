@@ -21,18 +21,19 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
     """Build the profile of a rank whose collectives run on the host.
 
     `window`: (start, end) in ns, end excluded; None is all. It selects operators by their start,
-    and collectives by their time of issue. That is the start of the operator that issued it, for
-    a device library the start of the collective. Collectives are in the order of issue, each on
-    a stream of its own. Those of device libraries take no time and are not recorded.
+    and collectives by their time of issue. That is the start of the operator that issued it, for a
+    device library the start of the collective. Collectives are in the order of issue, each on a
+    stream of its own. Those of device libraries are included, but as their times are unknown, they
+    end when they start and `is_recorded` is False for them.
 
-    The work of the host changes at points of time. These are the times of issue, and the start
-    and end of each outermost operator. An operator that contains one of torch.distributed is
-    replaced by its inner ones. A collective ends between two points. The host waited for it
-    before the later point if it was idle or in torch.distributed between them, and the collective
-    was issued before that point. Of several collectives, the one with the last end counts.
+    The work of the host changes at points of time. These are the times of issue, and the start and
+    end of each outermost operator. An operator that contains one of torch.distributed is replaced
+    by its inner ones. A collective ends between two points. The host waited for it before the later
+    point if it was idle or in torch.distributed between them, and the collective was issued before
+    that point. Of several such collectives, the host waited for the one with the last end.
 
-    Raises `InputError`: `no-issuer` (a collective of a host library without an operator that
-    issued it), and `group` (a list of ranks that the file cuts off).
+    Raises `InputError`: `no-issuer` (a collective of a host library without an operator that issued
+    it), and `group` (a list of ranks that the file cuts off).
     """
     operators = _Operators.of(events)
     issued = _issued_calls(events, operators, window)

@@ -111,14 +111,14 @@ def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
     - Sizes in bytes, both inclusive: default 0 and no maximum.
     - Name: default is the source file's name, else `coll_ranks`. It is cut to 63 characters;
       special characters become `_`.
-    - Collective: the imported name counts only for a custom collective and if the runtime knows it.
-      Default: the runtime's name of the kind, else of custom collectives.
+    - Collective: the imported name is used only for a custom collective and if the runtime knows
+      it. Default: the runtime's name of this kind; if it has none, its name of custom collectives.
     - Modes: default are those of the algorithm; if the runtime has one mode per file,
       `_choose_modes` selects it.
 
     Raises `UsageError` if the runtime or the algorithm does not support a collective or mode, and
-    if the maximum is below the minimum. Raises `InputError` if the runtime has no such collective
-    (`unknown-collective`) or a buffer is too large for it (`runtime-limit`).
+    if the maximum is below the minimum. Raises `InputError` if the runtime has neither of both
+    names (`unknown-collective`) or a buffer is too large for it (`runtime-limit`).
     """
     # Attributes of `<algo>` stored by the reader of this plugin.
     extension = algorithm.extensions.get("msccl")

@@ -51,8 +51,8 @@ def select_unknown_waits(waits: _Waits) -> tuple[Any, Any, Any, Any, Any]:
     """Select the necessary waits, and record the clock of a block after each of them.
 
     The pairs (waiting step, other step) must be in order of execution of the waiting steps, for
-    each of them the latest other step first. A clock has, for each block, the position of its last
-    step that is known to be finished, or NONE.
+    each of them the latest other step first. A clock has, for each block of the rank, the position
+    of its last step that is known to be finished, or NONE.
 
     - A pair is omitted if the clock of the waiting block already has the other step or a later one
       of its block.
@@ -60,9 +60,10 @@ def select_unknown_waits(waits: _Waits) -> tuple[Any, Any, Any, Any, Any]:
       the other step, and all that the clock of the other block has at that step; of two positions
       the larger one.
 
-    Returns `is_kept`, `number`, `slot_ordinal`, `slot_clock` and `clocks` of the argument, filled
-    in place. Rows of `clocks` are filled in order; unused rows are not touched, so that they need
-    no memory. Cost: pairs times `width`.
+    Returns five arrays of the argument, which are changed in place: `is_kept` (1 for necessary
+    pairs), `number` (clocks per block), `slot_ordinal` (position from which on a clock holds),
+    `slot_clock` (its row in `clocks`) and `clocks`. Rows of `clocks` are filled in order; unused
+    rows are not touched, so that they need no memory. Cost: pairs times `width`.
     """
     used = 0
     for index in range(len(waits.own)):

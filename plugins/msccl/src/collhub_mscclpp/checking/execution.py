@@ -343,10 +343,12 @@ def _new_state(
     Actors, which have a clock each, are the thread blocks, then one host per rank, then the
     proxies. Clocks are 0, contents undefined, and blocks are at their first operation.
 
-    The queue of a counter has room for its initial value and for the signals of all
-    launches. The initial value is limited to the number of waits in all launches. A counter
-    with an initial value gets 0 in `raised`, the number of its signals in a launch. The
-    pools of clocks and reads start with 64 entries. At most 256 races are stored.
+    The queue of a counter has room for its initial value and for the signals of all launches. The
+    initial value is limited to the number of waits in all launches. `raised` of a counter is the
+    number of its signals in a launch. It is 0 for a counter with an initial value, because the last
+    signal of a launch cannot be identified there.
+
+    The pools of clocks and of reads start with 64 entries. At most 256 races are stored.
     """
     blocks = len(plan.blocks)
     actors = blocks + plan.num_ranks + proxies

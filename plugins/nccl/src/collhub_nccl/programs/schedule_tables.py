@@ -345,7 +345,7 @@ def _format_bool(value: object) -> str:
 
 
 def format_schedule_json(tables: Tables) -> str:
-    """Return the text of `schedule.json`: the same tables, for the Python program.
+    """Return the text of `schedule.json`: all tables of a schedule, for the Python program.
 
     The text is one line of compact JSON with a line feed. Its members, in this order:
 

@@ -172,8 +172,8 @@ class _ScheduleSearch:
 
         1. The data of some task are sent several times (a work other than 1): "optimal" with the
            proof `bound` if the makespan equals the unrounded `bound` and the search is done
-           (`is_done`). The lower bound is always `bound`, not rounded, because other strategies may
-           be faster.
+           (`is_done`), otherwise "feasible" with the proof `none`. The lower bound is always
+           `bound`, not rounded, because other strategies may be faster.
         2. A solver proved the schedule: "optimal", proof `solver`. The lower bound is the makespan.
         3. The search is done: there are no tasks, or no task is late and the makespan is at most
            the largest of `bound`, the bound of the strategies and the solver's. The status is

@@ -211,15 +211,16 @@ def _build_size_tests(
     """Build MPICH's tests of the message size, one per window or gap, by ascending sizes.
 
     The keys of the result are tests `NAME<=LAST` in ascending order, then `NAME=any`; NAME is
-    `SIZE_TESTS[kind]`. MPICH uses the value of the first test that is true. The value is the
-    algorithm of the window. For a gap before, between or after windows it is `default`.
+    `SIZE_TESTS[kind]`. MPICH uses the value of the first test that is true. The value for a window
+    is that of `_build_leaf` for its algorithm and `collective`, the MPI function. For a gap before,
+    between or after windows it is `default`.
 
     LAST is the last byte of the window or gap divided by the number of message parts, rounded
-    down. The number of parts is `num_ranks` for an all-to-all, else 1. If several windows or
-    gaps have the same LAST, the first one counts. The first window or gap without a limit, or
-    with a LAST above `LARGEST_TEST`, becomes `NAME=any`; all later ones are dropped. Without
-    windows the result is `NAME=any` with `default`. `windows` must be ascending and without
-    overlaps. Raises `KeyError` for an algorithm that MPICH lacks.
+    down. The number of parts is `num_ranks` for an all-to-all, else 1. If several windows or gaps
+    have the same LAST, the first one counts. The first window or gap without a limit, or with a
+    LAST above `LARGEST_TEST`, becomes `NAME=any`; all later ones are dropped. Without windows the
+    result is `NAME=any` with `default`. `windows` must be ascending and without overlaps. Raises
+    `KeyError` for an algorithm that MPICH lacks.
     """
     parts, test = count_message_parts(kind, num_ranks), SIZE_TESTS[kind]
     tree: _Tree = {}

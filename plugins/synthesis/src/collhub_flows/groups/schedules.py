@@ -247,8 +247,8 @@ def compute_joint_bounds(
       for a joint flow. Prices are exact for at most 40 000 sources * arcs, if the solver gives
       them; otherwise approximate.
 
-    Each bound is multiplied by 1 - 1e-9 and rounded down. Raises `OverflowError` if a giver cannot
-    reach a taker.
+    Each bound is multiplied by 1 - 1e-9 and rounded down. If a giver cannot reach a taker,
+    `OverflowError` is raised, or `InputError` (`unreachable`) if `flow` is computed.
     """
     endpoints = _Ends.of(wishes, shares)
     # Compute the maximum latency of the shortest paths from givers to takers.

@@ -329,9 +329,9 @@ def _build_two_phase(
     network.
 
     The planned pair, with a fixed order on links, is first, if `prospects` consider it worth
-    building. Then the pairs of free spreadings follow, whose time only a simulator can determine;
-    the i-th ones of both directions form a pair, and surplus ones are dropped. The index of a
-    variant counts the pairs. The list may be empty.
+    building; its candidates have index 0. Then the pairs of free spreadings follow, whose time only
+    a simulator can determine; the i-th ones of both directions form a pair with index i, counted
+    from 1, and surplus ones are dropped. The list may be empty.
     """
     n = setting.collective.num_ranks
     parts = setting.cut(pieces * n)

@@ -45,11 +45,12 @@ _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 def find_fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisCandidate:
     """Return the fastest candidate over all forms (methods) and chunk counts.
 
-    The forms are searched in the order of `_list_searches`. If the simulator decides for this
-    request (`is_simulator_decisive`), candidates of at most 200 000 messages compete by simulated
-    time over all forms, as do candidates that already have an algorithm. A candidate with more
-    messages than the best one must be faster by more than 0.1 %. All others compete by planned time
-    within their form. Of equal times the first candidate is kept.
+    The forms are searched in the order of `_list_searches`. Candidates that already have an
+    algorithm compete over all forms, by simulated time. If the simulator decides for this request
+    (`is_simulator_decisive`), so do candidates of at most 200 000 messages. A candidate with more
+    messages than the best one must be faster by more than 0.1 %. All other candidates compete by
+    planned time within their form. At the end the winners of all competitions are timed
+    (`evaluate_form`), and the fastest is returned. Of equal times the first candidate is kept.
 
     Ctrl-C ends the search and returns the best candidate so far, marked by `is_interrupted`.
     Without a candidate, `KeyboardInterrupt` is raised again. If the search of a candidate itself

@@ -41,27 +41,25 @@ def all_gather(
     """Return a schedule that brings every chunk from its origin to all NPUs, each once.
 
     `origin[x]`: NPU at which chunk x starts. The transfers are sorted by destination, then by
-    arrival; times are in ps, at least 1 per link. `needed`: bool[NPUs], the NPUs that must
-    receive the chunks, None for all; other NPUs receive only chunks that they forward. Several
-    chunks may start at one NPU. Without missing chunks, the schedule is empty.
-    `progress(fraction)` is called about ten times per second; an exception that it raises ends
-    the work.
+    arrival; times are in ps, at least 1 per link. `needed`: bool[NPUs], the NPUs that must receive
+    the chunks, None for all; other NPUs receive only chunks that they forward. Several chunks may
+    start at one NPU. Without missing chunks, the schedule is empty. `progress(fraction)` is called
+    about ten times per second; an exception that it raises ends the work.
 
-    Links are processed in the order of their deliveries. A delivered chunk is one that the
-    source had at the start of the message and that the destination lacks at the arrival. Of
-    these, the chunk is chosen that the links from NPUs that have it could bring to the
-    destination with the lowest total rate. Of equal ones, seed 0 chooses the one that arrived
-    first at the source, and other seeds a random one. Without such a chunk, the link starts its
-    message again, as soon as its source gets a chunk that the destination lacks.
+    Links are processed in the order of their deliveries. A link can deliver a chunk that its source
+    had at the start of the message and that its destination lacks at the arrival. The rarest of
+    these chunks is taken: the one with the lowest total rate of all links to the destination whose
+    source has the chunk. Of equal ones, seed 0 takes the one that arrived first at the source,
+    other seeds a random one. A link without such a chunk starts its message again, as soon as its
+    source gets a chunk that the destination lacks.
 
-    A second variant is computed if `arrival` exceeds `busy` for some link and the time of the
-    first variant exceeds `bound_ingress_ps`. In it, a message may wait at its source for a
-    chunk with a lower rate, once, by at most `arrival` - `busy`. The faster variant is
-    returned, of equal ones the first.
+    A second variant is computed if `arrival` exceeds `busy` for some link and the time of the first
+    variant exceeds `bound_ingress_ps`. In it, a message may wait once at its source for a rarer
+    chunk, by at most `arrival` - `busy`. The faster variant is returned, of equal ones the first.
 
-    Each variant examines at most links x chunks^2 chunks. Raises `InputError` for a network
-    with switches, for wrong link times and origins (codes in `_check`), and for a chunk that
-    cannot reach an NPU that needs it (`disconnected`).
+    Each variant examines at most links x chunks^2 chunks. Raises `InputError` for a network with
+    switches, for wrong link times and origins (codes in `_check`), and for a chunk that cannot
+    reach an NPU that needs it (`disconnected`).
     """
     _check(network, times, origin)
     members = _select_members(network, needed)

@@ -371,16 +371,16 @@ def _grow_on_lanes(
 def _rank_by_rounds(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
     """Return the position of every transfer of a plan in the sending order, int64, from 0.
 
-    The distance of a transfer is (target - source) modulo the number of NPUs. With several
-    groups, transfers are sorted by round (`chunk // grid.lanes`), then distance, then chunk.
-    With one group, they are sorted by slot, then chunk. In both cases, equal transfers keep the
-    order of the plan.
+    The distance of a transfer is (target - source) modulo the number of NPUs. If `grid` has several
+    groups of NPUs, transfers are sorted by round (`chunk // grid.lanes`), then distance, then
+    chunk. With a single group, they are sorted by slot, then chunk. In both cases, equal transfers
+    keep the order of the plan.
 
-    The slot is the chunk for transfers of the root, and chunk + distance for all others. If the
-    number m of NPUs except the root is odd, h replaces the distance: the number from 0 to m - 1
-    with 2 h = j - i modulo m, for a transfer from NPU root + 1 + i to NPU root + 1 + j. Then
-    all transfers of a slot have different targets, if chunk c is sent from the NPU with i = c
-    modulo m.
+    The slot of a transfer from the root is its chunk, that of all others chunk + h. Let m be the
+    number of NPUs except the root. If m is even, h is the distance. If m is odd, h is the number
+    from 0 to m - 1 with 2 h = j - i modulo m, for a transfer from NPU root + 1 + i to NPU root + 1
+    + j (modulo the number of NPUs). Then all transfers of a slot have different targets, if chunk c
+    is sent from the NPU with i = c modulo m.
     """
     network = plan.network
     num_others = network.num_npus - 1
