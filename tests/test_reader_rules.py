@@ -472,6 +472,11 @@ ELSEWHERE: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "plugins/astra_sim/tests/networks/test_cables.py",
             "link from 0 to 1 has no reverse link of the same bandwidth",
         ),
+        "empty-leaves": ("plugins/networks/tests/fabrics/test_trees.py", "empty-leaves"),
+        "hosts-without-switch": (
+            "plugins/networks/tests/fabrics/test_trees.py",
+            "hosts-without-switch",
+        ),
         "nvlink-domains": ("plugins/networks/tests/fabrics/test_trees.py", "nvlink-domains"),
         "one-cable": ("plugins/networks/tests/fabrics/test_trees.py", "one-cable"),
     },

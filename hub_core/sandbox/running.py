@@ -24,6 +24,9 @@ from hub_core.model import HubError, parse_whole
 from hub_core.sandbox.confinement import close_streams, restrict_this_process
 
 _MAX_PRINTED = 8000
+_FAILED = "program-failed"
+# Texts of programs that read their command line.
+_ARGUMENT_SOURCES = (b"argparse", b"sys.argv")
 Report = dict[str, Any]
 """JSON values that the parent process reads."""
 
@@ -206,8 +209,10 @@ class _Run:
         3. The report of the language on the selected programs, which may be an `error` too. If the
            language raises an exception, the report is that `error`.
 
-        Reports 1 and 3 get the member `printed` if anything was printed on standard output. It has
-        the first line of the first printed text, and the program line that printed it.
+        Without `arguments`, an `error` of a program that may need some gets a `cure` that tells
+        how to give them (`_ARGUMENT_SOURCES`). Reports 1 and 3 get the member `printed` if anything
+        was printed on standard output. It has the first line of the first printed text, and the
+        program line that printed it.
         """
         printed, complained = _PrintedText(self._name), _PrintedText(self._name)
         with (
@@ -221,6 +226,9 @@ class _Run:
                 return {"answer": printed.last.splitlines()}
             if "error" not in outcome:
                 outcome = self._reported(chosen, outcome)
+        is_failure = "error" in outcome and outcome.get("code", _FAILED) == _FAILED
+        if is_failure and not arguments and any(word in source for word in _ARGUMENT_SOURCES):
+            outcome["cure"] = "if the program needs arguments, give them after --: FILE -- 8 1"
         if printed.first:
             outcome["printed"] = {"line": printed.line, "text": printed.first.splitlines()[0]}
         return outcome
@@ -304,7 +312,7 @@ class _Run:
             reported_line = finding.location.line if finding.location.file == name else None
             report = error_report(finding.message, reported_line or line, finding.code)
             return report | {"cure": finding.cure}
-        return error_report(self._message(error), line, "program-failed")
+        return error_report(self._message(error), line, _FAILED)
 
     def _message(self, error: BaseException) -> str:
         """Return the message for an exception; the first rule that applies gives it.

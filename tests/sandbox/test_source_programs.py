@@ -106,6 +106,18 @@ def test_a_program_that_fails_is_told_with_its_line(
     assert caught.value.diagnostics[0].code == code
 
 
+@pytest.mark.parametrize("arguments", [(), ("8",)])
+def test_failure_of_a_program_without_its_arguments_says_how_to_give_them(
+    tmp_path: object, arguments: tuple[str, ...]
+) -> None:
+    text = "import sys\nrange(sys.argv[1:] == ['8'] or None)\nrange(None)\n"
+    with pytest.raises(InputError) as caught:
+        run(tmp_path, text, *arguments)
+    finding = caught.value.diagnostics[0]
+    assert finding.location.line == (3 if arguments else 2)
+    assert ("give them after --" in finding.cure) == (not arguments)
+
+
 def test_what_is_printed_is_kept_with_its_line(tmp_path: object) -> None:
     report = run(tmp_path, "result = 1\nprint('words')\n")
     assert report["printed"] == {"line": 2, "text": "words"}

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 from astra_calls import write_folder
-from collhub_astra_sim.networks import network_yaml
+from collhub_astra_sim.networks import NETWORK_YAML, network_yaml
 from collhub_astra_sim.networks.network_yaml import find_astra_network, format_network, read
 from hypothesis import given
 from hypothesis import strategies as st
@@ -249,3 +250,19 @@ def test_plain_files_are_read_as_yaml_reads_them(keys, others, random, end):
         assert {key: plain[key] for key in by_yaml} == by_yaml
     if not others:
         assert plain is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_astra_sim"),
+    [
+        ("topology: [ Ring ]\n", True),
+        ("topology:\n  - Ring\n", True),
+        ('{"topology" : ["Ring"]}', True),
+        ("# ranks\nnpus_count: [ 4 ]\n", True),
+        # A model of Topograph in its first form.
+        ('topology: "topology/tree"\nswitches: []\n', False),
+        ("topology: tree\n", False),
+    ],
+)
+def test_a_text_as_topology_is_no_network_of_astra_sim(text: str, is_astra_sim: bool) -> None:
+    assert bool(re.search(NETWORK_YAML, text.encode())) == is_astra_sim

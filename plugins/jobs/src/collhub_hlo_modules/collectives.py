@@ -117,7 +117,7 @@ def read_call(
         channel = to_integer(instruction.attributes.get("channel_id", "0"))
     except ValueError as error:
         message = f"{name} {instruction.name!r}: {error}"
-        cure = "correct its groups, replica_count or num_partitions"
+        cure = "correct its groups, use_global_device_ids, replica_count or num_partitions"
         raise invalid(message, file, instruction.line, cure, "group") from None
     dtypes = dict.fromkeys(shape.dtype for shape in shapes if shape.leaves)
     call = Call(

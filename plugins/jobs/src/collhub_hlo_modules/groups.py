@@ -99,7 +99,9 @@ def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) ->
         if is_flat:
             raise ValueError("empty replica_groups are not allowed with use_global_device_ids")
         groups = (tuple(range(len(columns))),)
-    _check_ids(groups, len(columns), is_partial=opcode == "collective-broadcast")
+    is_of_replicas = devices.partitions > 1 and not is_flat and _is_joined(opcode, attributes)
+    noun = "replica" if is_of_replicas else "id"
+    _check_ids(groups, len(columns), noun, is_partial=opcode == "collective-broadcast")
     if is_flat:
         return groups
     if _is_joined(opcode, attributes):

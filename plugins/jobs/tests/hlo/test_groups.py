@@ -97,6 +97,7 @@ WRONG_MODES = {
     ("all-reduce", "1", "true", "{}"): "empty replica_groups",
     ("all-reduce", "1", "true", "{{0,1,2},{3,4}}"): "id 5 is in no group",
     ("all-reduce", "1", "true", "{{0,1,2},{3,4,6}}"): "id 6 is not in 0..5",
+    ("all-reduce", "1", "", "{{0,1,2},{3,4,5}}"): "replica 2 is not in 0..1",
     ("all-reduce", "", "", "{{0,0}}"): "id 0 occurs twice",
 }
 

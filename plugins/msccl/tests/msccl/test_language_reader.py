@@ -154,7 +154,7 @@ WHOLE = {
     "    chunk(0, Buffer.input, 0).copy(2)": ("prog.py:3: No link from 0 to 2"),
     "import argparse\np = argparse.ArgumentParser()\np.add_argument('n')\np.parse_args()": (
         "prog.py:5: the program ends itself with status 2: prog.py: error: the following "
-        "arguments are required: n"
+        "arguments are required: n; if the program needs arguments, give them after --: FILE -- 8 1"
     ),
 }
 

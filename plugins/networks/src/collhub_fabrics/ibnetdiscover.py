@@ -1,8 +1,10 @@
 """Read the output of ibnetdiscover: InfiniBand switches, cards, and cables by both endpoints.
 
 Source: the manual of ibnetdiscover (public). A device is a line `Switch`, `Ca` or `Rt` with its
-number of ports, guid and name, and a line for each port in use, up to an empty line. The samples
-for the conformance kit are of this format only, because trees need options for bandwidths.
+number of ports, guid and name, and a line for each port in use, up to an empty line. With -p, the
+output is a list of ports instead: a line has type, lid, port, guid, lanes and speed of a port, and
+then, if it has a cable, those of the other end. The samples for the conformance kit are of this
+format only, because trees need options for bandwidths.
 """
 
 from __future__ import annotations
@@ -31,6 +33,14 @@ _PORT = re.compile(
     r"\[(\d{1,4})\](?:\([0-9a-fA-F]+\))?(?:\[ext \d+\])?\s+"
     r'"([^"]+)"\s*\[(\d{1,4})\][^#]*(?:#(.*))?'
 )
+_LISTED_PORT = re.compile(
+    r"(CA|SW|RT)\s+\d+\s+(\d{1,4})\s+0x([0-9a-fA-F]+)\s+(\d{1,2})x\s+(\S+)"
+    r"(?:\s+-\s+(CA|SW|RT)\s+\d+\s+(\d{1,4})\s+0x([0-9a-fA-F]+)\s+\(\s*'(.*)' - '(.*)'\s*\)"
+    r"|\s+'?(.*?)'?)\s*"
+)
+# Types of a list of ports, as the first letter of a guid in the other form.
+_PREFIXES = {"CA": "H-", "SW": "S-", "RT": "R-"}
+_NO_RATE = "???"
 _REMOTE = re.compile(r'\s*"([^"]*)"')
 _QUOTED = re.compile(r'"[^"]*"')
 _RATE = re.compile(r"\b(\d{1,2})x(\w+)")
@@ -137,8 +147,11 @@ class _Listing:
         1. A blank line ends the device: returns "".
         2. A line such as `Switch 36 "GUID" # "NAME"` (or `Ca`, `Rt`) starts a device, which is
            added: returns its guid. Raises `InputError` if the guid was listed before.
-        3. A line that does not begin with `[` is ignored: returns `guid`.
-        4. Any other line is a port of the device `guid`, whose cable is added: returns `guid`.
+        3. A line such as `SW 7 1 0xGUID 4x HDR - CA 8 1 0xGUID ( 'NAME' - 'NAME' )` is a port of a
+           list of ports; its device is added, and its cable: returns `guid`. Raises the errors of
+           `_join`.
+        4. A line that does not begin with `[` is ignored: returns `guid`.
+        5. Any other line is a port of the device `guid`, whose cable is added: returns `guid`.
            Raises `InputError` if there is no device, if the line does not have the form of a port,
            and the errors of `_add_cable`.
         """
@@ -147,6 +160,10 @@ class _Listing:
         device = _DEVICE.match(line)
         if device is not None:
             return self._add_device(number, device)
+        listed = _LISTED_PORT.fullmatch(line)
+        if listed is not None:
+            self._add_listed_port(number, listed)
+            return guid
         if not line.startswith("["):
             # Headers are key=value lines and comments.
             return guid
@@ -183,6 +200,22 @@ class _Listing:
         self._devices[guid] = _Device(is_card, name or guid, number)
         return guid
 
+    def _add_listed_port(self, number: int, match: re.Match[str]) -> None:
+        """Add the device of a line of a list of ports, unless it is known, and the port's cable.
+
+        The name of the device is the one in the line. A port without another end has no cable. The
+        text `???` is no rate. Raises the errors of `_join`.
+        """
+        guid = _PREFIXES[match[1]] + match[3].lower()
+        name = match[9] or match[11] or guid
+        self._devices.setdefault(guid, _Device(match[1] == "CA", name, number))
+        if match[6] is None:
+            return
+        remote = _PREFIXES[match[6]] + match[8].lower()
+        rate = None if match[5] == _NO_RATE else (match[4], match[5])
+        ends = (guid, int(match[2])), (remote, int(match[7]))
+        self._join(number, ends, match[10] or remote, rate)
+
     def _add_cable(
         self,
         number: int,
@@ -191,37 +224,48 @@ class _Listing:
     ) -> None:
         """Record the cable of a port line, and its rate if the comment of the line has one.
 
-        `guid`: device of the line; `match`: the parsed line. A cable is identified by its two ends
+        `guid`: device of the line; `match`: the parsed line. The first text of the form
+        `NUMBERxWORD` outside of quotes is the rate. The name of the other end is the quoted name at
+        the start of the comment, otherwise the guid. Raises the errors of `_join`.
+        """
+        comment = match[4] or ""
+        remote = _REMOTE.match(comment)
+        # A name may look like a rate: "2xA100".
+        rate = _RATE.search(_QUOTED.sub("", comment))
+        ends = (guid, int(match[1])), (match[2], int(match[3]))
+        name = remote[1] if remote else match[2]
+        self._join(number, ends, name, None if rate is None else (rate[1], rate[2]))
+
+    def _join(
+        self, number: int, ends: tuple[End, End], name: str, rate: tuple[str, str] | None
+    ) -> None:
+        """Record a cable between two ends, with a rate if one is given.
+
+        `name`: of the device at the second end, which is recorded at its first mention; `rate`:
+        numbers of lanes and generation, such as ("4", "HDR"). A cable is identified by its two ends
         (guid and port), in any order. A second line with the same ends, such as that of the other
         device, adds no cable; its rate, if it has one, is added to the cable. The cable keeps the
-        number of its first line.
-
-        The rate in Gbit/s is the number of lanes times the rate of the generation: `4xHDR` is 200
-        Gbit/s. It is the first text of the form `NUMBERxWORD` outside of quotes.
-
-        When a device is mentioned first as the other end, its name is recorded with the line. It is
-        the quoted name at the start of the comment, otherwise the guid.
+        number of its first line. The rate in Gbit/s is the number of lanes times the rate of the
+        generation: `4xHDR` is 200 Gbit/s.
 
         Raises `InputError` for a port that is connected to itself, and for an unknown generation.
         """
-        local_end, remote_end = (guid, int(match[1])), (match[2], int(match[3]))
+        local_end, remote_end = ends
         if local_end == remote_end:
             refuse(self._source.name, number, "a port is joined to itself")
-        comment = match[4] or ""
-        remote = _REMOTE.match(comment)
-        self._remote_names.setdefault(match[2], (remote[1] if remote else match[2], number))
+        self._remote_names.setdefault(remote_end[0], (name, number))
         # Both ends list the cable, so its key is the sorted pair of ends.
         key = min(local_end, remote_end), max(local_end, remote_end)
         cable = self._cables.setdefault(key, _Cable(number))
-        # A name may look like a rate: "2xA100".
-        rate = _RATE.search(_QUOTED.sub("", comment))
         if rate is None:
             return
-        lane = _LANE_RATES.get(rate[2])
-        if lane is None:
+        lanes, generation = rate
+        lane_rate = _LANE_RATES.get(generation)
+        if lane_rate is None:
             cure = f"known rates are {', '.join(_LANE_RATES)}"
-            refuse(self._source.name, number, f"{rate[0]!r} is not a known rate", cure)
-        cable.rates.append(int(rate[1]) * lane)
+            message = f"'{lanes}x{generation[:40]}' is not a known rate"
+            refuse(self._source.name, number, message, cure)
+        cable.rates.append(int(lanes) * lane_rate)
 
     def _add_unlisted_cards(self) -> None:
         """Add cards that are mentioned only at switches; then remove aggregation nodes.

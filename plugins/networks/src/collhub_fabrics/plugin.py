@@ -85,7 +85,8 @@ INFINIBAND = TopologyReader(
         "ibnetdiscover",
         "InfiniBand networks as printed by ibnetdiscover",
         (".ibnetdiscover", ".txt"),
-        rb'(?m)^(?:Switch|Ca|Rt)[ \t]+\d+[ \t]+"[SHR]-',
+        rb'(?m)^(?:(?:Switch|Ca|Rt)[ \t]+\d+[ \t]+"[SHR]-'
+        rb"|(?:CA|SW|RT)[ \t]+\d+[ \t]+\d+[ \t]+0x[0-9a-fA-F]{16}[ \t])",
     ),
     "collhub_fabrics.ibnetdiscover:read",
     InfinibandOptions,
@@ -168,6 +169,20 @@ _RULES = (
         "The description contains no bandwidth.",
         "Give it: `FILE?nvlink_bandwidth=450GB/s`.",
         "a domain of 18 hosts",
+    ),
+    (
+        "empty-leaves",
+        "Leaf switches have no hosts.",
+        "A switch lists them, but no block of a Topograph model names them.",
+        "No action is needed, unless the name of a block's switch is misspelt.",
+        "a rack whose hosts are not installed yet",
+    ),
+    (
+        "hosts-without-switch",
+        "Hosts are left out, because they are at no switch.",
+        "A block of a Topograph model names no switch.",
+        "Add `switch` to the block.",
+        "hosts without InfiniBand",
     ),
     (
         "inexpressible-topology",

@@ -9,7 +9,7 @@ with a backslash is continued, and Slurm ignores LinkSpeed; and the models in To
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from collhub_networks import NetworkFindings, Value, document_of
@@ -263,8 +263,11 @@ def read_topograph(
     """Read the network of a Topograph model: switches, and blocks of hosts at these switches.
 
     Hosts, cables and bandwidths follow from `options`, as in `read_slurm`. A switch that only
-    blocks name is a leaf if another switch lists it. In older models, switches list the hosts, and
-    `nodes` may give a host an NVLink domain.
+    blocks name is a leaf if another switch lists it. The note `empty-leaves` names leaves without
+    hosts (`_find_leaves`). In older models, switches list the hosts, and `nodes` may give a host an
+    NVLink domain.
+    - Hosts of an entry of `blocks` without `switch` are left out, unless a switch lists them;
+      the warning `hosts-without-switch` names them.
     - Groups `KEY NAME`: the hosts of all blocks with this key and name in `nvlink`, their
       annotations or labels, in the order of the blocks.
     - NVLink domain of a block: `nvlink`, else its first annotation, else its first label of
@@ -278,21 +281,31 @@ def read_topograph(
         name: TreeSwitch(_list_texts(value, "switches"), _list_hosts(value))
         for name, value in _generate_named(root, "switches")
     }
-    # The leaves of newer models are described by their blocks only.
-    for value in root.items_of("blocks"):
-        leaf = value["switch"].text()
-        if any(leaf in switch.switches for switch in list(switches.values())):
-            switches.setdefault(leaf, TreeSwitch())
-    blocks = [*_generate_blocks(root, switches), *_generate_host_domains(root, switches)]
     findings = NetworkFindings()
+    place = Location(source.name)
+    # The leaves of newer models are described by their blocks only.
+    leaves, empty = _find_leaves(root, switches)
+    switches |= {name: TreeSwitch() for name in (*leaves, *empty)}
+    if empty:
+        listed = ", ".join(empty)[:200]
+        message = f"{len(empty)} leaf switches have no hosts, because no block names them: {listed}"
+        findings.note("empty-leaves", place, message)
+    blocks = [*_generate_blocks(root, switches), *_generate_host_domains(root, switches)]
+    known = {host for switch in switches.values() for host in switch.hosts}
+    lost = [host for block in blocks for host in block.hosts if host not in known]
+    if lost:
+        listed = ", ".join(lost)[:200]
+        message = f"{len(lost)} hosts of blocks without a switch are left out: {listed}"
+        findings.warn("hosts-without-switch", place, message, "add `switch` to their block")
     plan = SwitchTree(source.name, switches).plan(options)
     groups: dict[str, list[str]] = {}
     nvlink: dict[str, list[str]] = {}
     for block in blocks:
-        for key, name in block.domains:
-            groups.setdefault(f"{key} {name}", []).extend(block.hosts)
-        if block.nvlink:
-            nvlink.setdefault(block.nvlink, []).extend(block.hosts)
+        hosts = [host for host in block.hosts if host in known]
+        for key, name in block.domains if hosts else ():
+            groups.setdefault(f"{key} {name}", []).extend(hosts)
+        if block.nvlink and hosts:
+            nvlink.setdefault(block.nvlink, []).extend(hosts)
     if options.nvlink_bandwidth is not None:
         for name, hosts in nvlink.items():
             domain = f"NVLink {name}"
@@ -302,14 +315,31 @@ def read_topograph(
     elif nvlink:
         message = f"{len(nvlink)} NVLink domains are groups without links"
         cure = "give their bandwidth as FILE?nvlink-bandwidth=900GB/s"
-        findings.note(
-            "nvlink-domains",
-            Location(source.name),
-            message,
-            cure,
-        )
+        findings.note("nvlink-domains", place, message, cure)
     findings.tell(source.report)
     return plan.topology(groups)
+
+
+def _find_leaves(
+    root: Value, switches: Mapping[str, TreeSwitch]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the leaves that only `blocks` describe, and those that nothing describes.
+
+    A leaf of the first kind has a block and is below another switch, but is no entry of `switches`.
+    A leaf of the second kind has neither entry nor block, and is below a switch that also has a
+    leaf of the first kind: a place for hosts that has none. Any other missing switch is a mistake,
+    which `SwitchTree` refuses. Both are in the order in which switches list them.
+    """
+    named = {value["switch"].text() for value in root.items_of("blocks") if value.get("switch")}
+    leaves: dict[str, None] = {}
+    empty: dict[str, None] = {}
+    for switch in switches.values():
+        missing = [below for below in switch.switches if below not in switches]
+        found = [below for below in missing if below in named]
+        leaves |= dict.fromkeys(found)
+        if found:
+            empty |= dict.fromkeys(below for below in missing if below not in named)
+    return list(leaves), list(empty)
 
 
 def _generate_blocks(
@@ -318,14 +348,15 @@ def _generate_blocks(
 ) -> Iterator[_Block]:
     """Yield all blocks in document order; add the hosts of each block to its switch.
 
-    First come the entries of the list `blocks`, whose member `switch` names their switch. Then come
-    the entries of `capacity_blocks`, an object by name or a list with names. Their switch is the
-    last entry of `switches` in the document whose list `capacity_blocks` has the name of the block.
-    A block of the second kind needs no switch if the hosts of all switches include its hosts.
+    First come the entries of the list `blocks`, whose member `switch` names their switch; without
+    it, they have none. Then come the entries of `capacity_blocks`, an object by name or a list with
+    names. Their switch is the last entry of `switches` in the document whose list `capacity_blocks`
+    has the name of the block. A block of the second kind needs no switch if the hosts of all
+    switches include its hosts.
 
     The entries of `switches` are changed: the hosts of a block are appended when it is yielded,
-    except those that its switch has already. Raises `InputError` for an entry of `blocks` without
-    `switch`, an unknown switch, a block without a needed switch, and invalid members.
+    except those that its switch has already. Raises `InputError` for an unknown switch, a block of
+    the second kind without a needed switch, and invalid members.
     """
     switch_of = {}
     # The older form lists blocks at the switches, the newer one gives the switch of each block.
@@ -333,10 +364,11 @@ def _generate_blocks(
         for block in _list_texts(value, "capacity_blocks"):
             switch_of[block] = name
     for value in root.items_of("blocks"):
+        switch_value = value.get("switch")
         yield _build_block(
             value,
-            value["switch"],
-            value["switch"].text(),
+            switch_value or value,
+            None if switch_value is None else switch_value.text(),
             switches,
         )
     for name, value in _generate_named(root, "capacity_blocks"):
@@ -351,10 +383,10 @@ def _generate_blocks(
 def _build_block(
     value: Value,
     switch_value: Value,
-    switch: str,
+    switch: str | None,
     switches: dict[str, TreeSwitch],
 ) -> _Block:
-    """Build a block, and append its hosts to its switch in `switches`.
+    """Build a block, and append its hosts to its switch in `switches`; to none if it is None.
 
     `value`: the object of the block; its `nodes` are hosts in Slurm's notation, which are expanded.
     Hosts that the switch lists already are not appended. `switch` may be "" if all hosts of the
@@ -370,7 +402,9 @@ def _build_block(
     domain that is no text.
     """
     hosts = _list_hosts(value, is_required=True)
-    if switch in switches:
+    if switch is None:
+        pass
+    elif switch in switches:
         listed = set(switches[switch].hosts)
         switches[switch].hosts += [host for host in hosts if host not in listed]
     elif switch or not {h for entry in switches.values() for h in entry.hosts}.issuperset(hosts):

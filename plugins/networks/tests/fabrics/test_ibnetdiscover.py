@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from collhub_fabrics.ibnetdiscover import build_infiniband_samples, read
-from collhub_fabrics.plugin import InfinibandOptions
+from collhub_fabrics.plugin import INFINIBAND, InfinibandOptions
 
 from hub_core.model import InputError
 from hub_core.plugin_api import Source
@@ -191,3 +193,49 @@ def test_listing_without_cards_is_refused() -> None:
 def test_a_listing_without_cables_is_refused_with_its_first_card():
     with pytest.raises(InputError, match=r"ib\.txt:3: cards are listed, but no cable: .*active"):
         network('vendid=0x2c9\n\nCa\t1 "H-1"\t# "n1 mlx5_0"\n')
+
+
+# The same fabric with -p; the last port of the first leaf has no cable.
+PORTS = """\
+CA     4  1 0x0000000000000001 4x HDR - SW     1  1 0x00000000000000a1 ( 'n10 mlx5_0' - 'leaf' )
+CA     5  1 0x0000000000000002 4x HDR - SW     1  2 0x00000000000000a1 ( 'n2 mlx5_0' - 'leaf' )
+CA     6  1 0x0000000000000003 4x HDR - SW     2  1 0x00000000000000a2 ( 'n3 mlx5_0' - 'leaf' )
+SW     1  1 0x00000000000000a1 4x HDR - CA     4  1 0x0000000000000001 ( 'leaf' - 'n10 mlx5_0' )
+SW     1  2 0x00000000000000a1 4x HDR - CA     5  1 0x0000000000000002 ( 'leaf' - 'n2 mlx5_0' )
+SW     1 19 0x00000000000000a1 4x NDR - SW     9  1 0x00000000000000c1 ( 'leaf' - 'spine' )
+SW     1 20 0x00000000000000a1 4x NDR - SW     9  2 0x00000000000000c1 ( 'leaf' - 'spine' )
+SW     1 21 0x00000000000000a1 4x ???                                    'leaf'
+SW     2 19 0x00000000000000a2 4x NDR - SW     9  3 0x00000000000000c1 ( 'leaf' - 'spine' )
+SW     2 20 0x00000000000000a2 4x NDR - SW     9  4 0x00000000000000c1 ( 'leaf' - 'spine' )
+SW     9  1 0x00000000000000c1 4x NDR - SW     1 19 0x00000000000000a1 ( 'spine' - 'leaf' )
+"""
+
+
+def test_list_of_ports_is_the_same_network() -> None:
+    (one, _), (other, findings) = network(TREE), network(PORTS)
+    assert (other.num_npus, other.num_nodes, other.num_links) == (3, 6, 2 * 7)
+    assert [rate for *_, rate in cables(other)] == [rate for *_, rate in cables(one)]
+    assert findings == []
+
+
+@pytest.mark.parametrize(
+    ("speed", "said"),
+    [
+        ("ZDR", "ib.txt:3: '4xZDR' is not a known rate"),
+        ("???", "ib.txt:3: no rate is given between"),
+    ],
+)
+def test_port_without_a_known_rate_is_refused_with_its_line(speed: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        network(PORTS.replace("4x HDR - SW     2", f"4x {speed} - SW     2"))
+    assert said in str(caught.value)
+
+
+def test_list_of_ports_without_those_of_a_switch_is_refused() -> None:
+    incomplete = PORTS[: PORTS.index("SW     9  1 0x00000000000000c1 4x NDR - ")]
+    with pytest.raises(InputError, match=r"ib\.txt:6: the cable leads to S-00000000000000c1"):
+        network(incomplete)
+
+
+def test_list_of_ports_is_recognized_by_content() -> None:
+    assert re.search(INFINIBAND.format.signature, PORTS.encode())

@@ -166,6 +166,39 @@ def test_leaves_that_only_blocks_describe_are_switches_below_the_spine() -> None
     assert sorted(other.groups) == ["a/rack r1", "b/accelerator nvl1", "b/accelerator nvl2"]
 
 
+def test_leaves_without_blocks_beside_leaves_with_blocks_are_empty() -> None:
+    newer = {
+        "switches": {"core": {"switches": ["r1", "r2", "r3"]}},
+        "blocks": [{"switch": "r1", "nodes": ["a"]}, {"switch": "r3", "nodes": ["b"]}],
+    }
+    topology, findings = model(newer, bandwidth="50GB/s")
+    assert topology.node_names == ("a", "b", "core", "r1", "r3", "r2")
+    assert cables(topology)[("r2", "core")] == 50
+    assert [found.code for found in findings] == ["empty-leaves"]
+    assert findings[0].message.endswith("no block names them: r2")
+    newer["blocks"][1]["switch"] = "r4"
+    with pytest.raises(InputError, match="'r4' is not described"):
+        model(newer, bandwidth="50GB/s")
+
+
+def test_missing_switch_above_the_leaves_is_a_mistake() -> None:
+    newer = {
+        "switches": {"core": {"switches": ["pod1", "pod2"]}, "pod1": {"switches": ["r1", "r2"]}},
+        "blocks": [{"switch": "r1", "nodes": ["a"]}, {"switch": "r2", "nodes": ["b"]}],
+    }
+    with pytest.raises(InputError, match="switch core leads to 'pod2', which is not described"):
+        model(newer, bandwidth="50GB/s")
+
+
+def test_hosts_of_a_block_without_a_switch_are_left_out() -> None:
+    blocks = [*MODEL["blocks"], {"nodes": ["c[1-2]"], "annotations": {"x/domain": "nvl9"}}]
+    topology, findings = model(MODEL | {"blocks": blocks}, bandwidth="50GB/s")
+    assert topology.num_npus == 5
+    assert sorted(topology.groups) == ["x/domain nvl1", "x/domain nvl2"]
+    assert [found.code for found in findings] == ["hosts-without-switch", "nvlink-domains"]
+    assert "2 hosts of blocks without a switch are left out: c1, c2" in findings[0].message
+
+
 def test_a_host_in_the_blocks_of_two_switches_has_a_cable_to_each() -> None:
     blocks = [{"switch": name, "nodes": ["a"]} for name in ("s1", "s2")]
     found = cables(model(MODEL | {"blocks": blocks}, bandwidth="50GB/s")[0])

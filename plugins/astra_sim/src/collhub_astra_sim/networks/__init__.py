@@ -5,8 +5,11 @@ The byte patterns that identify network files are here and not in the readers, w
 
 from __future__ import annotations
 
-NETWORK_YAML = rb"""(?:\A|[\s{,])["']?(?:topology|npus_count)["']?[ \t]*:"""
-"""Of ASTRA-sim's network YAML: a key, in YAML of any style, which includes JSON."""
+NETWORK_YAML = (
+    rb"""(?:\A|[\s{,])["']?(?:npus_count["']?[ \t]*:|topology["']?[ \t]*:(?![ \t]*["'\w]))"""
+)
+"""Of ASTRA-sim's network YAML: a key, in YAML of any style, which includes JSON. The topologies are
+a list; a text at that key is of another format."""
 
 NETWORK_JSON = (
     rb"\A\s*\{(?s:.){0,2000}?"

@@ -207,7 +207,11 @@ def _check_bounds(
         message = (
             f"a range ends at chunk {end[at]}, buffer {name!r} of rank {owner[at]} has {room[at]}"
         )
-        findings.refuse_at("range", row, message, "state larger buffers or other ranges")
+        cure = "state larger buffers or other ranges"
+        if index[operand[at]] != operands.index[operand[at]]:
+            message += "; the executor swaps the indices of both sides of a get"
+            cure = "use equal indices"
+        findings.refuse_at("range", row, message, cure)
     return not len(outside)
 
 

@@ -20,6 +20,7 @@ from collhub_mscclpp.language.program import (
     AllToAll,
     Collective,
     CollectiveProgram,
+    MSCCLPPProgram,
     ReduceScatter,
     SendRecv,
     TestCollective,
@@ -36,7 +37,7 @@ from collhub_mscclpp.language.recorded import (
 
 __all__ = [
     "JSON", "AlgoSpec", "AllGather", "AllReduce", "AllToAll", "Buffer", "BufferType", "Chunk",
-    "Collective", "CollectiveProgram", "LoopIterationContext", "MemoryChannel", "PortChannel",
-    "Rank", "ReduceOperationType", "ReduceScatter", "ReplicationPolicy", "Semaphore", "SendRecv",
-    "SwitchChannel", "SyncType", "TestCollective", "ThreadBlockGroup",
+    "Collective", "CollectiveProgram", "LoopIterationContext", "MSCCLPPProgram", "MemoryChannel",
+    "PortChannel", "Rank", "ReduceOperationType", "ReduceScatter", "ReplicationPolicy", "Semaphore",
+    "SendRecv", "SwitchChannel", "SyncType", "TestCollective", "ThreadBlockGroup",
 ]  # fmt: skip

@@ -171,12 +171,18 @@ class _PlanLanguage:
         return {"plan": plan, "line": line, "package": self._uses_package, "defects": defects}
 
     def message(self, error: BaseException) -> str:
-        """Return "": no error of a program gets an additional explanation.
+        """Return an explanation of an exception that a program raised; "" if there is none.
 
-        The interface of languages requires this method; `error` is ignored.
+        Without the package, an import of a module that the language does not have is explained:
+        it is of the earlier language with chunks.
         """
-        del error
-        return ""
+        missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
+        if self._uses_package or not str(missing).startswith("mscclpp.language"):
+            return ""
+        return (
+            f"imports {missing}, which the language does not have; the earlier one with `chunk` "
+            "is not read: write the program with channels and buffers"
+        )
 
 
 def main() -> None:

@@ -333,6 +333,10 @@ class CollectiveProgram:
         return json.dumps(build_document(self), indent=indent, **given)
 
 
+MSCCLPPProgram = CollectiveProgram
+"""Name of the class in the first releases of the language."""
+
+
 def JSON() -> str:  # noqa: N802 - the name in the language
     """Return the plan of the current program as JSON."""
     return current_program().to_json()

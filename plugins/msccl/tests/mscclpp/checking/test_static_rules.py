@@ -304,6 +304,19 @@ def test_both_sides_of_a_get_have_one_index(index: int, is_warned: bool) -> None
     assert findings_of(connected(1, put), "get-indices") == []
 
 
+def test_swapped_indices_of_a_get_that_leave_a_buffer_are_named() -> None:
+    get = {
+        "name": "get",
+        "channel_type": "memory",
+        "src_buff": [{"buffer_id": 0, "index": 2, "size": 1}],
+        "dst_buff": [chunk("s", 3)],
+    }
+    plan = connected(1, get)
+    plan["gpus"][1]["output_chunks"] = 3
+    ((_, text),) = findings_of(plan, "range")
+    assert "the executor swaps the indices of both sides of a get" in text
+
+
 @pytest.mark.parametrize(
     ("channels", "targets", "is_warned"),
     [(1, 1, False), (2, 1, True), (2, 2, False), (1, 2, False)],

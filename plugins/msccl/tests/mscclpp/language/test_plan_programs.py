@@ -386,3 +386,29 @@ def test_no_operation_has_more_channels_than_the_kernel() -> None:
     document = json.loads(program.to_json())
     operations = document["gpus"][0]["threadblocks"][0]["ops"]
     assert [len(one["channel_ids"]) for one in operations] == [8, 2]
+
+
+def test_earlier_name_of_the_class_of_programs_is_read() -> None:
+    body = """
+with MSCCLPPProgram("earlier", AllGather(2, 1, True), 2, protocol="Simple"):
+    for rank in range(2):
+        channel = MemoryChannel(1 - rank, rank)
+        channel.signal(tb=0)
+        channel.wait(tb=0)
+        own = Rank(rank).get_output_buffer()[rank : rank + 1]
+        channel.put(Rank(1 - rank).get_output_buffer()[rank : rank + 1], own, tb=0)
+        channel.signal(tb=0)
+        channel.wait(tb=0)
+    print(JSON())
+"""
+    names = ("collectives", "general", "rank")
+    imports = "".join(f"from mscclpp.language.{name} import *\n" for name in names)
+    algorithm, _ = read_text(START + imports + body)
+    assert algorithm.collective.kind is CollectiveKind.ALL_GATHER
+    assert verify(algorithm).ok
+
+
+def test_program_of_the_language_of_chunks_is_refused_with_the_reason() -> None:
+    text = "from mscclpp.language import *\nfrom mscclpp.language.buffer import Buffer\n"
+    with pytest.raises(InputError, match=r"imports mscclpp\.language\.buffer, .* with `chunk` is"):
+        read_text(text)
