@@ -89,8 +89,8 @@ class StartRecord:
     def enable(self, plugin: Plugin) -> bool:
         """Forget that a plugin was skipped or suspect, in any version, in memory and on disk.
 
-        Returns whether it was either. The mark files that made it suspect are removed, and the list
-        of skipped plugins is written again. Errors of writing are ignored.
+        Returns whether it was either. If so, the mark files that made it suspect are removed, and
+        the list of skipped plugins is written again. Errors of writing are ignored.
         """
         of_any_version = key_of(replace(plugin, version=""))
         known = {*self.skipped, *self.suspects}

@@ -283,10 +283,12 @@ def fit_result(
     `request` must have a target. Candidates are `result`, then up to 12 results of `search_again`,
     each with at most half the units of the previous one; a `HubError` of it ends them.
 
-    1. A candidate replaces the current best, initially `result`, if it has fewer steps and at most
-       1.01 times the lowest time so far. The first other candidate ends this.
-    2. From the best on, candidates are fitted in order; refused ones are skipped. This ends after
-       one within the preferred limits or more than 5 % slower than the fastest fitted.
+    1. The best is `result` at first. A later candidate replaces it if it has fewer steps and at
+       most 1.01 times the lowest time so far. The first candidate that does not replace it ends
+       this step.
+    2. The best, this candidate and all later ones are fitted in order; refused ones are skipped.
+       This ends after one within the preferred limits, and after one that is more than 5 % slower
+       than the fastest fitted one.
     3. The best fitted one by `choose_best` (time, steps, excess of the limits) is returned.
 
     If none fits, the last `runtime-limit` error is raised, or the first error without one.

@@ -265,9 +265,10 @@ class _Explanation:
     def _list_names(self, contributions: Int64Array) -> str:
         """Return the names of the first `_NAMED` (4) contributions, and how many follow.
 
-        An example is `INPUT[0] of rank 0, INPUT[0] of rank 1`; with six contributions, four
-        names and ` and 2 more`. A name has units of the algorithm. `contributions`: numbers in
-        the index, named in this order. Return "" if there are none.
+        An example is `INPUT[0] of rank 0, INPUT[0] of rank 1`; with six contributions, four names
+        and ` and 2 more`. Offsets are in the units of the algorithm, of which a contribution may
+        have several. `contributions`: numbers in the index, named in this order. Returns "" if
+        there are none.
         """
         unit = self.stage.unit
         names = []

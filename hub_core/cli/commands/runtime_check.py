@@ -174,10 +174,10 @@ class AllRuntimesVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print how many runtimes use the file in some version, and a table of all outcomes.
+        """Print how many runtimes use the file in some version, and all outcomes as a table.
 
-        A cell without a verdict is empty. Then follow `not applicable: REASON` per distinct first
-        finding of verdicts that are not applicable and not in `diagnostics`, and the `diagnostics`.
+        A row is a runtime, a column a range of versions. Then follow `not applicable: REASON` per
+        distinct first finding that `diagnostics` lacks, and these. `is_alone` has no effect.
         """
         used = len({verdict.runtime for verdict in self.verdicts if verdict.ok})
         names = list(dict.fromkeys(verdict.runtime for verdict in self.verdicts))

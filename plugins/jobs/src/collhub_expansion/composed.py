@@ -99,8 +99,9 @@ class _Steps:
         """Add steps on every rank that copy unit `order[i]` of the source to unit i of the target.
 
         `source`, `target`: (buffer, first unit). There is one copy step per unit. The steps run
-        after all previous steps of the rank and have no order among themselves, so the two regions
-        must not overlap. With an empty `order` only the barrier at the end is added.
+        after all previous steps of the rank and before all later ones (`add` puts a barrier after
+        them). They have no order among themselves, so the two regions must not overlap. With an
+        empty `order` only the barrier is added.
         """
         size = len(order)
         unit = np.tile(np.arange(size), self.num_ranks)

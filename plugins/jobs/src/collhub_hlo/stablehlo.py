@@ -619,14 +619,14 @@ class _Lowering:
     ) -> Instruction:
         """Append an instruction to the innermost region, and return it.
 
-        Its name is the opcode, a dot, and the first result without `%`: `add.3` for `%3`.
-        Without results, `line` and the line of the operation replace the result: `send.line12`.
-        The tuple of a loop's state has `state` in place of the opcode.
+        Its name is the opcode, a dot, and the first result without `%`: `add.3` for `%3`. Without
+        results, `line` and the line of the operation replace the result: `send.line12`. A `tuple`
+        instruction of a while operation (the state of the loop) has `state` in place of the opcode.
 
         With `is_tuple` its shape is a tuple of the arrays of all `shapes`, which may be empty.
-        Otherwise it is the first of `shapes`, of which there must be one. Operands, attributes
-        and literal are taken as given. Raises `ValueError` if the region already has an
-        instruction of this name.
+        Otherwise it is the first of `shapes`, of which there must be one. Operands, attributes and
+        literal are taken as given. Raises `ValueError` if the region already has an instruction of
+        this name.
         """
         region = self._regions[-1]
         first = operation.results[0][0][1:] if operation.results else f"line{operation.line}"
@@ -732,12 +732,14 @@ class _Lowering:
     ) -> None:
         """Store a region as a computation: its arguments and captured values become parameters.
 
-        `captured`: shapes of the values that all regions of the operation capture together.
-        Their parameters are numbered from `first_captured` on; this region has parameters only
-        for those that it uses itself, so that numbers may be missing. The result is a tuple of
-        all returned values with `is_tuple`, otherwise the first returned value. Raise
-        `ValueError` for a name that is already used, and, without `is_tuple`, for a region that
-        returns no value.
+        Arguments are numbered from 0 in their order. `captured`: shapes of the values that all
+        regions of the operation capture together. These are numbered from `first_captured` on in
+        their order. The region has parameters only for those that it uses itself, so that numbers
+        may be missing.
+
+        The result is a tuple of all returned values with `is_tuple`, otherwise the first returned
+        value. Raises `ValueError` for a name that is already used, and, without `is_tuple`, for a
+        region that returns no value.
         """
         parameters: dict[str, Instruction] = {}
         for number, (name, shape) in enumerate(region.arguments.items()):

@@ -331,6 +331,10 @@ class _Evaluation:
     def _leave(self, frame: _Frame) -> None:
         """Finish an iteration of `frame`, an evaluated computation: repeat it, or return its value.
 
+        A frame has two sets of rows (nodes of the program): `entered`, for which a row without
+        operands waits, and `tail`, for which the next blocking row waits if the module has a
+        schedule.
+
         If `remaining` is above 0, it is decreased and the frame restarts without values. Without a
         schedule of the module, `entered` and every argument then become all rows of the finished
         iteration.
@@ -338,8 +342,8 @@ class _Evaluation:
         Otherwise the frame is removed from the stack. An instruction that called it gets the value:
 
         - `call`: the value of the root instruction, with separate elements of a tuple
-        - asynchronous instruction: `tail` (last rows) of the frame with a schedule, otherwise all
-          rows of the root
+        - asynchronous instruction: `tail` of the frame with a schedule, otherwise all rows of the
+          root
         - any other instruction: all rows of the root
 
         The rows are empty without a root. The calling frame takes over `tail`, except after an

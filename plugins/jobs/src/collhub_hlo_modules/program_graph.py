@@ -1077,11 +1077,12 @@ class _GraphBuilder:
     ) -> str:
         """Add a collective with one operand to the graph, and return the name of its result.
 
-        `name`: the operand; `group`, `size`: process group and its number of ranks. An all-reduce,
-        and a broadcast from the first rank of the group, ignore `dimension`. All-gather,
-        reduce-scatter and any other `opcode`, which is an all-to-all, use it: if it is not 0, it is
-        exchanged with dimension 0 before and after the collective. Raises `InputError` for a
-        dimension that does not exist. Lengths are not checked to be divisible by `size`.
+        `name`: the operand; `group`, `size`: process group and its number of ranks; `reducer`:
+        HLO's name of the reduction, used for an all-reduce and a reduce-scatter only. An
+        all-reduce, and a broadcast from the first rank of the group, ignore `dimension`.
+        All-gather, reduce-scatter and any other `opcode`, which is an all-to-all, use it: if it is
+        not 0, it is exchanged with dimension 0 before and after the collective. Raises `InputError`
+        for a dimension that does not exist. Lengths are not checked to be divisible by `size`.
         """
         tensor = self._tensors[name]
         shape_of_operand = Shape(((_DTYPES[tensor.element], tensor.shape),))

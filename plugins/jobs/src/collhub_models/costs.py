@@ -33,8 +33,10 @@ class Costs:
     def __init__(self, options: TransformerOptions) -> None:
         """Store the options, and derive the sizes of a layer from them.
 
-        Defaults: the MLP width is four times the hidden size; there are as many heads of keys and
-        values as of queries.
+        These are `width`, the width of the MLP (by default four times the hidden size), `tokens`,
+        the microbatch times the sequence length, the columns of keys and values together (by
+        default as many heads as for queries), and the matrices of an MLP: 3 if it is gated,
+        otherwise 2.
         """
         self.options = options
         self.width = options.feed_forward or 4 * options.hidden

@@ -120,13 +120,15 @@ def schedule_from(
 
 
 def shape_of(options: PipelineOptions) -> Shape:
-    """Convert the options to the shape of a pipeline, with times rounded to integer ns.
+    """Convert the options to the shape of a pipeline.
 
-    A single value of `memory` applies to all devices; several are a tuple, whose number is
-    checked only later. Warm-ups, stage times and stage sizes are () if not given, memory,
-    embedding and head None. Decimal numbers become exact fractions. Raises `UsageError`
-    (`option-value`) for memory, stage times, stage sizes, embedding or head that cannot be
-    parsed. Warm-ups that cannot be parsed become (0,), which is refused only later.
+    The times of passes and of the transfer are rounded to integer ns. Memory, stage sizes,
+    attention and the kept fraction become exact fractions. A single value of `memory` applies to
+    all devices; several are a tuple, whose number is checked only later. Warm-ups, stage times and
+    stage sizes are () if not given, memory, embedding and head None.
+
+    Raises `UsageError` (`option-value`) for memory, stage times, stage sizes, embedding or head
+    that cannot be parsed. Warm-ups that cannot be parsed become (0,), which is refused only later.
     """
     seconds = options.forward, options.input_gradient, options.weight_gradient, options.transfer
     forward, inputs, weights, transfer = (round(duration * 1e9) for duration in seconds)

@@ -295,16 +295,17 @@ class MeshLayout:
         return int(np.prod(lengths)) * self.tensor.element_bytes
 
     def _resharded(self, sender: int, receiver: int) -> Iterator[Leg]:
-        """Yield the messages that bring the activations of one device to the tiles of another one.
+        """Yield the messages that bring the activations of one stage to the ranks of another stage.
 
-        `sender`, `receiver`: stage numbers; the messages are between ranks of the first replica.
-        First are all direct messages, then those between ranks of the receiver that forward data.
-        Both are ordered by source, then destination. There is one message per pair of ranks and
-        form, with the sum of its bytes over all boxes of data; messages of 0 bytes are left out.
+        `sender`, `receiver`: stage numbers. A stage is divided among the ranks of a mesh; the
+        messages are between ranks of the first replica. First are all direct messages, then those
+        between ranks of the receiver that forward data. Both are ordered by source, then
+        destination. A pair of ranks has at most one direct and one forwarding message, with the sum
+        of its bytes over all boxes of data; messages of 0 bytes are left out.
 
         A host is a row of the receiver's mesh along its last dimension. Each host gets a box as
-        `_add_host` describes, and data are forwarded only within it. Holders are chosen by the
-        bytes that they send in all boxes so far.
+        `_add_host` describes, and data are forwarded only within it. Of several holders of a box,
+        the one sends that has sent the fewest bytes in all boxes so far.
         """
         units = unit_tasks([Move(self.tensor, self.sides[sender], self.sides[receiver])])
         size = self.sides[receiver].mesh.shape[-1]

@@ -144,10 +144,12 @@ class Space:
 
 
 def generate_spaces(shape: Shape) -> Iterator[Space]:
-    """Yield the distinct placements to search, by ascending number of chunks per device.
+    """Yield the distinct placements to search, each with a set of recomputed stages.
 
-    The number of chunks divides `shape.chunks` (default 2). Each placement is combined with the
-    sets of recomputed stages of `_generate_recomputed`.
+    The numbers of chunks per device are the divisors of `shape.chunks` (default 2), ascending. Each
+    number gives two placements of stages on devices: in loops (`place_in_loops`), then in waves
+    (`place_in_waves`). Each placement is combined with the sets of recomputed stages of
+    `_generate_recomputed`, in their order. A space that was yielded before is left out.
     """
     seen: set[Space] = set()
     for chunks in _list_chunks(shape):

@@ -269,7 +269,8 @@ def read(source: Source, options: SimaiOptions) -> Workload:
     The number of GPUs is the option `gpus`, otherwise `all_gpus` of the file; a file with neither
     has one GPU. Assumptions are reported to `source` as notes. A warning counts collectives of
     tensor parallelism that are left out: their groups have one GPU, because the file has no degree
-    for it. The extension has the policy, the number of rows and the values of the first line.
+    for it. There is no warning for files of the policy `_MICRO`. The extension has the policy, the
+    number of rows and the values of the first line.
 
     Raises `InputError`, in this order:
 

@@ -99,8 +99,8 @@ def _compute_magnitude(digits: list[str | None]) -> int:
     """Return the magnitude of a matched number.
 
     `digits`: one entry per base in `_BASES`; exactly one is not None and has the digits in that
-    base. Empty digits give 0. More than 40 digits after leading zeros give 2^63, which is out of
-    range for all callers. Raises `AssertionError` if all entries are None.
+    base. Empty digits give 0. Leading zeros do not count. More than 40 further digits give 2^31,
+    which the caller treats as out of range. Raises `AssertionError` if all entries are None.
     """
     for base, group in zip(_BASES, digits, strict=True):
         if group is None:

@@ -92,16 +92,16 @@ def build_dgx1v_smi(text: TopologyText) -> Topology:
 def build_dgx1_pcie(text: TopologyText) -> Topology:
     """Build `dgx1-pcie`, the PCIe tree of a DGX-1, or `dgx1-pcie:N` for N of these machines.
 
-    A machine has 8 GPUs (the NPUs), 4 PCIe switches and 2 CPUs; ids are all NPUs, then all
-    PCIe switches, then all CPUs, each by machine. Links, in both directions:
+    A machine has 8 GPUs (the NPUs), 4 PCIe switches and 2 CPUs; ids are all NPUs, then all PCIe
+    switches, then all CPUs, each by machine. The classes of links, in both directions:
 
-    - Consecutive pairs of GPUs to a PCIe switch, pairs of PCIe switches to a CPU: 12 GB/s.
-    - Between the two CPUs of a machine: 10 GB/s.
-    - With several machines, each PCIe switch to one network switch (the last id): 12.5 GB/s.
+    1. consecutive pairs of GPUs to a PCIe switch, pairs of PCIe switches to a CPU: 12 GB/s
+    2. between the two CPUs of a machine: 10 GB/s
+    3. only with several machines, each PCIe switch to one network switch (the last id): 12.5 GB/s
 
-    These are the three classes. The text may give one bandwidth and one latency (500 ns) for
-    all classes, or one per class. Several machines are groups, `node 0` and so on. Raises
-    `UsageError` for another number of values, an invalid N, and too many NPUs.
+    The text may give one bandwidth and one latency (default 500 ns) for all classes, or one per
+    class. Several machines are groups, `node 0` and so on. Raises `UsageError` for another number
+    of values, an invalid N, and too many NPUs.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     defaults = (12e9, 10e9) if machines == 1 else (12e9, 10e9, _EDR_NIC)
@@ -141,19 +141,18 @@ def build_dgx2(text: TopologyText) -> Topology:
 def build_dgx_a100(text: TopologyText) -> Topology:
     """Build `dgx-a100:N`: N machines of eight A100 GPUs, with one NVSwitch per machine.
 
-    For N = 1 or without N the result equals `switch:8`: one class of links (default 300
-    GB/s) and no NICs or groups. For N of at least 2:
+    For N = 1 or without N the result equals `switch:8`: one class of links (default 300 GB/s) and
+    no NICs or groups. For N of at least 2:
 
-    - Each GPU has a NIC. NICs of even GPUs are linked to network switch 0, of odd GPUs to
-      1.
+    - Each GPU has a NIC. NICs of even GPUs are linked to network switch 0, of odd GPUs to 1.
     - Ids: GPUs, NVSwitches, NICs by GPU, then the two network switches.
-    - There are two classes of links: GPU to NVSwitch (default 300 GB/s), and GPU to NIC
-      together with NIC to network switch (default 25 GB/s).
-    - Each machine is a group.
+    - There are two classes of links: GPU to NVSwitch (default 300 GB/s), and GPU to NIC together
+      with NIC to network switch (default 25 GB/s).
+    - Each machine is a group, `node 0` and so on.
 
-    Raises `UsageError` if N is not a positive number or too large. Raises it also if the
-    number of bandwidths (or of latencies) in the text is neither one nor the number of
-    classes.
+    The default latency of all links is 500 ns. Raises `UsageError` if N is not a positive number or
+    too large. Raises it also if the number of bandwidths (or of latencies) in the text is neither
+    one nor the number of classes.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     if machines == 1:

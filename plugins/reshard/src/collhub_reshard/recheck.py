@@ -177,13 +177,15 @@ def _check_bound(claim: ScheduleClaim) -> Fraction:
     The first flaw raises `FlawError` (`bound`):
 
     1. Unknown kind, a host listed twice, or `task` is no task (or not -1 if unused).
-    2. A host has no rate out, or the number of hosts is wrong: 1 for "receiver", at least 1
-       for "senders" and "exclusive", otherwise 0.
+    2. A host has no rate out, or the number of hosts is wrong: 1 for "receiver", at least 1 for
+       "senders" and "exclusive", otherwise 0.
     3. "task" if the schedule splits a task, or "exclusive" if hosts have several cards.
     4. The host of "receiver" receives no task, or the claimed seconds differ.
 
-    A wrong type, a number too low, or seconds that are no fraction raise `FlawError`
-    (`form`). `KeyError`, `TypeError` and `ValueError` pass through.
+    Raises `FlawError` (`form`) for `hosts` that are no list of integers of at least 0, a `task`
+    that is no integer of at least -1, and seconds that are no fraction. A missing member raises
+    `KeyError`, a `bound` that is no object `TypeError`, and a bound by senders without tasks
+    `ValueError`.
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     kind = claimed["kind"]

@@ -108,14 +108,13 @@ class MpiTransport:
 def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective | None:
     """Return MPI's own collective for a task, to compare its time; None if MPI does not have it.
 
-    It exists for all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce,
-    gather and scatter, if the input is float32, float64, int32 or int64. Nothing is
-    executed here.
+    It exists for all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce, gather and
+    scatter, if the input is float32, float64, int32 or int64. Nothing is executed here, but an
+    array of the rank's output size is allocated for all runs.
 
-    `run` of the result executes the collective once on `world`, from `task.input` to a new
-    array of the rank's output size. `fill` prepares a run: for a broadcast it copies the
-    input to this array, which MPI sends in place. For other collectives it has no effect,
-    because each run overwrites the array.
+    `run` of the result executes the collective once on `world`, from `task.input` to this array.
+    `fill` prepares a run: for a broadcast it copies the input to the array, which MPI sends in
+    place. For other collectives it has no effect, because each run overwrites the array.
     """
     run = _NATIVE.get(task.collective)
     dtype = task.input.dtype

@@ -63,16 +63,16 @@ def predict_time(profile: MachineProfile, call: CollectiveCall) -> Prediction | 
 
 
 def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
-    """Predict the time of a call in us by the profile's table for it; None if there is no
-    table.
+    """Predict the time of a call in us by the profile's table for it; None without a table.
 
-    At a measured size it is the smallest measured time of this and all larger sizes
-    (`envelope`), and both errors are 0. Below the first size it is the time of the first
-    size, and above the last size it grows with the slope of the last two (`interpolate`);
-    its method is EXTRAPOLATED. Between measured sizes it is interpolated
-    (`_time_between_knots_us`). Extrapolated and interpolated times have the errors of
-    tables at sizes that they did not see (`_errors`), which are None if none was
-    measured.
+    - At a measured size it is the smallest measured time of this and all larger sizes (`envelope`).
+      Both errors are 0.
+    - Between measured sizes it is interpolated (`_time_between_knots_us`).
+    - Below the first size it is the time of the first size. Above the last size it grows with the
+      slope of the last two (`interpolate`). The method is then EXTRAPOLATED.
+
+    Extrapolated and interpolated times have the errors of tables at sizes that they did not see
+    (`_errors`), which are None if none was measured.
     """
     table = profile.table_for(call)
     if table is None:

@@ -223,11 +223,10 @@ def has_model(profile: MachineProfile) -> bool:
 
 
 def check_model(profile: MachineProfile) -> None:
-    """Raise `UsageError` (`no-model`) if no model of thread blocks belongs to a profile
-    (`has_model`).
+    """Raise `UsageError` (`no-model`) if no model of thread blocks belongs to a profile.
 
-    This is so if the profile has no constants (only measured tables), or if its GPU is
-    unknown or has no model.
+    This is so if the profile has no constants (only measured tables), or if its GPU is unknown or
+    has no model (`has_model`).
     """
     if has_model(profile):
         return

@@ -51,7 +51,12 @@ class _Facts:
         self.is_pairs = False
 
     def read_command(self, arguments: str) -> None:
-        """Take the facts of a command line of nccom-test; those that it lacks stay."""
+        """Set the facts of a test from the arguments of its command line of nccom-test.
+
+        The facts of an earlier command line are replaced. What the arguments lack is that of the
+        request: `ranks` and `collective` (None if it lacks them too), and `nodes` (then 1). The
+        collective is the first word that names one. `is_pairs`: any word is in `_PAIRS`.
+        """
         ranks, nodes = _RANKS.search(arguments), _NODES.search(arguments)
         self.ranks = int(ranks[1]) if ranks else self._request.ranks
         self.nodes = int(nodes[1]) if nodes else self._request.nodes or 1

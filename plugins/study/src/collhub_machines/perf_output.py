@@ -338,8 +338,9 @@ def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: st
 
     `line`: original text, for positions of columns; `stripped`: without outer blanks. The line with
     the name of a starting test, or with parameters, first appends a new test, if the last one has
-    rows or columns. A line with a name sets the name and nothing else; the name at the end of a
-    test counts only if the test has none. For other lines, the first fitting form of each list is
+    rows or columns. The new test has the library and version of the last one, or is its `following`
+    if that exists. A line with a name sets the name and nothing else; the name at the end of a test
+    counts only if the test has none. For other lines, the first fitting form of each list is
     applied:
 
     1. the library version; the word rccl before the first row (the library is RCCL); the

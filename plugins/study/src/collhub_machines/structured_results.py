@@ -113,16 +113,19 @@ class _Collector:
 def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
     """Read the JSON file that `-J` of nccl-tests writes, as points in bytes and us.
 
-    Collective, ranks and nodes (default 1) are those of the file, otherwise of the request. A
-    result has a half out of place, then one in place. The first rule that applies to it:
+    Collective, ranks and nodes (default 1) are those of the file, otherwise of the request. If the
+    test ran in several groups of devices, only the devices of the first group are counted. A result
+    has a half out of place, then one in place. The first rule that applies to it:
 
     - missing, null or empty: ignored
     - with CPU times (`cpu_time`): `InputError`
     - with wrong elements (`nwrong` above 0): a warning in `skipped`
     - of a place that `options` does not select: ignored
 
-    Invalid points, truncated files and failed tests give warnings. Raises `InputError` for
-    invalid JSON, unknown facts, devices of several tests, and without any point.
+    Invalid points, truncated files and failed tests give warnings. Raises `InputError` for invalid
+    JSON, for a collective or number of ranks that neither file nor request has, for a test of
+    another collective (`..._perf`), for devices that are not those of a complete group
+    (`_check_devices`), and without any point.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)

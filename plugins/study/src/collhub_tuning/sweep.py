@@ -319,13 +319,12 @@ class _TaskProcess:
 
 
 def _serve(connection: Connection) -> None:
-    """Execute tasks one after the other in a child process, until the parent closes the
-    connection.
+    """Execute tasks one by one in a child process, until the parent closes the connection.
 
-    First sends None to report that it is ready. Then it receives (function, args, kwargs)
-    and sends the result of `_call`, with which an exception of the function is sent too.
-    Ctrl-C is ignored, because the parent stops this process. A result that cannot be
-    pickled terminates the process.
+    First sends None to report that it is ready. Then it receives (function, args, kwargs) and sends
+    the result of `_call`, with which an exception of the function is sent too. Ctrl-C is ignored in
+    this process, because the parent stops it. A result that cannot be pickled terminates the
+    process.
     """
     # A terminal sends Ctrl-C to all processes; the parent stops this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -145,11 +145,11 @@ def _scale_bandwidths(topology: Topology, bytes_per_s: float) -> Topology:
 
 
 def _scale_latencies(topology: Topology, latency_s: float) -> Topology:
-    """Return a new topology with all latencies scaled so that the largest is `latency_s`
-    (seconds).
+    """Return a new topology with all latencies scaled; the largest becomes `latency_s` (in s).
 
-    If all latencies of links are 0, those of all links and dimensions become `latency_s`.
-    Otherwise the latencies of the dimensions are scaled by the same factor.
+    The largest latency is that of the links. The latencies of the dimensions are scaled by the same
+    factor. If all latencies of links are 0, or there are no links, those of all links and
+    dimensions become `latency_s`.
     """
     slowest = float(topology.latency_s.max(initial=0.0))
     latencies: Float64Array = np.full(topology.num_links, latency_s)

@@ -552,12 +552,13 @@ def _find_trees(request: SynthesisRequest, options: NestedOptions) -> RootedTree
     (`find_forwarding_group`). It is 1 if there are none, on a torus, below 512 ranks, and with
     another option `sizes` than `auto`. The first rule that applies gives the trees:
 
-    1. The network is a torus or mesh, and the option `sizes` is `auto` or gives its dimensions
-       without 1s: edge-disjoint trees of the grid.
+    1. The network is a torus or mesh. The option `sizes` is `auto`, or equals the dimensions of the
+       network without those of size 1: edge-disjoint trees of the grid.
     2. s is 1: two binary trees over all ranks.
     3. s is at most 32: trees of groups, two for each member of a group.
     4. 4 * s * ranks is above 4 200 000: two binary trees.
-    5. Otherwise those of rule 3 or two binary trees, whichever have the lower estimated time.
+    5. Otherwise those of rule 3 or two binary trees, whichever have the lower estimated time; of
+       equal times those of rule 3.
 
     Binary trees are built for rank 0 and then moved to the root, level by level. A root of None is
     rank 0. Raises `UsageError` (`option-range`) for an option `sizes` whose product is not the

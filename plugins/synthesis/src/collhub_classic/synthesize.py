@@ -71,7 +71,8 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
       `KeyboardInterrupt` is raised.
 
     The statistics have rounds, cost and details of the plan, and the order unless it is 0, 1, 2,
-    ... They are also in the algorithm's extension, with topology, occupancy, size and time.
+    ... They are also in the algorithm's extension, with topology, occupancy and size, and the time
+    if the order was timed.
 
     Raises `InputError` (`collective-unsupported`, `too-large`, `size-too-small`, `size-not-served`,
     `disconnected`, or of the plan), and `UsageError` for a single rank or an invalid option

@@ -254,12 +254,11 @@ def _build_crossings(
 def build_exits(
     demand: CollectiveDemand, network: LinkNetwork, sets: Sequence[BoolArray]
 ) -> LinkGroups:
-    """Return a group of links for each node set (bool[nodes]), in order: the links out of
-    it.
+    """Return one group of links for each node set, in order: the links that lead out of the set.
 
-    A link out of a set leads from a node of the set to a node outside. The group has the
-    number of one-unit messages that must leave the set (`count_leaving_set`). It has no
-    links if none leads out of the set.
+    `sets`: bool[nodes] each. A link out of a set leads from a node of the set to a node outside.
+    The group has the number of one-unit messages that must leave the set (`count_leaving_set`). It
+    has no links if none leads out of the set.
     """
     source, destination = network.source, network.destination
     return LinkGroups.joined(

@@ -110,13 +110,13 @@ def set_exact_times(workload: Workload) -> Workload:
 
 
 def carry_host_times(workload: Workload) -> Workload:
-    """Round the times of host computations to integer microseconds, keeping the sum of each rank.
+    """Round the times of host computations to whole microseconds, keeping the sum of each rank.
 
     The host computations of a rank are taken in the order of their identities, in which ASTRA-sim
-    executes ready nodes. In microseconds, the time of a node becomes floor(sum including the node)
-    - floor(sum before the node). So a remainder is carried to the next node, and the sum of a rank
-    decreases by less than 1 us. Missing durations count as 0. Returns a changed copy of the job;
-    other nodes are equal.
+    executes ready nodes. The time of a node becomes 1000 ns * (floor(sum including the node) -
+    floor(sum before the node)), with sums in microseconds. So a remainder is carried to the next
+    node, and the sum of a rank decreases by less than 1 us. Missing durations count as 0. Returns a
+    changed copy of the job; other nodes are equal.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host)

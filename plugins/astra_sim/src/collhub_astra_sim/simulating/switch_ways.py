@@ -69,10 +69,17 @@ def build_switched_records(
 ) -> tuple[Records, Records]:
     """Plan which messages switches copy or add, instead of separate messages on all links.
 
-    Returns a record (`SWITCHED`) per node, with -1 for no copy and no sum, and the sums (`SUM`).
-    `groups`: steps of multicasts and of sums. `node_of_row`: SEND node of every step.
-    `route_of_node`: index in `routes` of every SEND. Messages of a group that no switch on their
-    routes can copy or add are sent separately.
+    Returns a record (`SWITCHED`) per node and the sums (`SUM`). `groups`: steps of multicasts and
+    of sums. `node_of_row`: SEND node of every step. `route_of_node`: index in `routes` of every
+    SEND.
+
+    - A message of a multicast is copied from an earlier one at the last switch up to which both
+      have the same links, if switches of the topology there can multicast (`_Shapes.copies`).
+    - Messages of a sum to one receiver that pass a switch that can reduce are added there, and one
+      message carries the result on (`_Shapes.sums`).
+
+    All other messages are sent separately; the references of their records are -1. Other fields of
+    records without a value are 0.
     """
     switched = np.zeros(len(route_of_node), SWITCHED)
     for name in ("first_copy", "next_copy", "leaves_at", "sum", "sum_at"):

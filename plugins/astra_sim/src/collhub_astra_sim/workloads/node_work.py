@@ -102,10 +102,9 @@ def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) 
 def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
     """Return which nodes take the duration from the workload in ASTRA-sim: bool[nodes].
 
-    1. If the system is replay-only: all nodes.
-    2. Otherwise: all collectives of kind broadcast and all nodes of kind COMPUTE. If the
-       system has a roofline (times from operations and bytes), only the COMPUTE nodes on the
-       host.
+    If the system is replay-only, these are all nodes. Otherwise these are the collectives of kind
+    broadcast, and the nodes of kind COMPUTE. If the system has a roofline (times from operations
+    and bytes), only those COMPUTE nodes count that are on the host.
     """
     nodes = workload.nodes
     if system.is_replay_only:

@@ -101,19 +101,19 @@ def _simulate_folder(
 ) -> WorkloadTimes:
     """Simulate a job from a folder for ASTRA-sim, or report why ASTRA-sim would abort.
 
-    The network is that of the request, else of the folder. The backend is that of `options`,
-    else of the folder, else congestion-aware. Reasons to abort are errors, in this order:
+    The network is that of the request, else of the folder. The backend is that of `options`, else
+    of the folder, else congestion-aware. Reasons to abort are errors, in this order:
 
     1. The hazards of the job with a code in `ABORTS`.
-    2. The error of `find_network_abort` for this backend. It is not looked for if the network of
-       the request has another number of dimensions than one. If neither `options` nor `folder`
-       names a backend, it is no reason to abort: the job is simulated with the congestion-unaware
-       backend, and the error becomes a warning after the other findings.
+    2. The error of `find_network_abort` for this backend. A network of the request that has several
+       dimensions, or none, is not checked. If neither `options` nor `folder` names a backend, it is
+       no reason to abort. The job is then simulated with the congestion-unaware backend, and the
+       error becomes a warning after the other findings.
 
-    If there is a reason to abort, and the option `slots` is that of ASTRA-sim, no rank has a
-    time, and the findings are only the reasons. Otherwise the job is simulated, and reasons to
-    abort are not reported. Raises `UsageError` without a network, and for options of the system
-    although `folder` has one.
+    If there is a reason to abort, and the option `slots` is that of ASTRA-sim, no rank has a time,
+    and the findings are only the reasons. Otherwise the job is simulated, and reasons to abort are
+    not reported. Raises `UsageError` without a network, and for options of the system although
+    `folder` has one.
     """
     workload = request.workload
     system, memory = _read_system(folder, options)

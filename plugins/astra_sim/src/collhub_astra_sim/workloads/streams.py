@@ -336,9 +336,11 @@ def stop_stream(number: Integer, now: Integer, machine: Machine) -> None:
 def start_next_phase(index: Integer, now: Integer, machine: Machine) -> None:
     """Advance a stream to its next phase at `now` (ns), and start waiting streams of both queues.
 
-    The stream moves from the queue of its phase to that of the next one, which must exist. After a
-    reduce-scatter its bytes are divided by the size of the dimension, after an all-gather
-    multiplied; other phases, and trees, do not change them.
+    `index`: number of the stream, which moves from the queue of its phase to that of the next one;
+    there must be a next phase. After a reduce-scatter its bytes are divided by the size of the
+    dimension, rounded down. After an all-gather they are multiplied by it. Other phases, and trees,
+    do not change them. First streams of the left queue start, then those of the entered queue.
+    `machine` is changed.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]

@@ -194,9 +194,10 @@ def compute_chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
     greatest common divisor of all weights.
 
     - If `chunks` >= W, the numbers are exactly in proportion to the weights, so that all chunks
-      have the same size. The widest tree has the multiple of W that is nearest to `chunks`.
-    - Otherwise each number is the power of two that is nearest, by logarithm, to `chunks` *
-      weight / largest weight. It is 1 if that is below 1.
+      have the same size. The widest tree has the multiple of W that is nearest to `chunks`; of two
+      equally near ones, the even multiple, but at least W.
+    - Otherwise each number is the power of two that is nearest, by logarithm, to `chunks` * weight
+      / largest weight. It is 1 if that is below 1.
 
     Raise `ValueError` without weights, and for 0 `chunks`.
     """

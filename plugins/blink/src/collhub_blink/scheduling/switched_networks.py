@@ -73,16 +73,17 @@ def generate_candidates(
 ) -> Iterator[TimedSchedule]:
     """Yield coarse schedules for a network with switches, then refinements with more chunks.
 
-    With a fixed number of chunks there are no refinements. Otherwise the fastest coarse one
-    of each packing (the first of equal ones) is kept. In each round:
+    With a fixed number of chunks there are no refinements. Otherwise the fastest coarse one of each
+    packing (the first of equal ones) is kept. In each round:
 
-    1. Take the kept one with the smallest predicted time after refinement, the first of equal
-       ones. Without any, stop.
-    2. Stop if 1.001 times this time (1.003 times if the refinement takes seconds to simulate)
-       is not below the best time so far.
-    3. Stop if `task.within_ns` is not above the time estimated for four times the chunks.
-    4. Remove it and yield its refinements. Keep the fastest that achieves at least half of
-       the predicted gain, if any.
+    1. Take the kept one with the smallest predicted time after refinement, the first of equal ones.
+       Without any, stop.
+    2. Stop if 1.001 times this time (1.003 times if the refinement takes seconds to simulate) is
+       not below the best time so far.
+    3. Stop if `task.within_ns`, the time of a known algorithm, is not above the time estimated for
+       four times the chunks. If it is None, continue.
+    4. Remove it and yield its refinements. Keep the fastest that achieves at least half of the
+       predicted gain, if any.
     """
     fastest: dict[PlacedPacking, TimedSchedule] = {}
     for candidate in _generate_coarse_candidates(task, packings, evaluate_time_ns):

@@ -69,20 +69,17 @@ def simulate_ranks(
     arguments: Mapping[str, OnRanks],
     replacement: Replacement | None = None,
 ) -> SimulatedRun:
-    """Execute a program on simulated ranks with numpy; return the values of all names on all
-    ranks.
+    """Execute a program on simulated ranks with numpy; return the values of all names by rank.
 
-    `arguments`: by name, one array per rank of the group with the part that the rank holds.
-    They are not modified. Operations run in the order of the kernels. The result has the
-    arguments and the value of each operation, by name and rank, and the complete masks of
-    Dropout.
+    `arguments`: by name, one array per rank of the group with the part that the rank holds. They
+    are not modified. Operations run in the order of the kernels. The result has the arguments and
+    the value of each operation, by name and rank, and the complete masks of Dropout.
 
-    `replacement(operation, operand, value)` is called after each operation with its first
-    operand and its value, both by rank. The value that it returns is stored and used from
-    then on.
+    `replacement(operation, operand, value)` is called after each operation with its first operand
+    and its value, both by rank. The value that it returns is stored and used from then on.
 
-    Overflows give no warnings. `InputError` is raised at the beginning for layouts, counts
-    and roots that do not fit the ranks, `KeyError` when a missing argument is used.
+    Overflows give no warnings. Raises `InputError` at the beginning for layouts, counts and roots
+    that do not fit the ranks. Raises `KeyError` when a missing argument is used.
     """
     run = SimulatedRun(program, binding, dict(arguments))
     check_binding(program, binding)

@@ -326,16 +326,17 @@ class _FlatBuilder:
         The operations must have equal cuts into chunks and equal groups. Views get no node, but the
         producers of their source. Tiles are those of the last operation that is no view; with only
         views no node is added. The costs on a rank are divided among its tiles by their numbers of
-        chunks.
+        chunks. A `Segment` is appended to `parts`.
 
-        For each value read, a node waits on its rank:
+        For each value read, a node waits on its rank. The first rule that applies:
 
-        - as a rule, for the chunks that overlap its own chunks if the value has the same cut in the
-          same chain or stage, otherwise for the complete value
-        - for a right operand of a contraction, if chunks are rows of an uneven collective: for the
-          complete value
-        - for the operand of a contraction from which its cut was derived: for the chunks of the
-          operand that the tile needs
+        1. If chunks are rows of an uneven collective, a right operand of a contraction: the
+           complete value.
+        2. The operand of a contraction from which its cut was derived: the chunks of the operand
+           that the tile needs.
+        3. A value with the same cut in the same chain or stage: the chunks that overlap its own
+           chunks.
+        4. Any other value: the complete value.
 
         The nodes become the producers of the values. With `is_partial` the last value is completed
         by an all-reduce later: the nodes become producers of its partial value only.

@@ -270,10 +270,10 @@ def limit_pieces_in_flight(
 
     `pieces`: for each, the nodes of its algorithm, and the number of the first one. On every rank,
     control dependencies are added to `nodes` from each last node of the earlier piece to each first
-    node of the later one, except receives. If some rank would need more than `_MAX_DIRECT_EDGES` of
-    them between two pieces, MARKER nodes stand between these two pieces on all ranks: `add_markers`
-    adds one per position and returns their numbers, and the dependencies to and from it are data
-    dependencies. With at most `max_in_flight` pieces no dependency is added.
+    node of the later one that is no receive. If some rank would need more than `_MAX_DIRECT_EDGES`
+    of them between two pieces, MARKER nodes stand between these two pieces on all ranks:
+    `add_markers` adds one per position and returns their numbers, and the dependencies to and from
+    it are data dependencies. With at most `max_in_flight` pieces no dependency is added.
     """
     # The ends and the starts of a template, by position; templates are compared by identity.
     lists: dict[int, tuple[list[Int64Array], list[Int64Array]]] = {}

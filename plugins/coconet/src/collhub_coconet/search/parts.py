@@ -612,18 +612,17 @@ class _Draft:
 def _extract(program: Program, members: Sequence[str], coupled: set[str]) -> _Draft:
     """Extract a part of the program; values of other parts become arguments.
 
-    `members`: names of the set, in program order. `coupled`: all operations of parts that
-    wait for each other. The draft has:
+    `members`: names of the set, in program order. `coupled`: all operations of parts that wait for
+    each other. The draft has:
 
-    - Operations: the members. If some member is coupled, opaque stand-ins are added for
-      coupled scalars of other parts that the members read.
-    - Arguments, in the order in which the operations read them: arguments of the program,
-      and values outside of the part, by name and type. Operands of stand-ins are no
-      arguments.
-    - Outputs, in program order: members that are outputs of the program or are read by
-      operations outside of `members`. Without any, all updates of states in the part.
-    - Sizes: those of the program whose symbols occur in the shapes of operations or
-      arguments.
+    - Operations: the members. If some member is coupled, opaque stand-ins are added for coupled
+      scalars of other parts that the members read.
+    - Arguments, in the order in which the operations read them: arguments and states of the program
+      as it declares them, and values outside of the part by name and type. Operands of stand-ins
+      are no arguments.
+    - Outputs, in program order: members that are outputs of the program or are read by operations
+      outside of `members`. Without any, all updates of states in the part.
+    - Sizes: those of the program whose symbols occur in the shapes of operations or arguments.
 
     The program is not changed.
     """

@@ -570,7 +570,8 @@ class _ModuleWriter:
         """Write a chain of two exchanges of rows (AllToAllV) in `CHUNKS` chunks of rows.
 
         `members`: exchange, computations, exchange back. The rows between every pair of ranks are
-        cut into equal chunks. The written statements are, in this order:
+        divided evenly among the chunks; of c rows, chunk k (from 0) has those from c * k //
+        `CHUNKS` up to the next chunk. The written statements are, in this order:
 
         1. waits for pending values from outside of the chain
         2. the start of the first exchange of all chunks
@@ -737,9 +738,10 @@ class _ModuleWriter:
         """Return the Python expression that starts a collective, whose result is pending.
 
         Supported are all-reduce, reduce-scatter, all-gather, all-to-all, broadcast, reduce and the
-        uneven collectives, over the ranks along the operation's axes. Raises `InputError` for
-        communications between groups, for an all-to-all whose two dimensions are not multiples of
-        its ranks, and for reductions that PyTorch lacks.
+        uneven collectives, over the ranks along the operation's axes. On a mesh of several axes,
+        these axes are added to `_combined`. Raises `InputError` for other communications, such as
+        those between groups, for an all-to-all whose two dimensions are not multiples of its ranks,
+        and for reductions that PyTorch lacks.
         """
         x, group = operation.reads[0], self._format_group(operation.axes)
         kind, operand = operation.kind, self.program.types[x]

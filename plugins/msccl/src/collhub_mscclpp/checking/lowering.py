@@ -75,18 +75,21 @@ class Proxies:
 
 
 def lagging_proxies(plan: Plan) -> Proxies:
-    """Number the port channels whose proxy (thread of the host) may read sources late: they lag.
+    """Number the lagging port channels: those whose proxy may read the source of a put late.
 
-    Per thread block, in order:
+    A proxy is the thread of the host that executes puts of a port channel. The operations of each
+    thread block are examined in order. They change the set of pending channels:
 
-    - A put on port channels makes its channels pending.
-    - An operation on port channels that flushes by itself makes all its channels complete.
-    - A flush makes its first channels complete, as many as it has entries in dst_buff.
-    - A signal on port channels and a nop change no channel.
-    - Any other operation, and the end of the block: all pending channels lag.
+    - A put on port channels adds its channels.
+    - An operation on port channels that flushes by itself removes all its channels.
+    - A flush removes its first channels, as many as it has entries in dst_buff.
+    - A signal on port channels and a nop change nothing.
+    - Any other operation, and the end of the block: all pending channels lag, and the set is
+      emptied.
 
-    Channels (rank, id) are numbered in the order in which they lag, then of puts. Returns
-    their number, and for each item of the plan its number or -1.
+    Channels (rank, id) are numbered in the order in which they begin to lag; those that begin
+    together, in the order of their puts. Returns the number of lagging channels, and for each item
+    of the plan the number of its channel, or -1.
     """
     table, items = plan.operations, plan.items
     if not (table.channel_type == _PORT).any():

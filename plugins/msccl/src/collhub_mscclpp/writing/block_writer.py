@@ -269,9 +269,10 @@ class BlockWriter:
     def _begin_segment(self) -> None:
         """Continue this thread block in a further thread block of the plan, after a semaphore.
 
-        The current segment (part in one thread block of the plan) ends with a barrier (if needed)
-        and releases a new semaphore of the rank. The new segment acquires it and adds a barrier.
-        Further operations are added to the new segment.
+        The current segment (part in one thread block of the plan) ends with a barrier, unless it
+        has neither waited nor moved data since the last one, and releases a new semaphore of the
+        rank. The new segment acquires it and adds a barrier. Further operations are added to the
+        new segment.
         """
         self.add_barrier()
         number = self.tables.add_semaphore()

@@ -211,8 +211,8 @@ def _machine_of(devices: Sequence[_SmiDevice]) -> Machine:
 def _nvlink_counts(devices: Sequence[_SmiDevice]) -> _Pairs:
     """Return the number of NVLinks by pair of devices, as the matrix shows them.
 
-    Keys are (first row, second row) of `devices` with the first one lower. Pairs with another
-    relation are absent.
+    Keys are (first row, second row) of `devices` with the first one lower; the number is that in
+    the row of the first device. Pairs with another relation are absent.
     """
     counts = {}
     for first, second in _pairs_of(devices):

@@ -444,10 +444,13 @@ def _read_json(part: SourcePart) -> list[ServedCalls]:
 
 
 def _check_set(rule_set: dict[str, object], where: str) -> None:
-    """Raise `InputError` at `where` for a set of rules that no communicator can use.
+    """Raise `InputError` (`communicator-size`) for a set of rules that no communicator can use.
 
-    That is, if the limits of its number of ranks are no range, or if the distribution of the ranks
-    is unknown. Missing members are not checked.
+    The first of these cases is raised; `where` is the place in the message:
+
+    1. `comm_size_min` is no number of ranks (`_is_size`), or `comm_size_max` is neither `inf` nor a
+       number of ranks of at least `comm_size_min`. If missing, they are 0 and `inf`.
+    2. `comm_rank_distribution` is not in `_DISTRIBUTIONS`. It may be missing.
     """
     first, last = rule_set.get("comm_size_min", 0), rule_set.get("comm_size_max", "inf")
     if not _is_size(first) or not (last == "inf" or (_is_size(last) and first <= last)):

@@ -167,13 +167,14 @@ def _build_steps(
 ) -> StepTable:
     """Return the joint step table of several algorithms with equal numbers of ranks.
 
-    `turns`: the order of all steps, and control dependencies between the algorithms. Steps
-    are grouped by rank, then in this order; dependencies within an algorithm are kept.
+    `turns`: the order of all steps, and control dependencies between the algorithms. Steps are
+    grouped by rank, then in this order; dependencies within an algorithm are kept.
 
     - Counts and offsets are multiplied by the algorithm's entry of `factors`.
-    - The first unit of the algorithm's part in the joint buffer (`bases`: int64[algorithms,
-      ranks, buffers]) is added to offsets. An operand without a buffer gets the offset 0.
+    - The first unit of the algorithm's part in the joint buffer (`bases`: int64[algorithms, ranks,
+      buffers]) is added to offsets. An operand without a buffer gets the offset 0.
     - Channels of an algorithm follow the highest channel of the previous ones.
+    - Kinds, ranks, peers, buffers and durations are kept. Lanes and all other columns get defaults.
 
     Raises `InputError` if the dependencies are cyclic or connect different ranks.
     """

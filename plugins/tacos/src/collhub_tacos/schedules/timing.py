@@ -180,11 +180,12 @@ def _build_jobs(
     unmet: Int64Array,
     rank: Int64Array,
 ) -> Jobs:
-    """Build the transfers before the first event; start and finish of all are -1.
+    """Build the state of all transfers before the first event; start and finish of all are -1.
 
-    `waits`: the columns (earlier transfer, waiting transfer), from which each transfer's children
-    are grouped. `unmet`: the number of transfers that each waits for, which is copied because it
-    changes later. `rank` (the priority) and `link` are not copied.
+    `link`: arc of each transfer; the links of each arc are added. `waits`: the columns (earlier
+    transfer, waiting transfer), from which each transfer's children are grouped. `unmet`: the
+    number of transfers that each waits for, which is copied because it changes later. `rank` (the
+    priority) and `link` are not copied.
     """
     count = len(link)
     paths, _ = get_links_of_arcs(network, times)
