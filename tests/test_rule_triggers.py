@@ -270,6 +270,11 @@ TUNING = (
     ("unit", "nccl-tuner", "allreduce,0,64K,ring,simple,2,1,8"),
     ("refused-choice", "nccl-tuner", "broadcast,0,65536,tree,simple,2,1,8"),
     ("slow-choice", "nccl-tuner", "allreduce,0,65536,tree,simple,2,1,8"),
+    (
+        "heading",
+        "nccl-tuner",
+        "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,a,b",
+    ),
     ("conditional-rule", "nccl-tuner", "allreduce,0,65536,ring,simple,2,1,8,1,-1"),
     ("ends-early", "nccl-tuner", "allreduce,0,4294967295,ring,simple,2,-1,-1"),
     (

@@ -81,14 +81,15 @@ class NcclLog:
     """Facts of a log, filled while `read` is iterated.
 
     `communicators`: by identity, in the order of their first line. `version`: of NCCL, "" if it is
-    not logged. `lines`: number of lines of NCCL. `unassigned`: number of lines whose communicator
-    is not known.
+    not logged. `lines`: number of lines of NCCL; `call_lines`: of those, lines of calls, also torn
+    ones. `unassigned`: number of lines whose communicator is not known.
     """
 
     def __init__(self) -> None:
         self.communicators: dict[str, CommunicatorFacts] = {}
         self.version = ""
         self.lines = 0
+        self.call_lines = 0
         self.unassigned = 0
         # Member by process and pointer; the communicator that a thread initialises.
         self._members: dict[tuple[str, str], Member] = {}
@@ -107,6 +108,7 @@ class NcclLog:
             for line in _split(number, content):
                 self.lines += 1
                 if ": opCount " in line.text:
+                    self.call_lines += 1
                     yield from self._call(line)
                 else:
                     self._add_fact(line)

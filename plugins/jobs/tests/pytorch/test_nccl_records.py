@@ -179,6 +179,17 @@ def test_start_times_of_kernels_give_gaps_between_calls() -> None:
     assert not any("no start times" in note for note in notes)
 
 
+def test_calls_without_their_initialisation_are_refused_with_the_reason() -> None:
+    call = "AllReduce: opCount 1 sendbuff 0x1 recvbuff 0x2 count 64 datatype 7 op 0 root 0 comm 0x3"
+    text = f"node:1:2 [0] NCCL INFO {call} [nranks=2] stream 0x4\n"
+    with pytest.raises(InputError) as caught:
+        read_log(Source.of_bytes("a.0.nccl.log", text.encode()), RankOptions())
+    finding = caught.value.diagnostics[0]
+    assert finding.message.startswith("there is no valid record: the log has no line of init")
+    assert finding.cure == "log the start of the job as well: NCCL_DEBUG_SUBSYS=INIT,COLL"
+    assert finding.location.line == 1
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

@@ -104,7 +104,7 @@ LOG_READER = FormatReader(
 
 # A heading, or a line with two whole numbers: NCCL's and RCCL's files look alike.
 _TUNER_LINE = (
-    rb"(?mi)^#\s*collective\w*,min_?bytes,max_?bytes"
+    rb"(?mi)^(?:#\s*)?collective\w*,min_?bytes,max_?bytes"
     rb"|^[ \t]*[a-z]\w*[ \t]*,[ \t]*\d+[ \t]*,[ \t]*\d+[ \t]*,[ \t]*[a-z]"
 )
 TUNER = SelectionWriter(
@@ -139,7 +139,7 @@ NCCLX_TUNER = SelectionWriter(
         "file of NCCLX's tuner, CSV or JSON: which of its built-in algorithms, by size",
         (".csv", ".json"),
         # JSON with the list `rules`, a heading, or a line with a number or an interval and a word.
-        rb'(?m)\A\s*\{\s*"rules"|^#\s*collective,bytesPerRank'
+        rb'(?m)\A\s*\{\s*"rules"|^(?:#\s*)?collective,bytesPerRank'
         rb"|^[ \t]*[A-Za-z]\w*[ \t]*,[ \t]*(?:\*|\d*|[\[(][\d ]*,[\d ]*[\])])[ \t]*,[ \t]*[A-Za-z]",
         Layout.FOLDER,
     ),
@@ -308,6 +308,13 @@ _RULES = (
         "It has another name.",
         "Remove or rename it.",
         "notes.txt",
+    ),
+    (
+        "heading",
+        "A line names the columns and decides no call.",
+        "The names of the columns are not a comment.",
+        "Begin the line with #.",
+        "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks",
     ),
     (
         "ends-early",

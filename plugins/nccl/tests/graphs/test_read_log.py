@@ -294,3 +294,17 @@ def test_neighbours_in_lines_of_single_ranks_count_as_ranks_of_a_log_without_sta
     tree = text + line(0, "Trees [0] 3/-1/-1->0->-1") + line(3, "Trees [0] -1/-1/-1->3->0")
     with pytest.raises(InputError, match=r"the line of rank 1 is missing"):
         read_text(tree, LogReadOptions(graph="tree"))
+
+
+def test_log_with_calls_of_unknown_ranks_says_what_to_log() -> None:
+    call = "AllReduce: opCount 1 sendbuff 0x1 recvbuff 0x2 count 64 datatype 7 op 0 root 0 comm 0x3"
+    with pytest.raises(InputError) as caught:
+        read_text(line(0, f"{call} [nranks=2] stream 0x4"))
+    finding = caught.value.diagnostics[0]
+    assert "no rings and no trees; 1 lines are calls" in finding.message
+    assert "NCCL_DEBUG_SUBSYS=INIT,COLL" in finding.cure
+
+
+def test_unknown_facts_of_a_log_are_left_out() -> None:
+    algorithm, _ = read_text(line(0, "Channel 00/01 : 0 1"))
+    assert set(algorithm.extensions["nccl-log"]) == {"transports", "choices"}

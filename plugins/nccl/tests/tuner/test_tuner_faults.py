@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from collhub_nccl.options import NcclxTunerOptions, RcclTunerOptions, TunerOptions
+from collhub_nccl.plugin import NCCLX_TUNER, RCCL_TUNER
 from collhub_nccl.tuner import ncclx, read, write
 from collhub_nccl.tuner.ncclx import parse_interval
 from collhub_nccl.tuner.rules import EVERY, LARGEST, MAX_RULES, TunerRule, check_rules
@@ -374,3 +376,22 @@ def test_mutated_files_raise_nothing(reader: Reader) -> None:
         num_findings += bool(findings)
     # Most mutations damage a field or change what a line matches.
     assert num_findings > 500
+
+
+@pytest.mark.parametrize("reader", [read.read, read.read_rccl])
+def test_heading_of_columns_is_one_note(reader: Reader) -> None:
+    heading = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks\n"
+    served, found = _read(heading + DEFAULTS, reader)
+    assert [(one.code, one.severity, one.location.line) for one in found] == [
+        ("heading", Severity.NOTE, 1)
+    ]
+    assert len(served) == 5
+    assert re.search(RCCL_TUNER.format.signature, heading.encode())
+
+
+def test_heading_of_columns_of_ncclx_is_one_note() -> None:
+    heading = "collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks\n"
+    _, found = _read(heading + "allreduce,*,ring,simple,4,*,*\n", ncclx.read, "file.csv")
+    assert ("heading", 1) in [(one.code, one.location.line) for one in found]
+    assert not [one for one in found if one.severity is Severity.ERROR]
+    assert re.search(NCCLX_TUNER.format.signature, heading.encode())

@@ -136,6 +136,7 @@ def workload_of(
     records, and the errors of `join_ranks` (such as missing ranks) and `align_clocks`.
     """
     calls, skipped, assumptions = RecordedCalls(), list[str](), list[str]()
+    first_skipped: tuple[str, SkippedLine] | None = None
     file_of_process: dict[str, str] = {}
     read_records = _READERS[provenance.producer]()
     for file in files:
@@ -143,6 +144,8 @@ def workload_of(
             records = read_records(read_lines(content), file.name)
             for record in records:
                 if isinstance(record, SkippedLine):
+                    if not record.is_assumption:
+                        first_skipped = first_skipped or (file.name, record)
                     findings = assumptions if record.is_assumption else skipped
                     cure = f"; {record.cure}" if record.cure else ""
                     findings.append(f"{file.name}:{record.line}: {record.message}{cure}")
@@ -150,7 +153,7 @@ def workload_of(
                 file_of_process.setdefault(record.member.process, file.name)
                 calls.add(record)
     if not len(calls):
-        raise _empty_error(files[0].name, provenance.producer, skipped)
+        raise _empty_error(files[0].name, provenance.producer, first_skipped)
     job = find_job_ranks(calls.members, files[0].name)
     processes = {rank: member.process for member, rank in job.rank_of.items()}
     is_shared = len(file_of_process) > len(files)
@@ -197,11 +200,17 @@ def _describe_skipped(skipped: Sequence[str]) -> list[str]:
     return lines
 
 
-def _empty_error(file: str, format_name: str, skipped: Sequence[str]) -> InputError:
-    if skipped:
-        origin, _, message = skipped[0].rpartition(": ")
-        line = origin.rpartition(":")[2]
-        location = Location(file, int(line) if line.isdigit() else 1)
-        return InputError(f"there is no valid record: {message}", location=location, code="empty")
+def _empty_error(
+    file: str, format_name: str, skipped: tuple[str, SkippedLine] | None
+) -> InputError:
+    """Create the error (`empty`) for files without a valid record.
+
+    `skipped`: file and finding of the first line that is not used, which gives place, reason and
+    cure; None for files without such a line, of which `file` is the first.
+    """
+    if skipped is not None:
+        name, line = skipped
+        message = f"there is no valid record: {line.message}"
+        return InputError(message, location=Location(name, line.line), cure=line.cure, code="empty")
     cure = f"give files that the tool writes, see the format {format_name}"
     return InputError("there is no record", location=Location(file), cure=cure, code="empty")

@@ -125,6 +125,12 @@ def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> 
         cure = (
             "run with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH, and give all of its output"
         )
+        if log.call_lines:
+            message = f"{message}; {log.call_lines} lines are calls, but not of all ranks of a job"
+            cure = (
+                "to read the calls, log with NCCL_DEBUG_SUBSYS=INIT,COLL and give the complete"
+                " output of all processes; for rings, log with INIT,GRAPH"
+            )
         raise InputError(message, location=Location(source.name), cure=cure, code="no-rings")
     return max(graphs, key=lambda communicator: (communicator.size(), -graphs.index(communicator)))
 
@@ -274,10 +280,8 @@ def _facts_to_json(log: NcclLog, facts: CommunicatorFacts) -> dict[str, JsonValu
         }
         for choice, count in facts.choices.items()
     ]
-    return {
-        "version": log.version,
-        "communicator": facts.identity,
-        "nodes": facts.node_count,
-        "transports": transports,
-        "choices": choices,
-    }
+    known: dict[str, JsonValue] = {"version": log.version, "communicator": facts.identity}
+    if facts.node_count > 0:
+        known["nodes"] = facts.node_count
+    named: dict[str, JsonValue] = {name: value for name, value in known.items() if value}
+    return {**named, "transports": transports, "choices": choices}

@@ -129,8 +129,9 @@ def _read_csv(content: bytes, file: str, source: Source) -> Iterator[tuple[int, 
 
     Commas within brackets belong to a field. Empty lines and comments are ignored, but a comment
     that names minimum or maximum bytes is warned of (`unit`), because NCCLX reads bytes per rank. A
-    line with fewer than `_REQUIRED_FIELDS` fields is reported as `not-a-rule` and left out; surplus
-    fields are ignored, missing optional ones absent.
+    line that names the columns is a note (`heading`). A line with fewer than `_REQUIRED_FIELDS`
+    fields is reported as `not-a-rule` and left out; surplus fields are ignored, missing optional
+    ones absent.
     """
     for number, raw in enumerate(content.decode("latin-1").split("\n"), 1):
         line = raw.strip()
@@ -140,6 +141,11 @@ def _read_csv(content: bytes, file: str, source: Source) -> Iterator[tuple[int, 
                 message = "the comment names smallest and largest sizes; NCCLX reads bytes per rank"
                 cure = "divide total sizes by the number of ranks, write intervals"
                 source.report(Diagnostic("unit", message, Severity.WARNING, location, cure))
+            continue
+        if line.lower().startswith("collective,bytesperrank,"):
+            message = "the line names the columns and decides no call"
+            note = Diagnostic("heading", message, Severity.NOTE, location, "begin it with #")
+            source.report(note)
             continue
         fields = [field.strip() for field in re.split(r",(?![^\[(]*[\])])", line)]
         if len(fields) < _REQUIRED_FIELDS:

@@ -47,6 +47,8 @@ _COLUMNS = (
 )
 _REQUIRED_FIELDS = 8
 _FIELDS = ",".join(_COLUMNS[:_REQUIRED_FIELDS])
+# NCCL's tuner reads it as a rule for 0 nodes, which no communicator has; RCCL's skips it.
+_HEADING = re.compile(r"\s*collective\w*\s*,\s*min_?bytes\s*,\s*max_?bytes\s*,", re.IGNORECASE)
 # The buffers of the readers: NCCL's reads the rest of a longer line as another line.
 _LONGEST_LINE = 255
 _WORDS: tuple[tuple[int, tuple[str, ...]], ...] = (
@@ -127,11 +129,12 @@ def read_rules(
     (`_is_comment`) are skipped; a comment that names bytes per rank gives the warning `unit`. For
     any other line, the first case applies:
 
-    1. There are already `MAX_RULES` (2000) rules: one error `too-many`; reading ends.
-    2. The line has faults (`_find_defects`): each is an error, and there is no rule. With
-       `as_interpreted`, a line whose numbers can be read (`_has_numbers`) continues at 3.
-    3. It holds only for some numPipeOps or regBuff: a note `conditional-rule`, and no rule.
-    4. Its rule is added, with the findings of `find_doubtful_choices` (warning `refused-choice`,
+    1. It names the columns: a note `heading`, and no rule.
+    2. There are already `MAX_RULES` (2000) rules: one error `too-many`; reading ends.
+    3. The line has faults (`_find_defects`): each is an error, and there is no rule. With
+       `as_interpreted`, a line whose numbers can be read (`_has_numbers`) continues at 4.
+    4. It holds only for some numPipeOps or regBuff: a note `conditional-rule`, and no rule.
+    5. Its rule is added, with the findings of `find_doubtful_choices` (warning `refused-choice`,
        note `slow-choice`).
 
     An added rule has allreduce, ring and simple in place of unknown words. Channels of -1 become 1
@@ -146,6 +149,12 @@ def read_rules(
                 message = f"the comment names bytes per rank; {dialect.runtime} reads total bytes"
                 cure = "multiply sizes per rank by the number of ranks, and correct the comment"
                 diagnostics.append(Diagnostic("unit", message, Severity.WARNING, location, cure))
+            continue
+        if _HEADING.match(line):
+            message = "the line names the columns and decides no call"
+            diagnostics.append(
+                Diagnostic("heading", message, Severity.NOTE, location, "begin it with #")
+            )
             continue
         if len(rules) == MAX_RULES:
             message = f"more than {MAX_RULES} rules; this one and later ones were not checked"

@@ -16,15 +16,19 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
     """Return the calls that all files of a source serve, file by file in the order of the source.
 
     `readers`: for each known file name the function that reads it; not empty. The folder of a file
-    does not matter. A file for which the function raises `InputError`, or whose name is not a key
-    (`unknown-file`), serves no calls, because MPI libraries use either an entire file or none of
-    it. Only its first error is reported to the source, with the name of the file as the location.
-    Other files are still read, so nothing is raised for `InputError`. Without files the list is
-    empty.
+    does not matter. A source that is just one file may have any name, because the user gives it to
+    the library (`_find_reader`). A file for which the function raises `InputError`, or whose name
+    is not a key (`unknown-file`), serves no calls, because MPI libraries use either an entire file
+    or none of it. Only its first error is reported to the source, with the name of the file as the
+    location. Other files are still read, so nothing is raised for `InputError`. Without files the
+    list is empty.
     """
     calls: list[ServedCalls] = []
+    is_single = len(source.parts) == 1 and source.parts[0].name == source.name
     for part in source.parts:
         reader = readers.get(PurePath(part.name).name)
+        if reader is None and is_single:
+            reader = _find_reader(part, readers)
         try:
             if reader is None:
                 raise InputError(
@@ -38,3 +42,14 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
             location = replace(first.location, file=part.name)
             source.report(replace(first, location=location))
     return calls
+
+
+def _find_reader(part: SourcePart, readers: Mapping[str, PartReader]) -> PartReader:
+    """Return the reader of a file of any name: that of JSON for content in braces, else another.
+
+    Readers of JSON are those of names that end with `.json`. If `readers` has none of the needed
+    kind, its first reader is returned, which reports the defect.
+    """
+    is_json = part.load().lstrip().startswith(b"{")
+    fitting = [reader for name, reader in readers.items() if name.endswith(".json") == is_json]
+    return (fitting or list(readers.values()))[0]

@@ -33,16 +33,26 @@ CLASSIC = """\
 GATHER_RULES = "1 # rules: from bytes, algorithm, fan, segment\n0 2 0 0"
 
 
-def test_a_file_of_another_name_is_refused_with_the_names() -> None:
+def test_a_file_of_another_name_in_a_folder_is_refused_with_the_names() -> None:
     findings: list[Diagnostic] = []
     part = SourcePart("mine.conf", lambda: b"1", None, 1)
-    assert read(Source("mine.conf", (part,), findings.append)) == []
+    assert read(Source("folder", (part,), findings.append)) == []
     (finding,) = findings
     assert (finding.code, finding.message) == (
         "unknown-file",
         f"no file of this format: the name is not {CLASSIC_FILE} or {JSON_FILE}",
     )
     assert finding.cure == f"name the file {CLASSIC_FILE}"
+
+
+@pytest.mark.parametrize("form", ["classic", "json"])
+def test_one_file_may_have_any_name(form: str) -> None:
+    text, _ = _written(GATHERED, REDUCED, form=form)
+    findings: list[Diagnostic] = []
+    part = SourcePart("mine.txt", text.encode)
+    served = read(Source("mine.txt", (part,), findings.append))
+    assert [(str(s.kind), s.min_bytes, s.max_bytes, s.by) for s in served] == SERVED
+    assert findings == []
 
 
 def _selected(
