@@ -99,8 +99,8 @@ def _build_ring_edges(
 def ring_all_gather(num_ranks: int) -> Algorithm:
     """Build a ring all-gather for calls in place and out of place, with one unit per rank.
 
-    Each rank copies its unit to OUTPUT and sends it to the next rank (mod n). In n - 2 further
-    rounds it forwards the unit that it received in the last round. A single rank only copies.
+    Each of n ranks copies its unit to OUTPUT and sends it to the next rank (mod n). In n - 2
+    further rounds it forwards the unit that it received last. A single rank only copies.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n):
@@ -263,8 +263,8 @@ def staged_all_to_all(num_ranks: int) -> Algorithm:
 def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
     """Build a binomial-tree broadcast of two units for calls in place and out of place.
 
-    First the root copies INPUT to OUTPUT. In round d (1, 2, 4, ... below n), rank root + i
-    sends both units to rank root + i + d (mod n), for each i < d with i + d < n.
+    First the root copies INPUT to OUTPUT. With n ranks, in round d (1, 2, 4, ... below n), rank
+    root + i sends both units to rank root + i + d (mod n), for each i < d with i + d < n.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, 0), count=2)

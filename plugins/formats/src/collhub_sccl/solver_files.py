@@ -112,8 +112,9 @@ def read(source: Source, options: TacclReadOptions) -> Topology:
 def write_topology(topology: Topology, options: TacclTopologyOptions) -> WriteResult:
     """Write the profile of one of `options.nodes` equal nodes, in the format `taccl-topology`.
 
-    The losses are the differences to the network that would be read back. Raises `UsageError` for a
-    network that TACCL cannot represent.
+    The result has one file without a name. The losses are the differences to the network that would
+    be read back. Raises `UsageError` for a network that TACCL cannot represent, and `InputError` if
+    a pair of NPUs has no path (`build_machine`).
     """
     machine = build_machine(topology, options.nodes)
     content = _format_document(_build_profile(topology.name, machine, options.chunk))

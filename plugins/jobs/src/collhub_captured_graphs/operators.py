@@ -257,10 +257,11 @@ def _count_convolution(call: Call) -> int:
 def _count_attention(factor: int) -> Work:
     """Return the function that counts the arithmetic operations of attention.
 
-    The count is `factor` x elements of the query (batch x heads x queries x head size) x
-    keys. `factor` is 4 for the forward pass (two products) and 10 for the backward pass
-    (five). The count is halved, rounded down, if `is_causal` is true. It is 0 if query or
-    key is no tensor argument, or one of them has fewer than two dimensions.
+    The count is `factor` x elements of the query (batch x heads x queries x head size) x number of
+    keys, which is the second-last dimension of the argument `key`. `factor` is 4 for the forward
+    pass (two products) and 10 for the backward pass (five). The count is halved, rounded down, if
+    `is_causal` is true. It is 0 if query or key is no tensor argument, or one of them has fewer
+    than two dimensions.
     """
 
     def count(call: Call) -> int:
@@ -376,10 +377,10 @@ def _slice_rows(*names: str) -> Slices:
 
 
 def _count_kept(*names: str) -> RowDimensions:
-    """Return a rule for reductions that counts the dimensions before the first reduced one.
+    """Return a rule for reductions that counts the dimensions before the lowest reduced one.
 
-    `names`: possible names of the argument that lists the reduced dimensions; all are reduced
-    if it is absent, which gives 0. The rule gives 1 if the operand is no tensor.
+    `names`: possible names of the argument that lists the reduced dimensions (`Call.dimensions`).
+    If it is absent, all are reduced, which gives 0. The rule gives 1 if the operand is no tensor.
     """
 
     def count(call: Call) -> int:
@@ -403,10 +404,10 @@ def _count_unnormalized(call: Call) -> int:
 def _slice_normalized(*names: str) -> Slices:
     """Return a rule for normalizations: a function from a call to the names of operands.
 
-    A rank may compute the call with slices of these operands instead of the complete tensors.
-    The names are those of the tensors in the arguments `names` of the call; absent arguments
-    and those that are no tensors are ignored. The result is empty if the operand of the
-    normalization (`input` or `self`) is absent, or if all its dimensions are normalized.
+    A rank may compute the call with slices of these operands along dimension 0 instead of the
+    complete tensors. The names are those of the tensors in the arguments `names` of the call;
+    absent arguments and those that are no tensors are ignored. The result is empty if the operand
+    of the normalization (`input` or `self`) is absent, or if all its dimensions are normalized.
     """
 
     def find(call: Call) -> frozenset[str]:

@@ -290,8 +290,9 @@ class ListSearch:
     def _build_start_keys(self, schedule: Schedule) -> Int64Array:
         """Return the starts of a schedule in ticks as a table of keys: int64[3, stages, units].
 
-        Both gradients of a full backward pass get its start. The schedule has the placement of this
-        search.
+        The first index is the kind of pass: forward, input gradient, weight gradient (`_KINDS`).
+        Both gradients of a full backward pass get its start. The schedule must have the placement
+        and all passes of this search.
         """
         keys = np.empty((3, len(self.device_of), self.shape.units), np.int64)
         starts = self.shape.timed(schedule).starts

@@ -134,8 +134,8 @@ def collect_findings(workload: Workload) -> Findings:
     """Analyse a profile: match its communications, measure waiting times, and replay the job.
 
     The job is replayed with measured times, and with communication that takes no time, which gives
-    the saving of an instant network. Raises `InputError` for workloads without times, and for
-    communications that do not match.
+    the saving of an instant network. Raises `InputError` for workloads without times, for
+    communications that do not match, and for nodes that wait for each other.
     """
     meetings = match_communications(workload)
     profile = measured(workload)

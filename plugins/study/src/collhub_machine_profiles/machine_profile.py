@@ -386,12 +386,10 @@ def _table(document: dict[str, Any], index: int, location: Location) -> Table:
 def used_sources(
     points: Iterable[Measurement], described: Mapping[str, Mapping[str, str]]
 ) -> tuple[dict[str, object], ...]:
-    """Return a record for each source of the points, sorted by its name; empty without
-    points.
+    """Return a record for each source of the points, sorted by its name; empty without points.
 
-    A record has `name`, the fields that `described` gives for this name (such as
-    repository, commit and licence; none for a name that it lacks), and `points`, the
-    number of points of the source.
+    A record has `name`, the fields that `described` gives for this name (such as repository, commit
+    and licence; none for a name that it lacks), and `points`, the number of points of the source.
     """
     counts: dict[str, int] = {}
     for point in points:

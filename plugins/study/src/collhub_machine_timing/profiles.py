@@ -97,11 +97,11 @@ def describe_profile(profile: MachineProfile) -> MachineDescription:
 def node_rate(topology: Topology) -> float:
     """Return the rate of a GPU's links within its node in bytes/s: the median over all GPUs.
 
-    The rate of a GPU is the sum over its outgoing links to GPUs and switches of its node
-    (group; `group_of_nodes`). Links slower than half of the fastest of these links, such
-    as those to the host, do not count. Without groups in the topology, all links are
-    within one node. A GPU without such links has 0. The last four results are cached,
-    because every run needs that of the same network.
+    The rate of a GPU is the sum over its outgoing links to GPUs and switches of its node (group;
+    `group_of_nodes`). Links slower than half of this GPU's fastest such link, such as those to the
+    host, do not count. Without groups in the topology, all links are within one node. A GPU without
+    such links has 0. The last four results are cached, because every run needs that of the same
+    network.
     """
     group = group_of_nodes(topology)
     source, destination = group[topology.source], group[topology.destination]

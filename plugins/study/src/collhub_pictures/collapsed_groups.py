@@ -137,8 +137,9 @@ def _build_quotient(
     """Return the network of merged nodes, without links inside a merged node.
 
     `node_of`: new node of every node. `num_npus`: number of NPUs, which are the first new nodes.
-    `labels`: one per new node; equal ones are made distinct. Parallel links are kept separately.
-    Dimensions, groups and multicast of the old network are lost.
+    `labels`: one per new node; equal ones are made distinct. Other links keep their order,
+    bandwidth and latency; parallel links are kept separately. Planes, dimensions, groups, multicast
+    and reduction of the old network are lost.
     """
     source, destination = node_of[topology.source], node_of[topology.destination]
     is_external = source != destination

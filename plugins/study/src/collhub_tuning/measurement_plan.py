@@ -267,12 +267,11 @@ def _test_commands(
 def _creation_command(
     tuned: TunedCollective, subject: str, size: int, out: str, format: str
 ) -> str:
-    """Return the shell command that writes an algorithm to the file or folder `out`.
+    """Return the shell command that writes an algorithm in `format` to the file or folder `out`.
 
-    `subject`: name of a compared algorithm. If it is a file, it is converted to `format`;
-    otherwise the synthesizer of this name is executed for `size` bytes and the topology of
-    the question. The file and the topology are quoted; `out` and the name of a synthesizer
-    are not.
+    `subject`: name of a compared algorithm. If it is a file, it is converted; otherwise the
+    synthesizer of this name is executed for `size` bytes and the collective, root and topology of
+    the question. The file and the topology are quoted; `out` and the name of a synthesizer are not.
     """
     question = tuned.outcome.question
     if any(one.name == subject and one.is_file for one in tuned.algorithms):

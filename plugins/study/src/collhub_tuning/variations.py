@@ -125,11 +125,10 @@ def _parse_range(text: str, parse: Callable[[str], float]) -> list[float]:
 
 
 def _scale_bandwidths(topology: Topology, bytes_per_s: float) -> Topology:
-    """Return a new topology with all bandwidths scaled so that the fastest link has
-    `bytes_per_s`.
+    """Return a new topology with all bandwidths scaled; the fastest link gets `bytes_per_s`.
 
-    The bandwidths of the dimensions are scaled by the same factor. At least one link must
-    have a bandwidth above 0; this is not checked.
+    The bandwidths of the dimensions are scaled by the same factor. At least one link must have a
+    bandwidth above 0; this is not checked.
     """
     fastest = float(topology.bandwidth_bytes_per_s.max(initial=0.0))
 

@@ -282,10 +282,10 @@ def _format_verdict(report: CertificateReport) -> str:
     The first case that applies decides:
 
     - The report is not ok: `wrong`.
-    - The rate equals the bound: `holds: no algorithm has a higher rate`.
+    - The report is optimal (`is_optimal`): `holds: no algorithm has a higher rate`.
     - The rate or the bound is unknown (None): `holds as far as it was checked`.
-    - Otherwise: `holds: at most F times the rate is possible`, where F is bound / rate with
-      four significant digits.
+    - Otherwise: `holds: at most F times the rate is possible`, where F is bound / rate with four
+      significant digits.
     """
     if not report.ok:
         return "wrong"

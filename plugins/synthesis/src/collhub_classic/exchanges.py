@@ -56,17 +56,19 @@ def plan_ring_all_gather(num_ranks: int, stride: int = 1) -> MessagePlan:
 
 
 def compute_ring_cost(num_ranks: int) -> AlphaBetaCost:
-    """Return the cost (n - 1) alpha + m beta (n - 1) / n of a ring reduce-scatter or all-gather."""
+    """Return the cost (n - 1) alpha + m beta (n - 1) / n of a ring reduce-scatter or all-gather.
+
+    n: `num_ranks`; alpha: latency; beta: time per byte; m: bytes of the full buffer.
+    """
     return AlphaBetaCost(num_ranks - 1, Fraction(num_ranks - 1, num_ranks))
 
 
 def plan_chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
-    """Plan a broadcast of `chunks` blocks from rank 0 along the chain of ranks 0, 1, 2, ...,
-    n - 1.
+    """Plan a broadcast of `chunks` blocks from rank 0 along the chain of ranks 0, 1, ..., n - 1.
 
-    There are n - 2 + `chunks` rounds, from k = 0 on. In round k, rank r sends chunk k - r
-    to rank r + 1, if this chunk and rank exist. Messages of a round are in the order of
-    r. For one rank, the plan has no messages.
+    There are n - 2 + `chunks` rounds, from k = 0 on. In round k, rank r sends chunk k - r to rank r
+    + 1, if this chunk and rank exist. Messages of a round are in the order of r. For one rank, the
+    plan has no messages.
     """
     builder = PlanBuilder(num_ranks, chunks)
     for k in range(num_ranks - 2 + chunks):

@@ -190,11 +190,17 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
 def list_shapes(
     topology: Topology, kind: CollectiveKind, text: str, size: int
 ) -> list[NestedShape]:
-    """List the shapes to compare: that of `choose_shape`, and a second one if ranges may help.
+    """List the shapes to compare for a collective of all NPUs, one to three, in this order.
 
-    Others exist only for an all-reduce of at least `_MIN_FORWARDING_RANKS` ranks: that of
-    `choose_small_shape`, which replaces the first one if that has more units than bytes, and with
-    less than `MANY_RANKS` ranks whose closest level has links of its own, one that forwards ranges.
+    1. The shape of `choose_shape`. For other kinds than an all-reduce it is the only one.
+    2. The shape of `choose_small_shape`, if there is one. It replaces shape 1 if that has more
+       units than `size` bytes.
+    3. Shape 1 with a second level that forwards its parts (`_choose_forwarded`), if that is
+       possible. Not if shape 1 forwards already, or if its first level is not that of
+       `find_forwarding_group`.
+
+    Shapes 2 and 3 exist only for at least `_MIN_FORWARDING_RANKS` (512) ranks, and if `text`, the
+    option `sizes`, is `auto`.
     """
     shape = choose_shape(topology, kind, text, size)
     if kind is not CollectiveKind.ALL_REDUCE:

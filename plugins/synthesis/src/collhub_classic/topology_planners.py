@@ -48,8 +48,9 @@ def plan_bidirectional_ring(task: ClassicTask, *, direction: int) -> PlannedAlgo
     """Plan an all-gather on a ring of n ranks, with half of every block in each direction.
 
     The first half is sent in `direction` (1: to the next rank, -1: to the previous one), the other
-    against it. The cost is (n - 1) (alpha + m beta / (2 n)) for n > 2. Two ranks use one link for
-    both halves, so the cost is that of a single ring.
+    against it. The cost is (n - 1) (alpha + m beta / (2 n)) for n > 2, with the latency alpha, the
+    time per byte beta and the m bytes of the full buffer. Two ranks use one link for both halves,
+    so the cost is that of a single ring.
     """
     ranks = task.num_ranks
     plan = combine_in_parallel(

@@ -298,8 +298,9 @@ def _build_node_records(
 ) -> Records:
     """Return the records of all nodes, in the order of `order`, without their children.
 
-    `order`: rows of the job in ascending order of node IDs. `work`: action, slot and duration by
-    row; `chosen`: algorithms of collectives. Start and end times are -1, and all other fields 0.
+    `order`: rows of the job in ascending order of node IDs. Rank, peer and tag of a record are
+    those of `nodes`. `work` gives action, slot, duration and other properties by row, `chosen` the
+    algorithm of collectives. Start and end times are -1, and all other fields 0.
     """
     node = _create_records(NODE, len(nodes), start=-1, end=-1)
     for name in ("rank", "peer", "tag"):

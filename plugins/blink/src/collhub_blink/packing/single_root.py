@@ -63,17 +63,15 @@ def _generate_front_packings(
     total: int,
     bound: RateBound,
 ) -> Iterator[PlacedPacking]:
-    """Yield packings with the fewest trees, by ascending number of trees.
+    """Yield packings with the fewest trees for their depth, by ascending number of trees.
 
-    Each has less depth than the one before.
+    Each has more trees and less depth than the one before. They are the results of
+    `find_tree_front`, which starts from an arborescence packing with the seeds of the task. If the
+    task has a maximum depth, there is one packing. All nodes of the network must be ranks. `total`:
+    sum of the weights of a packing's trees.
 
-    They are the results of `find_tree_front`, which starts from an arborescence packing
-    with the seeds of the task. If the task has a maximum depth, there is one packing. All
-    nodes of the network must be ranks. `total`: sum of the weights of a packing's trees.
-
-    Each packing has `bound`, and the proved minimum number of trees with its reason. The
-    errors of the search, such as `InputError` (`depth`), are raised at the first step of
-    the iteration.
+    Each packing has `bound`, and the proved minimum number of trees with its reason. The errors of
+    the search, such as `InputError` (`depth`), are raised at the first step of the iteration.
     """
     graph = network.graph
     known = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)

@@ -217,9 +217,10 @@ class _BoundCalculation:
     def _find_seconds(self, kind: Kind, size: int, group: int) -> float:
         """Return the time in s of a collective in isolation, among all ranks of a group.
 
-        `size`: bytes of the full buffer. Return 0 if there is less than one byte per rank,
-        except for an AllReduce. Return 0 on a mesh of several axes, because the ranks that
-        would take part are unknown.
+        `size`: bytes of the full buffer; `group`: number of the group. The time is that of the
+        fastest algorithm (`self.times`). Return 0 if there is less than one byte per rank, except
+        for an AllReduce. Return 0 on a mesh of several axes, because the ranks that would take part
+        are unknown.
         """
         if size < self.binding.num_ranks and kind is not Kind.ALL_REDUCE:
             return 0.0

@@ -236,11 +236,10 @@ def run_coalesce(workload: Workload, options: CoalesceOptions) -> tuple[Workload
     """Put collectives into buckets, each of which is sent as one; return workload and report.
 
     - `members` (names joined by `+`): these form one bucket, whose name is the option `name`.
-    - `bucket_size` (bytes): all collectives outside of stages are put into buckets, in the
-      order of execution. For each combination of kind, reduction, group, axes and element
-      type, one bucket is open. It is closed when it has at least this size, before a
-      collective that depends on a member, and after the last collective. Buckets of one
-      collective are dropped.
+    - `bucket_size` (bytes): all collectives outside of stages are put into buckets, in the order of
+      execution. For each combination of kind, reduction, group, axes, element type and counts, one
+      bucket is open. It is closed when it has at least this size, before a collective that depends
+      on a member, and after the last collective. Buckets of one collective are dropped.
 
     The given workload is not changed. Raises `UsageError` unless exactly one of `members` and
     `bucket_size` is given. With `bucket_size`, raises `RefusedMoveError` if no bucket has two

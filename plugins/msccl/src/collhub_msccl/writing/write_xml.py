@@ -169,7 +169,13 @@ def _measure(coarse: Algorithm, target: Target, search: ProgramSearch) -> Runtim
 
 
 def _build_fit(coarse: Algorithm, target: Target, chosen: ChosenProgram) -> RuntimeFit:
-    """Return the resources of a program of an algorithm whose units fit the format."""
+    """Return the resources of a program: blocks, operations, channels, units and largest size.
+
+    `coarse`: the algorithm in the units of the file. `operations`: the largest number of steps of a
+    rank, without nops. `block_operations`: steps of the longest thread block, with nops.
+    `max_bytes`: the largest size for which the file may be used (`compute_largest_size`, whose
+    `InputError` is raised), None for no limit.
+    """
     program = chosen.program
     operations = np.bincount(program.rank[~program.is_type(StepType.NOP)], minlength=1)
     figures = chosen.figures

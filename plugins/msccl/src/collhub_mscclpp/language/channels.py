@@ -107,8 +107,9 @@ class _Channel:
     ) -> None:
         """Record an operation on data for a thread block, or for each block of a group.
 
-        Raises `RuntimeError` if chunks have different sizes, if neither `tb` nor `group` is given,
-        or if there is no current program.
+        If both `tb` and `group` are given, it is recorded for the block `tb` only. Raises
+        `RuntimeError` if chunks have different sizes, if neither `tb` nor `group` is given, or if
+        there is no current program.
         """
         sizes = [chunk.size for chunk in (*src, *dst)]
         # The package does not compare all sizes; the executor would read outside the chunk.

@@ -97,11 +97,15 @@ MAX_BLOCKS = 64
 def assign_blocks(work: PlanWork) -> Int64Array:
     """Assign every step to a thread block of its rank, numbered from 0: int64[rows].
 
-    Steps of one lane of the algorithm share a block. Without a lane, the messages of a
-    connection in one direction share a block, a copy or reduction has the block of the last
-    step whose data it needs, and all other steps of a rank share a block. Lanes come first,
-    in the order of their numbers. After block 63 (`MAX_BLOCKS` - 1), block numbers start
-    again at 0.
+    Steps of a rank share a block if they are in one group of `_group_steps`. Blocks of a rank are
+    numbered in this order:
+
+    1. lanes of the algorithm, ascending
+    2. steps without a lane that are no messages, copies or reductions with a data dependency
+    3. messages without a lane: one group per direction of a connection, or for joined ones
+
+    A copy or reduction without a lane is in the block of the last step whose data it needs. After
+    block 63 (`MAX_BLOCKS` - 1), block numbers start again at 0.
 
     No assignment can deadlock, because all blocks execute their steps in one common order.
     """

@@ -64,10 +64,11 @@ class PlanNetwork:
 def find_network(num_ranks: int, topology: Topology | None, hosts: int) -> PlanNetwork:
     """Build the network of a plan from a topology, or from a number of hosts without one.
 
-    It has the memory domain of every rank (ranks that can address each other's memory). With a
-    topology, known NVSwitches (from H100 on) also multicast and add in the network. Without one
-    (None), the ranks are divided into `hosts` equal hosts of consecutive ranks; each is a domain.
-    Raises `UsageError` if the topology does not have as many NPUs as there are ranks.
+    It has the memory domain of every rank, int64[ranks]. Ranks of one domain can address each
+    other's memory. With a topology, the domains are those of `find_memory_domains`, and known
+    NVSwitches (from H100 on) also multicast and add in the network. Without one (None), the ranks
+    are divided into `hosts` equal hosts of consecutive ranks; each is a domain. Raises `UsageError`
+    if the topology does not have as many NPUs as there are ranks.
     """
     if topology is None:
         return PlanNetwork(np.arange(num_ranks) * hosts // num_ranks)

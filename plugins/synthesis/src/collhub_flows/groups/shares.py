@@ -157,14 +157,15 @@ def parse_groups(
 ) -> tuple[GroupWish, ...]:
     """Parse the groups of `--groups`, then of every `--group`, in this order.
 
-    `together`: lists of NPUs, separated by semicolons, or by commas if there is no semicolon;
-    None: none. `single`: texts of the form `NPUS[:COLLECTIVE[:SIZE[:START[:COUNTS]]]]`. Absent
-    and empty fields have the values of `common`; the default start is 0. Groups may overlap.
+    `together`: lists of NPUs, separated by semicolons, or by commas if there is no semicolon; None:
+    none. `single`: texts of the form `NPUS[:COLLECTIVE[:SIZE[:START[:COUNTS]]]]`. START is a time
+    with a unit, at most 1e6 s, by default 0. Other absent and empty fields have the values of
+    `common`. Groups may overlap.
 
-    Raise `UsageError` for an invalid text, a group of one NPU, and a missing collective, size
-    or counts. Also for counts of a group without an uneven collective, counts in `common`
-    without any uneven group, and if there is no group (`no-groups`). Raise `InputError` for an
-    invalid file of counts.
+    Raises `UsageError` for an invalid text, a group of one NPU, and a missing collective, size or
+    counts. Also for counts of a group without an uneven collective, counts in `common` without any
+    uneven group, and if there is no group (`no-groups`). Raises `InputError` for an invalid file of
+    counts.
     """
     texts = [] if together is None else _split_groups(together)
     # A list of NPUs has no colon, so both forms have the same parser.

@@ -356,9 +356,9 @@ class ArrivalLog:
         )
 
     def _select_links(self, nodes: Sequence[int] | None) -> Int64Array:
-        """Return all links (None), or those from or to `nodes`, ascending.
+        """Return the numbers of the links from or to `nodes`, ascending; None gives all.
 
-        There are none for an empty list.
+        A link counts once, also if both its ends are in `nodes`. There are none for an empty list.
         """
         links = np.arange(self.network.num_links)
         if nodes is None:
