@@ -47,7 +47,8 @@ def read(source: Source, options: HloOptions) -> Workload:
     """
     part = source.get_only_part("a module for all devices")
     with decompressed(part.stream(), part.name) as stream:
-        module = read_module(StatementReader(stream, part.name), options.trip_count)
+        statements = StatementReader(stream, part.name)
+        module = read_module(statements, options.trip_count, assumes_devices=True)
     return _evaluate(module, options, source, HLO)
 
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from collhub_hlo_modules.collectives import count_devices
 from collhub_hlo_modules.groups import Devices
 from collhub_hlo_modules.module import Module, ModuleBuilder
 from collhub_hlo_modules.text import Instruction, Shape, invalid
@@ -31,7 +32,6 @@ from collhub_hlo.mlir_text import (
 )
 from collhub_hlo.stablehlo_attributes import (
     COLLECTIVES,
-    count_devices,
     custom_call_target,
     read_mesh,
     rewrite_attributes,
@@ -234,10 +234,7 @@ class _Lowering:
         module_name = name[1].strip('"') if name else ""
         module = builder.begin(module_name, devices, False, self._header_line or 1)
         if not any(counts) and devices.count > 1:
-            module.notes.append(
-                f"the module states no number of devices: {devices.count} are assumed, the fewest"
-                " that its groups allow"
-            )
+            module.note_assumed_devices()
         module.losses = self._losses
         if self._is_sharded:
             module.global_instructions = self._count_global(entry)

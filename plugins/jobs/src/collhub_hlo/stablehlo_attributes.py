@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from collhub_hlo_modules.collectives import get_pairs_text
-from collhub_hlo_modules.text import Instruction
 
 from collhub_hlo.mlir_text import Operation, parse_dictionaries
 
@@ -36,8 +34,6 @@ _AXIS = re.compile(
     r'axis_ref\s*(?:<\s*(?:name\s*=\s*)?)?"([^"]*)"\s*'
     r"(?:(?:,\s*sub_axis_info\s*=|:)\s*(\(\s*\d+\s*\)\s*\d+))?"
 )
-_IDS = re.compile(r"\d+")
-_MESH_SIZES = re.compile(r"=(\d+)")
 COLLECTIVES = frozenset((
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute",
     "ragged-all-to-all", "recv", "reduce-scatter", "send",
@@ -151,32 +147,6 @@ def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
     if len(elements) != count:
         raise ValueError(f"{len(elements)} ids, but the type has {count}")
     return elements, sizes
-
-
-def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
-    """Return the smallest numbers of (replicas, partitions) that the ids in collectives allow.
-
-    Ids are read from `replica_groups` and from pairs (`get_pairs_text`), also those of sends and
-    receives. The number of an instruction is the product of all axis sizes of
-    the mesh if its groups are on a mesh. Otherwise it is the largest id plus 1; without ids it is
-    1. The result has the maximum over instructions with a `channel_id` as partitions, and over the
-    other ones as replicas. Both are 1 without instructions. Example: groups `{{0,1},{2,3}}` with a
-    channel give (1, 4).
-    """
-    replicas = partitions = 1
-    for instruction in instructions:
-        attributes = instruction.attributes
-        text = attributes.get("replica_groups", "") + get_pairs_text(instruction)
-        if text.startswith("mesh"):
-            sizes = _MESH_SIZES.findall(text.partition("]")[0])
-            count = int(np.prod([int(size) for size in sizes], dtype=object))
-        else:
-            count = max(map(int, _IDS.findall(text)), default=0) + 1
-        if "channel_id" in attributes:
-            partitions = max(partitions, count)
-        else:
-            replicas = max(replicas, count)
-    return replicas, partitions
 
 
 def _contracted(operation: Operation) -> str:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from collhub_hlo_modules.groups import Devices, Groups, find_groups, find_pairs
+from collhub_hlo_modules.groups import (
+    PARTITION_OPERATIONS,
+    Devices,
+    Groups,
+    find_groups,
+    find_pairs,
+)
 from collhub_hlo_modules.text import Instruction, Shape, invalid, to_integer
 from hub_core.model import JobCollective
 
@@ -24,6 +32,8 @@ KINDS = {
 _SUFFIX = "-start"
 # Attribute in which partitioning records the pairs of sends and receives.
 _PAIRS = "_xla_send_recv_source_target_pairs="
+_IDS = re.compile(r"\d+")
+_MESH_SIZES = re.compile(r"=(\d+)")
 
 
 @dataclass(slots=True)
@@ -53,6 +63,39 @@ def collective_of(opcode: str) -> str | None:
     """
     base = opcode.removesuffix(_SUFFIX)
     return base if base in COLLECTIVES else None
+
+
+def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
+    """Return the smallest numbers of (replicas, partitions) that the ids in collectives allow.
+
+    Ids are read from `replica_groups` and from pairs (`get_pairs_text`), also those of sends and
+    receives. The number of an instruction is the product of all sizes of a mesh or an iota if its
+    groups are one. Otherwise it is the largest id plus 1; without ids it is 1.
+
+    The result has the maximum over instructions whose ids are partitions or devices as partitions,
+    and over the other ones, whose ids are replicas (`find_groups`), as replicas. Both are 1 without
+    instructions. Example: groups `{{0,1},{2,3}}` with a channel and `use_global_device_ids` give
+    (1, 4).
+    """
+    replicas = partitions = 1
+    for instruction in instructions:
+        attributes = instruction.attributes
+        text = attributes.get("replica_groups", "").lstrip() + get_pairs_text(instruction)
+        if text.startswith(("mesh", "@mesh")):
+            count = math.prod(map(int, _MESH_SIZES.findall(text.partition("]")[0])))
+        elif "<=" in text:
+            count = math.prod(map(int, _IDS.findall(text.partition("<=")[2].partition("]")[0])))
+        else:
+            count = max(map(int, _IDS.findall(text)), default=0) + 1
+        is_of_replicas = (
+            attributes.get("use_global_device_ids") != "true"
+            and collective_of(instruction.opcode) not in PARTITION_OPERATIONS
+        )
+        if "channel_id" in attributes and not is_of_replicas:
+            partitions = max(partitions, count)
+        else:
+            replicas = max(replicas, count)
+    return replicas, partitions
 
 
 def has_pairs(instruction: Instruction) -> bool:

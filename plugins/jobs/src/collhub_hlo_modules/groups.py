@@ -35,11 +35,11 @@ _AXIS = re.compile(r"\s*['\"]?([\w.\-]+)['\"]?\s*(?::\s*\((\d{1,9})\)\s*(\d{1,9}
 _PAIRS = re.compile(r"\{\s*(-?\d{1,18})\s*,\s*(-?\d{1,18})\s*\}")
 _GROUP = re.compile(r"\{([\d,\s]*)\}")
 _GROUP_LIST = re.compile(r"\{\s*(?:\{[\d,\s]*\}\s*(?:,\s*\{[\d,\s]*\}\s*)*)?\}\Z")
-# Collectives without the attribute `use_global_device_ids`.
-_PARTITION_OPERATIONS = frozenset((
+PARTITION_OPERATIONS = frozenset((
     "all-to-all", "collective-permute", "collective-broadcast", "ragged-all-to-all", "send",
     "recv",
 ))  # fmt: skip
+"""Collectives without the attribute `use_global_device_ids`."""
 _MAX_DEVICES = 1 << 16
 _MAX_CHOICES = 4096
 _TILES = re.compile(
@@ -74,7 +74,7 @@ def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) ->
 
     - No channel: replicas. All groups are returned for partition 0, then for partition 1,
       ....
-    - A channel and an opcode of `_PARTITION_OPERATIONS`, such as all-to-all: partitions.
+    - A channel and an opcode of `PARTITION_OPERATIONS`, such as all-to-all: partitions.
       All groups are returned for replica 0, then for replica 1, ....
     - A channel, another opcode and `use_global_device_ids`: ranks. The groups are used as
       they are.
@@ -181,7 +181,7 @@ def _mode(opcode: str, attributes: Mapping[str, str], devices: Devices) -> tuple
     The table of ranks is int64[ids, ranks of an id]: an id that is a partition has one rank
     per replica, a replica one per partition, a rank only itself. Without a channel (absent,
     0 or negative), ids are replicas. With a channel, ids are partitions for
-    `_PARTITION_OPERATIONS`, ranks with `use_global_device_ids`, and replicas otherwise.
+    `PARTITION_OPERATIONS`, ranks with `use_global_device_ids`, and replicas otherwise.
     Raise `ValueError` for a `channel_id` that is no integer, and for
     `use_global_device_ids` without a channel.
     """
@@ -192,7 +192,7 @@ def _mode(opcode: str, attributes: Mapping[str, str], devices: Devices) -> tuple
         raise ValueError("use_global_device_ids needs a channel_id")
     if not has_channel:
         return False, grid
-    if opcode in _PARTITION_OPERATIONS:
+    if opcode in PARTITION_OPERATIONS:
         return False, grid.T
     return (True, grid.reshape(-1, 1)) if is_global else (False, grid)
 
@@ -201,12 +201,12 @@ def _is_joined(opcode: str, attributes: Mapping[str, str]) -> bool:
     """Check whether a group of replicas includes all partitions of these replicas.
 
     True if it has a channel (`channel_id` above 0), and its opcode is none of
-    `_PARTITION_OPERATIONS` (all-to-all, collective-permute, collective-broadcast,
+    `PARTITION_OPERATIONS` (all-to-all, collective-permute, collective-broadcast,
     ragged-all-to-all, send, recv). Raise `ValueError` for a `channel_id` that is no
     integer.
     """
     has_channel = to_integer(attributes.get("channel_id", "0")) > 0
-    return has_channel and opcode not in _PARTITION_OPERATIONS
+    return has_channel and opcode not in PARTITION_OPERATIONS
 
 
 def _check_ids(groups: Groups, count: int, noun: str = "id", *, is_partial: bool = False) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from collhub_hlo_modules.collectives import collective_of
+from collhub_hlo_modules.collectives import collective_of, count_devices
 from collhub_hlo_modules.groups import Devices
 from collhub_hlo_modules.text import (
     Instruction,
@@ -34,6 +34,7 @@ MAX_RANKS = 1 << 16
 _MAX_TOTAL = 1 << 62
 _TRIP_COUNT = re.compile(r'"?known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*[:=]\s*"?(\d{1,18})\b')
 _ALIAS = re.compile(r"\{\s*(\d{0,9})\s*\}\s*:\s*\(\s*(\d{1,9})\s*,\s*\{\s*\}")
+_DEVICES = re.compile(r"\b(?:replica_count|num_partitions)=")
 _NAME = re.compile(r"%?([\w.\-$:/@]+)")
 _DUMP_AGAIN = "dump the module again as text"
 # Shared by all computations whose instructions are dropped.
@@ -92,6 +93,13 @@ class Module:
     notes: list[str] = field(default_factory=list)
     aliases: dict[int, int] = field(default_factory=dict)
 
+    def note_assumed_devices(self) -> None:
+        """Add the note that the number of devices, which the text does not state, is assumed."""
+        self.notes.append(
+            f"the module states no number of devices: {self.devices.count} are assumed, the fewest"
+            " that its groups allow"
+        )
+
     def find_reducer(self, instruction: Instruction) -> str:
         """Return the opcode with which an instruction reduces, such as `add`; "" if there is none.
 
@@ -105,10 +113,17 @@ class Module:
 
 
 def read_module(
-    statements: StatementReader, trip_count: int | None, *, is_complete: bool = False
+    statements: StatementReader,
+    trip_count: int | None,
+    *,
+    is_complete: bool = False,
+    assumes_devices: bool = False,
 ) -> Module:
     """Read the statements of an HLO module into a `Module`, with computations in order of text.
 
+    - `devices`: of the header, 1 replica and 1 partition if it states neither. With
+      `assumes_devices`, such a module has the fewest that its collectives allow
+      (`count_devices`), with a note above one device.
     - `trip_counts`: iterations of each `while` by line: the recorded count, otherwise that
       derived from its counter, otherwise `trip_count` (None: unknown).
     - `aliases`: output number to the parameter whose memory it reuses, from the header:
@@ -125,6 +140,7 @@ def read_module(
     for statement in statements:
         if statement.kind == "module":
             begun = builder.begin(*_parse_header(statement, statements.file), statement.line)
+            assumes_devices &= not _DEVICES.search(statement.text)
             # The parameter whose memory each output reuses, for example {0}: (2, {}, may-alias).
             aliases = statement.text.partition("input_output_alias=")[2]
             aliases = aliases.partition("entry_computation_layout")[0]
@@ -144,7 +160,27 @@ def read_module(
     if module is None or module.entry is None:
         message = "the module has no ENTRY computation" if module else "the file has no HloModule"
         raise invalid(message, statements.file, 1, "copy or dump the file again", "cut")
+    if assumes_devices:
+        _assume_devices(module)
     return module
+
+
+def _assume_devices(module: Module) -> None:
+    """Give a module without stated devices the fewest that its collectives allow, with a note.
+
+    It is unchanged if these are more than `MAX_RANKS` or only one.
+    """
+    devices = Devices(
+        *count_devices(
+            instruction
+            for computation in module.computations.values()
+            for instruction in computation.instructions.values()
+            if collective_of(instruction.opcode) is not None
+        )
+    )
+    if 1 < devices.count <= MAX_RANKS:
+        module.devices = devices
+        module.note_assumed_devices()
 
 
 def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:

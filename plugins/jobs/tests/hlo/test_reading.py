@@ -328,3 +328,30 @@ def test_files_are_recognised_by_their_content(tmp_path: Path, collhub: Callable
     archive.write_bytes(gzip.compress(TRAINING_LOOP.encode()))
     for path in (plain, archive):
         assert "(hlo)" in collhub("inspect", str(path)).out
+
+
+@pytest.mark.parametrize(
+    ("call", "devices"),
+    [
+        ("all-reduce(%a), replica_groups={{0,1},{2,3}}, to_apply=%add", 4),
+        ("all-reduce(%a), replica_groups=[2,4]<=[4,2]T(1,0), to_apply=%add", 8),
+        (f"{ALL_REDUCE}, to_apply=%add", 2),
+        # Without the attribute, the ids of an all-reduce are replicas also with a channel.
+        ("all-reduce(%a), channel_id=1, replica_groups={{0,1,2}}, to_apply=%add", 3),
+        ("collective-permute(%a), channel_id=1, source_target_pairs={{0,1},{1,2}}", 3),
+    ],
+)
+def test_module_without_devices_has_the_fewest_that_its_groups_allow(
+    call: str, devices: int
+) -> None:
+    text = module(f"  ROOT %c = f32[4]{{0}} {call}", "is_scheduled=true")
+    assert load(text).num_ranks == devices
+    expected = f"warning: the module states no number of devices: {devices} are assumed"
+    assert any(found.startswith(expected) for found in findings(text))
+
+
+def test_stated_number_of_devices_is_not_changed() -> None:
+    call = "all-reduce(%a), replica_groups={{0,1}}, to_apply=%add"
+    text = module(f"  ROOT %c = f32[4]{{0}} {call}", "is_scheduled=true, replica_count=1")
+    with pytest.raises(InputError, match=r"id 1 is not in 0\.\.0"):
+        load(text)
