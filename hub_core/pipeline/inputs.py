@@ -258,11 +258,14 @@ def read_topology(
 
 
 def own_topology(opened: OpenedAlgorithm, registry: Registry) -> Topology | None:
-    """Read the network that an input contains in addition to its model; None if there is none.
+    """Read the network that an input contains in addition to its model; None if there is no reader.
 
-    It is read from the same source. A reader of workloads may declare its own function for it;
-    otherwise the topology reader with the same name as the input's reader is used, with default
-    options. Raises `HubError` if the network cannot be read.
+    It is read from the same source. The reader is the first of these that exists:
+
+    1. for a workload: the function `network` that the workload's reader declares, without options
+    2. the topology reader with the same name as the format of the input, with default options
+
+    Raises `HubError` if the network cannot be read.
     """
     offer = opened.reader.offer
     if isinstance(offer, WorkloadReader) and offer.network:

@@ -91,7 +91,9 @@ class LimitedSearch:
 def check_necessary_limits(chosen: ChosenRuntime, collective: Collective) -> None:
     """Raise `InputError` (`runtime-limit`) if a limit of the runtime is below the proven minimum.
 
-    The minimum (`find_necessary_limit`) is necessary for every schedule; the message has it.
+    The minimum of a resource (`find_necessary_limit`) is necessary for every schedule of the
+    collective. Resources are checked in the order of `RESOURCES`; the first one whose limit is too
+    small is named, with limit and minimum. A resource without a limit is not checked.
     """
     limits = chosen.runtime.limits
     for name, resource in RESOURCES.items():

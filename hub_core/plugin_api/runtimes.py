@@ -181,12 +181,13 @@ class UnitLimits:
     def build_error(self, units: int) -> InputError:
         """Build the error (`size-not-served`) for an algorithm with a forbidden number of units.
 
-        `units`: units into which the algorithm divides the full buffer; above 0. The error is
-        returned, not raised. Its message is the first that applies:
+        `units`: number of units into which the algorithm divides the full buffer; above 0. Granules
+        are the smallest addressable parts of the buffer. The error is returned, not raised. Its
+        message is the first that applies:
 
         - The size is no multiple of the bytes of `units` granules; the nearest multiples are
           named. The size is `size` or, if that is 0, the bytes of all granules.
-        - `granules` is no multiple of `units`: not all sizes of the window can be divided.
+        - `granules` is no multiple of `units`: some size that must be served cannot be divided.
         - `units` exceeds `max_units`; this is the last case and is not checked.
         """
         size = self.size or self.granules * self.unit_bytes

@@ -251,8 +251,8 @@ def attempt(work: Callable[[], T]) -> Attempt[T]:
 
     After an exception the value is None; without one the reason is None. Ctrl-C and `MemoryError`
     are raised; all other exceptions are caught, and also `SystemExit` and calls of `os._exit`.
-    Standard output and error are captured together; standard input is empty. Only one thread at a
-    time runs such work; others wait.
+    Standard output and error are captured together; if `work` closes them, the text is empty.
+    Standard input is empty. Only one thread at a time runs such work; others wait.
     """
     with _STREAMS, _intercept_exit(), _capture_streams() as stream:
         try:

@@ -239,9 +239,10 @@ class _EdgeLines:
     def format_lines(self, start: int, stop: int) -> Iterator[str]:
         """Yield the dependencies of one rank as lines such as `l3 requires l1`, with a line feed.
 
-        The operations of the rank have the rows `start` to `stop` - 1; the label of a row is
-        `l` and its distance from `start`. A line belongs to the rank of the operation that
-        waits. Lines are ordered by this operation, then by the awaited one.
+        The word is the one for the kind of these dependencies (`requires` or `irequires`). The
+        operations of the rank have the rows `start` to `stop` - 1; the label of a row is `l` and
+        its distance from `start`. A line belongs to the rank of the operation that waits. Lines
+        are ordered by this operation, then by the awaited one.
         """
         # Labels count the operations of a rank from 0.
         first, last = np.searchsorted(self._child, [start, stop])

@@ -326,10 +326,12 @@ def _slice_first(*names: str) -> Slices:
 
 
 def _slice_batches(*names: str) -> Slices:
-    """Return a rule that permits slices of all named operands along their batch dimensions.
+    """Return a function that gives the names of the operands that may be sliced by batches.
 
-    `names`: arguments of the call; absent ones and those that are no tensors are ignored. All other
-    named arguments must have at least three dimensions, otherwise no operand may be sliced.
+    The function gets a call. It returns all operands of the call among `names`, if each of them has
+    at least three dimensions, otherwise none. All but their last two dimensions are batches: each
+    batch of the result depends only on the same batch of the operands. Arguments that are absent or
+    no tensors are ignored.
     """
 
     def find(call: Call) -> frozenset[str]:

@@ -132,9 +132,10 @@ class _Diagnosis:
     def list_awaited(self) -> Iterator[tuple[int, set[int]]]:
         """Yield each operation in which ranks wait, as (one row of it, ranks for which it waits).
 
-        A row is the entry of one rank for an operation. The oldest incomplete operations of
-        each rank are examined, by ascending rank; an operation is yielded once, with the row of
-        the first rank that waits in it. Operations that wait for no rank are omitted.
+        A row is the entry of one rank for an operation, given by its number. Examined are the
+        operations in which each rank waits (`rows` of its front), by ascending rank. An operation
+        that several ranks have is yielded once, with the row of the first of these ranks. One that
+        waits for no rank is omitted.
         """
         seen: set[int] = set()
         for front in self.graph.fronts.values():

@@ -468,17 +468,19 @@ class _Doors:
     inner: Int64Array
 
     def lists(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Lists:
-        """Return the blocks at the start (or end) of every row: (row pointer, blocks) by row.
+        """Return the first (or last) blocks by node of the old workload: (row pointer, blocks).
 
-        A row is a node of the old workload. A block is a list of consecutive nodes of the new
-        one, given by its number.
+        A block is a list of consecutive nodes of the new workload, given by its number. Calls are
+        the nodes that an algorithm replaces. A piece is one of the blocks that replace a call.
+        A marker is one extra block before (or after) the pieces of a call with many first (or
+        last) nodes.
 
-        - A row that is no call has its only block.
-        - A call with a marker at this side has only the block of the marker.
-        - Any other call has its pieces at this side, in order; it has none without pieces.
+        - A node that is no call has its single block.
+        - A call with a marker has only the block of the marker.
+        - Any other call has its first (or last) pieces, in order; without pieces it has none.
 
-        `is_outer`: bool by piece, whether it is at this side of its call. `marked`: calls with
-        a marker at this side. `marker`: blocks of these markers, in the same order.
+        `is_outer`: bool by piece, whether it is a first (or last) piece of its call. `marked`:
+        numbers of the calls with a marker. `marker`: blocks of these markers, in the same order.
         """
         has_marker = np.zeros(len(self.row_of), np.bool_)
         has_marker[marked] = True

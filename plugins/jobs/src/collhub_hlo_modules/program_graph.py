@@ -1249,7 +1249,8 @@ def _is_integer(dtype: str) -> bool:
 def _wrap(number: int, dtype: str) -> int:
     """Return the value of the HLO integer type `dtype` that is equal modulo 2^bits.
 
-    A number of type `pred` becomes 0 or 1; numbers of other types are returned unchanged.
+    For the type `pred`, 0 becomes 0 and any other number 1. Numbers of other types are returned
+    unchanged.
     """
     if dtype == "pred":
         return int(number != 0)
@@ -1263,9 +1264,14 @@ def _wrap(number: int, dtype: str) -> int:
 def _parse_number(literal: str, dtype: str) -> int | float | None:
     """Return the value of a scalar constant as an int or a float.
 
-    `literal`: its text; `dtype`: its HLO element type. A `pred` gives 1 or 0. `inf` and
-    `nan` are floats. Returns None for complex numbers, for text that is no number of this
-    type (such as `1.5` for `s32`), and for a `pred` that is neither `true` nor `false`.
+    `literal`: its text, with optional spaces around it. `dtype`: its HLO element type:
+
+    - `pred`: 1 for `true`, 0 for `false`.
+    - Integer types (`s8`, `u32` and so on): an int. The range of the type is not checked.
+    - Float types (`f32`, `bf16` and so on): a float, also for `inf` and `nan`.
+
+    Returns None for other types, such as complex numbers, and for a text that is no value of the
+    type, such as `1.5` for `s32`.
     """
     text = literal.strip()
     if dtype == "pred":

@@ -360,12 +360,12 @@ class ListSearch:
     def _generate_limits(self) -> Iterator[Int64Array]:
         """Yield eleven tables of limits: how many activations each stage may store, int64[stages].
 
-        Activations are counted by units (token slices of microbatches). A limit is a multiple,
-        from 0.2 to 3, of the minimum lifetime of an activation divided by the work of the
-        busiest device per microbatch. The lifetime is the time of the forward passes and input
-        gradients from this stage to the last one, and of its weight gradient. A limit is at
-        least one microbatch and at most all; `_reduce` then lowers it to fit the memory. Tables
-        may be equal.
+        Activations are counted by units (token slices of microbatches). A limit is a multiple, from
+        0.2 to 3, of the minimum lifetime of an activation divided by the work of the busiest device
+        per microbatch. It is rounded up, and increased by the number of slices - 1. The lifetime is
+        the time of the forward passes and input gradients from this stage to the last one, and of
+        its weight gradient. A limit is at least one microbatch and at most all; `_reduce` then
+        lowers it to fit the memory. Tables may be equal.
         """
         total = self.durations.sum(axis=2)
         lifetime = np.cumsum((total[0] + total[1])[::-1])[::-1] + total[2]

@@ -106,15 +106,16 @@ def read(source: Source, options: ProfileOptions) -> Workload:
 def network(source: Source, options: NoOptions) -> Topology:
     """Return the network of a job's card: a switch in each node, and one between the nodes.
 
-    Bandwidths are those of the card, per device. There are two exceptions:
+    Bandwidths are those of the card, per device, converted from Gbit/s. Latencies are the defaults
+    of the topologies `switch:N` and `switch:N*switch:M`. There are two exceptions:
 
-    - With one node, there is only its switch. All devices are one node if the card has no
-      number of devices per node.
+    - With one node, there is only its switch. All devices are one node if the card has no number of
+      devices per node.
     - With one device per node, there is only the switch between nodes.
 
-    Raises the errors of `read_card`, and `InputError` (`ccl-bench`) if the card has fewer
-    than two devices, a number that is no multiple of the devices per node, or no bandwidth
-    within nodes. With several nodes, the bandwidth between them is needed as well.
+    Raises the errors of `read_card`, and `InputError` (`ccl-bench`) if the card has fewer than two
+    devices, a number that is no multiple of the devices per node, or no bandwidth within nodes.
+    With several nodes, the bandwidth between them is needed as well.
     """
     del options
     card = read_card(source)

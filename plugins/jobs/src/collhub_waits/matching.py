@@ -270,11 +270,17 @@ class Matching:
         return any(self._has_lost_on(rank, key[0]) for rank in key[1:])
 
     def _has_lost_on(self, rank: int, group: int) -> bool:
-        """Check whether the dump of a rank may lack messages of a group; False without a dump.
+        """Return whether the dump of a rank may lack messages of a group.
 
-        It may in two cases: the dumps of the job leave out completed operations and this one
-        has none; or its buffer was overwritten and the first message of the group is not
-        recorded (`_has_first_message`), also if no message of the group is.
+        The first rule that applies decides:
+
+        1. The rank has no dump: False.
+        2. Some dump of the job has gaps, so that the dumps leave out completed operations
+           (`has_only_active`), and this dump has no completed operation: True.
+        3. The oldest entries of this dump were overwritten, and the first message of the group is
+           not among its entries (`_has_first_message`): True, also if it has no message of the
+           group.
+        4. Otherwise False.
         """
         dump = self.records.dumps.get(rank)
         if dump is None:

@@ -420,9 +420,11 @@ def _build_block(
 
 
 def _generate_host_domains(root: Value, switches: Mapping[str, TreeSwitch]) -> Iterator[_Block]:
-    """Yield a block for every host of the object `nodes` that names its NVLink domain itself.
+    """Yield a block with one host for each NVLink domain that a host of the object `nodes` names.
 
-    Raises `InputError` (`invalid-fabric`) for such a host that no switch lists.
+    A host names it in the member `nvlink` of its `attributes`, or of the host itself if it has
+    none. If `nvlink` is an object, each of its entries is a domain. Hosts that name no domain are
+    skipped. Raises `InputError` (`invalid-fabric`) for a host with a domain that no switch lists.
     """
     known = {host for switch in switches.values() for host in switch.hosts}
     for name, value in _generate_named(root, "nodes"):

@@ -235,10 +235,11 @@ def _describe_binding(plan: ReshardPlan) -> str:
 
 
 def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
-    """Return the links whose weights prove the bound, with their weights, by link number.
+    """Return the links whose weights prove the lower bound on the time, with these weights.
 
-    Only links with a positive weight are included. Source and destination are the names of
-    nodes. The list is empty for a bound that does not use links, and for a bound of 0.
+    The bound follows from integer weights of links (the dual of a flow). Only links with a
+    positive weight are included, ascending by link number. Source and destination are the names
+    of nodes. The list is empty for a bound that does not use links, and for a bound of 0.
     """
     topology = plan.topology
     links = []

@@ -336,9 +336,9 @@ def _find_reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
 def _count_parts(strategy: Strategy, reach: Reach) -> int:
     """Return into how many messages the busiest network card divides a chunk of a box.
 
-    `reach`: the number of receiving hosts, and the largest number of receiving devices on
-    one of them. The result is hosts * devices for send/recv and local all-gather, hosts for
-    scatter and all-gather, and 1 for all other strategies.
+    `reach`: the number of receiving hosts, and the largest number of receiving devices on one of
+    them. The result is hosts * devices for the strategies `SEND_RECV` and `LOCAL_ALL_GATHER`, hosts
+    for `SCATTER_ALL_GATHER`, and 1 for all others.
     """
     parts = {
         Strategy.SEND_RECV: reach.hosts * reach.devices,

@@ -98,10 +98,11 @@ def _is_through_slot(
 ) -> BoolArray:
     """Return per pair of RECV and REDUCE whether the RECV fills the slot that the REDUCE reads.
 
-    `receives`, `reductions`: the records (operations) of each pair, both of one rank. True
-    if both name the same first block of SCRATCH, and this block comes after those that the
-    algorithm itself uses. The result is bool[pairs]; it has no meaning for a pair without a
-    RECV (-1).
+    A slot is a block of SCRATCH after those that the algorithm itself uses on the rank.
+    `receives`, `reductions`: the records (operations) of each pair, both of one rank. True if
+    the RECV writes from the same block of SCRATCH on from which the REDUCE reads, and this block is
+    a slot. The numbers of blocks are not compared. The result is bool[pairs]; it has no meaning for
+    a pair without a RECV (-1).
     """
     program, algorithm = request.program, request.algorithm
     owner = program.rank[reductions]

@@ -250,7 +250,10 @@ class _SimulatedRanks:
     def waiting(self) -> list[int | None]:
         """Return, by rank, the record for which it waits; None for a rank that has finished.
 
-        It is the open message that was posted first, else the next record.
+        A record is one operation of the program, given by its number. A message is open at a rank
+        from its post until the other end is also posted. The record is the open message that was
+        posted first. Without open messages it is the next record of the rank. A rank has finished
+        if it has neither.
         """
         records: list[int | None] = []
         for rank, open_messages in enumerate(self._open):

@@ -212,7 +212,9 @@ class _Arrival:
     def wait(self) -> None:
         """Wait until the message is ready, copy or reduce it into own memory, and acknowledge it.
 
-        With step times, the moment at which the data become available is stored as the start.
+        With step times, the moment in ns at which the data become available is stored as the start.
+        There is no time limit. If the starting process no longer exists, this process exits with
+        the status `FAILED`.
         """
         _wait_for(self.pair.posted, self.starter)
         if self.starts is not None:

@@ -231,11 +231,15 @@ def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) 
 
 
 def _trim_contract(contract: CustomContract, usage: BufferUsage) -> CustomContract:
-    """Return the contract in canonical form, with buffers as small as its use and data permit.
+    """Return a copy of the contract with buffers as small as its use and data permit.
 
-    An INPUT without data is as long as the steps access it (`usage`). OUTPUT is as long as they
-    access it or results need, whichever is more. An INPUT with data keeps its size. `expected` None
-    remains None.
+    Sizes are in units, int64[ranks]. `usage`: how far the steps access each buffer.
+
+    - INPUT keeps its size on ranks with data in it (`defined`). On other ranks it is as long as the
+      steps access it.
+    - OUTPUT is as long as the steps access it or as the expected results need, whichever is more.
+    - If `expected` is None (no result is given), it remains None, and OUTPUT is never shorter than
+      before. Otherwise its rows are in canonical form (`to_canonical`).
     """
     # Steps may use more of a buffer than the contract requires, as working memory.
     expected = contract.expected

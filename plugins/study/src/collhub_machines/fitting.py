@@ -223,12 +223,12 @@ def _series(point: Measurement) -> tuple[object, ...]:
 def held_out_errors(
     gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
 ) -> list[tuple[Measurement, float]]:
-    """Test a fit on points that it has not seen: fit without every second size, predict
-    those sizes.
+    """Return the errors of a fit at points that are left out of the fit, for every second size.
 
-    The held-out points are those of `every_second_size`: the second, fourth, ... size of
-    each series. Returns (point, predicted / measured - 1) for them, in the order of
-    `points`. The list is empty if no point is held out, because no series has two sizes.
+    The left-out points are those of `every_second_size`: the second, fourth, ... size of each
+    series. All other points are fitted, with `prior` and the NCCL `version`. The result has
+    (point, predicted / measured - 1) for the left-out points, in the order of `points`. It is empty
+    if no series has two sizes.
     """
     held_out = every_second_size(points)
     fitted_points = [point for point, is_held in zip(points, held_out, strict=True) if not is_held]

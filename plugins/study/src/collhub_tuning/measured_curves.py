@@ -117,12 +117,16 @@ class MeasuredFiles:
     algorithms: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
 
     def curves(self, kind: str, mode: str) -> MeasuredCurves:
-        """Return the curves (times by size) of a collective, per library and per algorithm.
+        """Return the curves of a collective, i.e. times in us by size in bytes.
 
-        `mode`: with `in-place`, times of calls in place count; otherwise times out of place.
-        If a library was measured only in the other way on a machine, its times of that way
-        are used, at all sizes. If an algorithm has several times at a size, for example with
-        two versions of a library, the shortest counts.
+        `mode`: with `in-place`, times of calls in place count; otherwise times out of place. Times
+        of the other way count only at sizes that the same library on the same machine has no others
+        of. Points of all machines are combined.
+
+        There is one curve per library; its time at a size is the median of the points. Several data
+        types, or numbers of ranks or nodes, of one library give one curve each. Algorithms have one
+        curve per name; of the medians of its libraries at a size, the shortest counts. Without
+        points of `kind` there are no curves. The numbers of ignored measurements are passed on.
         """
         curves = tuple(
             MeasuredCurve(library, times_us)

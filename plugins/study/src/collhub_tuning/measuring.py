@@ -144,11 +144,13 @@ def create_verified_algorithm(
     pieces: int = 1,
     served_sizes: tuple[int, ...] = (),
 ) -> Algorithm:
-    """Create and verify the algorithm for one size, as the measurement does.
+    """Create and verify the algorithm for one size in bytes, as the measurement does.
 
-    `instances`: number of copies, each with a part of the data. `pieces`: number of pieces into
-    which each copy divides its data. `served_sizes`: further sizes that the algorithm must serve on
-    the runtimes of the question. Raises `HubError` if it cannot be created or is wrong.
+    It is synthesized or read from its file, without a limit of time. With `instances` above 1, it
+    is then replicated: each of so many copies has a part of the data. With `pieces` above 1, each
+    copy then divides its data into so many pieces. `served_sizes`: further sizes in bytes that the
+    algorithm must serve on the runtimes of the question. Raises `HubError` if the algorithm cannot
+    be created or is wrong.
     """
     simulations = _Simulations(topology, question, registry, served_sizes, needs_time=True)
     algorithm = _create_source(compared, question, simulations, SearchBudget())(size)

@@ -95,11 +95,11 @@ def compare_coverage(
 
 
 def format_sizes(min_bytes: int, max_bytes: int | None) -> str:
-    """Return a range of sizes in bytes as text. `min_bytes` and `max_bytes` are included.
+    """Return a range of sizes in bytes as text; `min_bytes` and `max_bytes` belong to the range.
 
-    `max_bytes` None means no limit: `from 1 MiB`, or `all sizes` from 0. If the maximum is
-    a multiple of 1 KiB above 0, it is the limit in the text: `up to 16 KiB`, `4 KiB up to
-    16 KiB`. Otherwise the limit is one byte more: `below 16 KiB`, `16 KiB to below 1 MiB`.
+    `max_bytes` None means no limit: `from 1 MiB`, or `all sizes` from 0. If the maximum is a
+    multiple of 1 KiB above 0, it is the limit in the text: `up to 16 KiB`, `4 KiB up to 16 KiB`.
+    Otherwise the limit is one byte more: `below 16 KiB`, `16 KiB to below 1 MiB`.
     """
     if max_bytes is None:
         return f"from {format_bytes(min_bytes)}" if min_bytes else "all sizes"

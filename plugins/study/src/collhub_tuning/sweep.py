@@ -352,11 +352,10 @@ def _call(
 
 @contextmanager
 def _use_safe_path() -> Iterator[None]:
-    """Context manager in which started Python processes do not import from the working
-    directory.
+    """Keep Python processes that start in this context from importing from the current folder.
 
-    It sets the environment variable `PYTHONSAFEPATH` of this process to 1, for all
-    threads, and restores or removes it at the end, also after an exception.
+    The context manager sets the environment variable `PYTHONSAFEPATH` of this process to 1, for
+    all threads. It restores or removes the variable at the end, also after an exception.
     """
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"

@@ -385,16 +385,15 @@ def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) 
 
 
 def compute_least_blocks(name: str, task: ClassicTask) -> int:
-    """Return a lower bound for the number of blocks in all messages of a plan, without
-    building it.
+    """Return a lower bound for the number of blocks in all messages of a plan, before it is built.
 
     The first rule that applies, for n ranks:
 
-    1. All-reduce: 0 for the algorithms that send entire vectors (`_OF_ENTIRE_VECTORS`),
-       otherwise n (n - 2) // 2, because some ranks may be paired with other ranks.
+    1. All-reduce: 0 for the algorithms that send entire vectors (`_OF_ENTIRE_VECTORS`), otherwise n
+       (n - 2) // 2, because some ranks may be paired with other ranks.
     2. Collectives with a root: 0.
-    3. Others, such as all-gather and all-to-all: n (n - 1), because each rank receives or
-       sends the shares of all other ranks.
+    3. Others, such as all-gather and all-to-all: n (n - 1), because each rank receives or sends the
+       shares of all other ranks.
     """
     kind, ranks = task.kind, task.num_ranks
     if kind is CollectiveKind.ALL_REDUCE:
@@ -514,9 +513,10 @@ def _build_algorithm(
 def _map_to_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable:
     """Replace ranks by NPUs in the steps, for an algorithm of `total` NPUs.
 
-    `npus`: NPU of each rank, distinct. Peers are replaced too, -1 is kept. Data and control
-    dependencies are kept. If `npus` is 0, 1, ..., `total` - 1, the same table is returned, else a
-    new one sorted by NPU.
+    `npus`: NPU of each rank, distinct. If it is 0, 1, ..., `total` - 1, the same table is returned.
+    Else it is a new one sorted by NPU: peers are replaced too, -1 is kept; kinds, channels,
+    operands, data and control dependencies are kept, and all other columns (such as lanes) get
+    defaults.
     """
     npu_of = np.asarray(npus, np.int64)
     if np.array_equal(npu_of, np.arange(total)):

@@ -327,11 +327,13 @@ class _Class:
     def _get_range(self, phase: int, direction: int, number: int) -> tuple[int, int]:
         """Return the first position, and the one after the last, of the message of a round.
 
-        `number`: round, from 1 to size // 2 + 1. Round 1 sends all units that take `direction`
-        (1 or -1), round t those of them with at least t hops. The range is empty if the first
-        position is not below the second one. Units at distance size / 2 are divided between the
-        directions; with two ranks, all units take direction 1. Positions are in the order of
-        the phase (`_sort`).
+        Positions count the units of the class in the order of the phase (`_sort`). `number`: round,
+        from 1 to size // 2 + 1, where size is the number of ranks in the ring of the phase. Round 1
+        sends all units that move in `direction` (1 or -1) on the ring, round t those of them with
+        at least t hops. The range is empty if the first position is not below the second one.
+
+        Of the units with exactly size / 2 hops, each direction gets one half; direction 1 has the
+        lower positions. With two ranks, all units move in direction 1.
         """
         size, first = self._sizes[self._order[phase]], self._first[phase]
         half = int(first[size // 2] + first[size // 2 + 1] + 1) // 2

@@ -408,11 +408,15 @@ class FlowSchedule:
     def order_first_messages(self) -> FlowSchedule:
         """Return a schedule in which messages ready at time 0 wait for the first one of the link.
 
-        Only `transfers.window` is new. A message waits until the one that is `window` positions
-        before it on its (first) link has arrived. The window is the largest number of messages that
-        the schedule has in flight on the link at once. For the first message of a piece, which is
-        ready at time 0, it is also at most the number of messages that start before it on the link,
-        except for the first of the link. Without this limit, a link may start all of them at once.
+        Only `transfers.window` is new: a window w means that a message waits until the one w
+        positions before it on its (first) link has arrived. It is the minimum of these numbers:
+
+        - the largest number of messages that the schedule has in flight on the link at once
+        - `_MAX_IN_FLIGHT`
+        - only for the first message of a piece, which is ready at time 0: the number of messages
+          that start before it on the link, unless this is 0
+
+        Without the last limit, a link might start all messages that are ready at time 0 at once.
         """
         transfers = self.transfers
         # A piece is ready at time 0 on its first arc.

@@ -409,9 +409,11 @@ def _choose_later_cut(
 def _build_proof(
     setting: Setting, best: SynthesisCandidate, cut: TimeCut | None
 ) -> dict[str, JsonValue]:
-    """Return {"bound_certificate": document that proves the bound of the cut}.
+    """Return the certificate of the lower bound on the time, as `{"bound_certificate": document}`.
 
-    Empty without a cut or with one at time 0.
+    `cut`: the cut in time that gives the bound. The document is that of `build_certificate`, for
+    the collective of `best`, because it contains the number of units. Returns {} without a cut, or
+    if its time is 0 ps.
     """
     if cut is None or not cut.time_ps:
         return {}

@@ -79,8 +79,10 @@ def route_links(
     """Return the routes of pairs of NPUs, and bandwidth (bytes/s) and latency (ns) of every link.
 
     If `is_shared`, the links are those of the topology; otherwise pair i has its own link i, which
-    never is shared. `channels`: plane of each pair, None for the default. Raises `InputError` for a
-    pair without a path.
+    never is shared, with the values of `find_private_links`: those of the first dimension in which
+    the NPUs differ, or without dimensions the minimum bandwidth and the sum of the latencies of the
+    route. `channels`: plane of each pair, None for the default. Raises `InputError` for a pair
+    without a path.
     """
     if is_shared:
         routes = _find_routes(topology, sources, destinations, channels)

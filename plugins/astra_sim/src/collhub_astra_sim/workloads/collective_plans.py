@@ -144,10 +144,10 @@ def _compute_stride(sizes: Sequence[int], level: int) -> int:
 def _build_phase(kind: int, name: str, level: int, stride: int, size: int) -> Phase:
     """Return the phase of collective `kind` with algorithm `name` in network dimension `level`.
 
-    The case of `name` and a prefix `one` are ignored. `direct4` is the direct algorithm with at
-    most 4 concurrent messages; `direct` has no limit (width -1). `stride`: difference between
-    neighbouring ranks; `size`: ranks in the dimension. The phase may use any queue. Raises
-    `KeyError` for an unknown name.
+    A prefix `one` in lower case is removed from `name`; the case of the rest is ignored. `direct4`
+    is the direct algorithm with at most 4 concurrent messages; all other names have no limit (width
+    -1). `stride`: difference between neighbouring ranks; `size`: ranks in the dimension. The phase
+    may use any queue. Raises `KeyError` for an unknown name.
     """
     name = name.removeprefix("one").lower()
     direct = re.fullmatch(r"direct(\d*)", name)

@@ -82,10 +82,10 @@ class Budget:
 
 
 def generate_weight_vectors(total: int, count: int, maximum: int) -> Iterator[tuple[int, ...]]:
-    """Yield the descending sequences of `count` integers from 1 to `maximum` with sum `total`.
+    """Yield the non-increasing sequences of `count` integers from 1 to `maximum` with sum `total`.
 
-    They are in lexicographically decreasing order; nothing is yielded if there are none. `count`
-    must be at least 1.
+    They are in lexicographically decreasing order; integers may repeat. Nothing is yielded if there
+    are none. `count` must be at least 1.
     """
     if count == 1:
         if 1 <= total <= maximum:

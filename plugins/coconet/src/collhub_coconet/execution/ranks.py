@@ -329,10 +329,12 @@ def _compute_broadcast(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_reduce(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Return the values after a reduction to a root, by rank.
+    """Return the values after a reduction to a root: a list of arrays by rank.
 
-    In each subgroup the root (position `operation.root`, default 0) has the reduction of all
-    operands (default: sum). Other ranks keep their operand.
+    The ranks that communicate with one another are a subgroup (`run.subgroups`). In each subgroup,
+    one rank is the root: the one at position `operation.root`, or the first if this is None. It
+    gets the reduction of the operand over the subgroup (a sum by default). All other ranks keep the
+    array of their operand, not a copy. `run` is not changed.
     """
     values = run.values[operation.reads[0]]
     result = list(values)

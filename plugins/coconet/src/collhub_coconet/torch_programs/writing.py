@@ -795,9 +795,10 @@ class _ModuleWriter:
     def _find_gathered(self, operation: Operation) -> tuple[int, int]:
         """Return the dimension that a collective gathers or exchanges, and its size afterwards.
 
-        It is the dimension along which the first axis of the collective (in the order of the
-        mesh) slices its operand. The size is that of the complete tensor, divided by the ranks
-        of each other axis that slices the same dimension, rounded down each time.
+        It is the dimension along which the first axis of the collective (in the order of the mesh)
+        slices its operand. The size is that of the complete tensor, divided by the ranks of each
+        axis that slices the same dimension and along which the collective does not communicate,
+        rounded down each time.
         """
         kind = self.program.types[operation.reads[0]]
         axes = find_axis_positions(self.program, operation)

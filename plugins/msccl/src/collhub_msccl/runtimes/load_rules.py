@@ -80,10 +80,10 @@ def check_algo(algo: RawElement, refusals: Refusals) -> None:
 
 
 def _check_collective(algo: RawElement, refusals: Refusals) -> None:
-    """Refuse a `coll` that is missing or that the runtime does not know.
+    """Record a refusal (`unknown-collective`) if the runtime does not know the attribute `coll`.
 
-    The comparison with the runtime's names is exact, including case. The refusal
-    `unknown-collective` lists the known names.
+    This is also so if the attribute is missing. The comparison with the runtime's names is exact,
+    including case. The message lists the known names in alphabetical order. Nothing is raised.
     """
     runtime = refusals.runtime
     name = algo.attributes.get("coll")

@@ -325,14 +325,17 @@ def _increase_cuts(
     required: tuple[int, int],
     has_local: bool,
 ) -> tuple[int, int]:
-    """Return increased numbers of thread blocks of a lane: (for messages, for local steps).
+    """Return larger numbers of thread blocks for a lane, as (for messages, for local steps).
 
-    `present`, `required`: these numbers now, and the ones needed. Each result is at least
-    the required number, and the first at least 1. If the lane has been cut before
-    (`present` is not (1, 0)), each is also at least the present number plus a quarter of
-    the larger present number (rounded down, minimum 1), because the waits that cuts add
-    cannot be predicted and rounds are limited. The second number is 0 without `has_local`
-    (the lane has no local steps).
+    A lane is a sequence of steps of one rank, which is divided among these thread blocks.
+    `present`: the numbers now; (1, 0) is an undivided lane. `required`: the numbers that its steps
+    need. `has_local`: whether the lane has local steps; if not, the second result is 0.
+
+    Otherwise each result is the largest of these:
+
+    - the required number, and 1 for messages
+    - the present number; unless the lane is undivided, plus a quarter of the larger present number,
+      rounded down but at least 1, since each division adds an unknown number of waits
     """
     messages, local = present
     is_first = messages == 1 and local == 0

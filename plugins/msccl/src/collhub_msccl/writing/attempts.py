@@ -206,11 +206,13 @@ def iterate_joined_attempts(
     is_tight: bool,
     is_merging: bool,
 ) -> Iterator[Attempt]:
-    """Yield attempts with a block for each side of a connection, or for two sides that belong
-    together.
+    """Yield attempts in which each side of a connection has a thread block, some of them shared.
 
-    `is_tight`: more sides are joined, see `assign_lanes`. One attempt per value of `is_fusing`;
-    tight ones, and the last, are marked `is_enough`.
+    The lanes are those of `assign_lanes` with `is_tight` (more sides share a block) and
+    `is_merging` (a chain of reductions is on one block). The first attempt fuses steps, if the
+    runtime has fused steps; the last one does not. Blocks count as not given by the algorithm
+    (`is_new`) and may be cut. With `is_tight` all attempts are marked `is_enough`, otherwise only
+    the one without fusion.
     """
     lanes = assign_lanes(draft, is_tight, is_merging)
     for is_fusing in _list_fusing_options(task):

@@ -300,9 +300,10 @@ def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the operations of a group of steps in protocol LL, without its semaphores.
 
     The flags of packets show whether they have arrived. In the collectives that have a name in
-    plans, every rank ends a launch only after all ranks have begun it, so the two halves of scratch
-    separate launches. For other collectives the sender waits for the receiver at the begin of a
-    launch. A block barrier comes next, if needed.
+    plans (`NAMES`), every rank ends a launch only after all ranks have begun it, so the two halves
+    of scratch separate launches. For other collectives, the first operations let the sender wait
+    for the receiver at the begin of a launch. Then a block barrier is added, if needed, and last
+    the operations of the group's kind.
     """
     # Only the collectives that plans name need no handshake at the start of a launch.
     kind = int(draft.work.steps.kind[group.row])

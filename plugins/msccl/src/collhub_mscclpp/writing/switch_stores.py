@@ -174,9 +174,14 @@ class _Mode:
     def is_free(self, number: int, rows: list[int], receives: list[int]) -> bool:
         """Return whether a multicast may be stored at the destination of its messages.
 
-        `number`: number of the multicast. `rows`, `receives`: its sends and their receives. A
-        multicast also stores on its sender. False if the receives have different buffers or
-        offsets, or if the range is in use on the sender or a receiver.
+        A multicast stores at one buffer and offset on all receivers and on its sender. `number`:
+        number of the multicast. `rows`, `receives`: its sends and their receives. All must be true:
+
+        - All receives have the same buffer and offset.
+        - On the sender the range ends within the buffer. It begins at the source of the multicast,
+          or no step reads it and its content is not needed (`_is_free_at_sender`).
+        - On each receiver only the receive writes the range, at any time. No step reads it before,
+          except sends of terms of the sum that is multicast.
         """
         steps = self._work.steps
         destinations = {

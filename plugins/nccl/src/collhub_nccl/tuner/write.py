@@ -325,9 +325,11 @@ def _find_slower_sizes(
 
 
 def _find_communicator(selection: Selection) -> Communicator | None:
-    """Return the communicator of a selection on a known machine, else None.
+    """Return the communicator with which NCCL would run on the network of a selection, else None.
 
-    It is None without a network, and if the network's number of nodes is not that of the selection.
+    It is that of `communicator_of_topology`: all ranks of the network, with the profile and GPU
+    that the name of the network gives. Returns None if there is no network, if no communicator
+    exists (such as for an unknown GPU), or if its number of nodes is not that of the selection.
     """
     # Imported here: it needs numpy, which files for other networks do without.
     from collhub_machine_profiles.nccl_baseline import communicator_of_topology

@@ -142,7 +142,8 @@ def compute_makespan(pieces: Sequence[Piece]) -> Fraction:
 def compute_lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
     """Return the largest time in ticks by which a task finishes after its due time.
 
-    It is 0 if no task is late. Tasks without a due time do not count.
+    A task finishes with the last of its pieces. The result is 0 if no task is late, or without
+    pieces. Tasks without a due time or without pieces do not count.
     """
     worst = Fraction(0)
     for task, end in _find_ends(pieces).items():

@@ -422,8 +422,10 @@ def _take_best(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) ->
 def _first_available(arc: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
     """Return the available transfer of an arc with the smallest rank, -1 if there is none.
 
-    A transfer is available if it has no unmet dependencies and has not been sent. The arc's `head`
-    advances past other transfers.
+    The rank of a transfer is its priority (`jobs.rank`). A transfer is available if it has no
+    unmet dependencies and has not been sent. The transfers of the arc are examined by ascending
+    rank from `queues.head[arc]` on. This entry is increased past those that are not available, so
+    the caller must reset it when one of them becomes available.
     """
     end = queues.arc_begin[arc + 1]
     while queues.head[arc] < end:

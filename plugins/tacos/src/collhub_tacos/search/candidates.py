@@ -79,14 +79,12 @@ class Prospects:
 
         A variant is a form of algorithm with a spreading and a window rule. Its trials are its
         recorded times with fewer than `pieces` chunks. With fewer than two trials the result is
-        True. Otherwise the two trials with the most chunks are judged. Both rules must hold:
+        True. Otherwise the two trials with the most chunks are judged, and both rules must hold:
 
-        1. In one of them it may still catch up: its time minus twice its gain is at most 1.02
-           times the fastest time with as many chunks. The gain is that since its trial with at
-           most 2/3 as many chunks. Without such a trial, and for an infinite time, this holds.
-        2. In one of them its time is at most 1.4 times the fastest time with as many chunks (1.12
-           for a part of the work), or in the last one it was faster than with at most 2/3 as many
-           chunks by more than 10 % per doubling (or there is no such trial).
+        1. In one of them the variant may still reach the fastest one (`_may_catch_up`).
+        2. In one of them its time is at most 1.4 times (1.12 for a part of the work) the fastest
+           time with as many chunks, or the last trial was much faster than one with fewer chunks
+           (`_gains`).
         """
         # Piece counts without a trial of the variant are ignored.
         tried = [
