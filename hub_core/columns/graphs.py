@@ -93,18 +93,28 @@ class Arcs:
     def lengths_from(self, starts: BoolArray, weight: Float64Array) -> Float64Array:
         """Return the length of the shortest path to every node from the nearest node of `starts`.
 
-        `starts`: bool[nodes]. `weight`: float64[arcs], not negative. The result is
-        float64[nodes]: the smallest sum of `weight` over a path that follows the arcs'
-        directions. It is 0 for the nodes of `starts`, and infinite without a path.
+        `starts`: bool[nodes]. `weight`: float64[arcs]; see `shorten`. The result is float64[nodes]:
+        the smallest sum of `weight` over a path that follows the arcs' directions. It is 0 for the
+        nodes of `starts`, and infinite without a path.
+        """
+        return self.shorten(np.where(starts, 0.0, np.inf), weight)
+
+    def shorten(self, length: Float64Array, weight: Float64Array) -> Float64Array:
+        """Shorten the lengths of paths to the nodes by all arcs, in place; return them.
+
+        `length`: float64[nodes], or [nodes, searches] for several searches at once: the lengths to
+        begin with, infinite for unknown ones. `weight`: float64[arcs], infinite for an arc that is
+        not used; negative weights are permitted without a cycle of negative length.
 
         All arcs are relaxed in rounds (Bellman 1958, Ford 1956): O(arcs * arcs of the longest
         shortest path). With numpy this is faster than a heap in Python.
         """
-        length = np.where(starts, 0.0, np.inf)
         rows, heads, first = self.entering
         tail, weight = self.tail[rows], weight[rows]
+        if length.ndim > 1:
+            weight = weight[:, None]
         while len(rows):
-            offered = np.minimum.reduceat(length[tail] + weight, first)
+            offered = np.minimum.reduceat(length[tail] + weight, first, axis=0)
             shorter = np.minimum(length[heads], offered)
             if np.array_equal(shorter, length[heads]):
                 break

@@ -22,6 +22,7 @@ from hub_core.network.cuts import (
     slowest_blocks,
 )
 from hub_core.network.links import whole_ps
+from hub_core.network.pair_bounds import Filling, PairBounds
 from hub_core.network.routes import Traffic, dependent_pairs
 from hub_core.network.topology import Topology
 
@@ -75,6 +76,8 @@ def lower_bounds_ps(
     - if every byte has one destination and the network is small: `_distance_ns`, the sum of bytes
       times distance over all pairs of ranks, divided by the bandwidth of all links
     - the minimum latency of a path from a rank to one that depends on it (`_latency_ns`)
+    - all-reduce, broadcast, reduce: latency and bandwidth together, by pairs of ranks and by the
+      data that a message can unite or inform on its way (`pair_bounds`)
 
     A link counts only while data from a rank (the root, if only it has data) can have arrived at it
     and can still reach a rank (the root, if only it needs data). Switches multicast and reduce if
@@ -188,15 +191,21 @@ class _Links:
     def bound_ns(self, traffic: Traffic) -> float:
         """Return the largest lower bound in ns on the time of any algorithm for this traffic.
 
-        The bounds are those by latency, by distances, and by all partitions and all orders of the
-        nodes. The result is not rounded, and infinite if a necessary path is missing.
+        The bounds are those by latency, by distances, by all partitions and all orders of the
+        nodes, and by pairs of ranks (`_pairs`). The result is not rounded, and infinite if a
+        necessary path is missing.
         """
         bounds = [self._latency_ns, self._distance_ns(traffic)]
         for label in self._partitions:
             bounds += self.partition_ns(label, traffic)
         for position in self._orders:
             bounds += self._order_ns(position, traffic)
-        return max(bounds)
+        known_ns = max(bounds)
+        return self._pairs.bound_ns(traffic.size, known_ns) if self._pairs else known_ns
+
+    @cached_property
+    def _pairs(self) -> PairBounds | None:
+        return PairBounds.of(self.collective, self.topology, self.members)
 
     @cached_property
     def _partitions(self) -> list[Int64Array]:
@@ -291,18 +300,8 @@ class _Links:
         """
         if need <= 0:
             return 0.0
-        delay = self._delay_ns
-        # Links with an infinite delay are on no path between ranks.
-        usable = mask & np.isfinite(delay)
-        order = np.argsort(delay[usable], kind="stable")
-        starts = delay[usable][order]
-        rates = (self.topology.bandwidth_bytes_per_s[usable] / 1e9)[order]
-        if not len(rates):
-            return float("inf")
-        # With the first k links, T = (need + sum of rate * start) / sum of rate; the minimum
-        # counts.
-        times = (need + np.cumsum(rates * starts)) / np.cumsum(rates)
-        return float(times.min())
+        rates = self.topology.bandwidth_bytes_per_s[mask] / 1e9
+        return float(Filling.of(self._delay_ns[mask], rates).times_ns(need))
 
     @cached_property
     def _latency_ns(self) -> float:
