@@ -185,9 +185,9 @@ class _ShapeParser:
         self._mask = np.full(len(content), 0xFF, np.uint8)
 
     def shape(self) -> Shape:
-        """Parse all fields of the record; return its shape, or raise `WireError` for a bad field.
+        """Parse all fields of the record and return its shape; raise `WireError` for a bad field.
 
-        Mask (bits that all records share) and template (their values): uint64, padded with 0 bits.
+        Bits set in its mask are fixed in the shape; its template has their values (both uint64[]).
         """
         for item in walk(self._content, 0, len(self._content)):
             self._add_field(item)
@@ -231,9 +231,9 @@ class _ShapeParser:
         self._mask[item.start : item.stop] = fixed_bits
 
     def _add_number(self, name: str, column: str, value: Field, kind: Kind) -> None:
-        """Add a slot that reads the number `value` of the attribute `name` into `column`.
+        """Add a slot, by which the number `value` of the attribute `name` is read into `column`.
 
-        Its bits may then differ between records. Raise `WireError` if its wire type does not fit.
+        Records of a shape may differ in this number. Raises `WireError` for a wrong wire type.
         """
         if value.wire is not _WIRE_OF_FIXED.get(kind, WireType.VARINT):
             reason = f"the value of attribute {name} is not encoded as {kind.field}"

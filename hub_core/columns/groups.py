@@ -142,8 +142,8 @@ def gather(indptr: Int64Array, indices: Int64Array, groups: IntArray) -> Int64Ar
 def csr_of_pairs(parents: Int64Array, children: Int64Array, count: int) -> _Csr:
     """Return the parents of every child as a CSR table: (indptr int64[count + 1], parents).
 
-    Children are in 0..count-1. The parents of a child are ascending; a repeated pair is listed
-    once.
+    Parents and children must be in 0..count-1; this is not checked. The parents of a child are
+    ascending; a repeated pair is listed once.
     """
     width = np.int64(max(count, 1))
     # Sorted by (child, parent); repeated pairs count once.

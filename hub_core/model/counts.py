@@ -212,8 +212,8 @@ def _to_rows(table: object, is_per_pair: bool, name: str) -> list[list[object]]:
 def _format_integer(value: int) -> str:
     """Return the digits of an integer; beyond 128 bits a power of 2, as `about 2^200`.
 
-    The power is the largest one that the magnitude reaches. Python does not convert integers of
-    thousands of digits to text.
+    The power is the largest one that the magnitude reaches; a negative integer is `about -2^200`.
+    Python does not convert integers of thousands of digits to text.
     """
     bits = value.bit_length()
     if bits <= _MAX_SHOWN_BITS:

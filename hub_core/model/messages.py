@@ -42,7 +42,7 @@ def region(buffer: int, offset: int, count: int) -> str:
     """Format the region of `count` units at `offset` of a buffer.
 
     The result is `OUTPUT[4:6]` for two units (the end is excluded), and `OUTPUT[4]` for one. An
-    invalid buffer, such as 9, is shown as `buffer 9`.
+    invalid buffer is named by its number, such as `buffer 9[4:6]`.
     """
     name = Buffer(buffer).name if buffer in set(Buffer) else f"buffer {buffer}"
     return f"{name}[{offset}]" if count == 1 else f"{name}[{offset}:{offset + count}]"

@@ -127,13 +127,13 @@ def distance_bounds_ps(
     npus: Sequence[int] | None,
     length: Float64Array,
 ) -> tuple[float, ...]:
-    """Compute lower bounds from given lengths of the links: integers in ps, one per size.
+    """Compute lower bounds from given lengths of the links: whole ps, rounded down, one per size.
 
-    The bound is the sum of bytes times shortest distance over all (sender, receiver), divided
-    by the sum of bandwidth times length over all links; by weak duality, no algorithm carries
-    the bytes faster. It is infinite if a receiver cannot be reached. `collective`: an
-    all-to-all (also uneven), gather or scatter. `npus`: as in `lower_bounds_ps`. `length`:
-    float64[links], in any unit, not negative, such as prices of a flow divided by bandwidths.
+    The bound is the sum of bytes times shortest distance over all (sender, receiver), divided by
+    the sum of bandwidth times length over all links; by weak duality, no algorithm carries the
+    bytes faster. It is infinite if a receiver cannot be reached. `collective`: an all-to-all (also
+    uneven), gather or scatter. `npus`: as in `lower_bounds_ps`. `length`: float64[links], in any
+    unit, not negative, such as prices of a flow divided by bandwidths.
     """
     links = _links(collective, topology, npus)
     distance, capacity = links.distances(length)
@@ -144,7 +144,7 @@ def distance_bounds_ps(
 def _links(collective: Collective, topology: Topology, npus: Sequence[int] | None) -> _Links:
     """Return the links of a network for a collective whose rank r runs on NPU `npus[r]`.
 
-    With `npus` None, rank r runs on NPU r. The results for the last four arguments are cached.
+    With `npus` None, rank r runs on NPU r. The results of the last four different calls are cached.
     """
     ranks = range(collective.num_ranks) if npus is None else npus
     return _create_links(collective, topology, tuple(ranks))

@@ -320,10 +320,10 @@ def _dimension_links(
 def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64Array:
     """Return candidate coordinates of neighbours, one row per node, in the order of links.
 
-    In lines and rings, the next higher coordinate is first, then the next lower one. A ring
-    of two has only one candidate, because both directions are the same link. In a fully
-    connected dimension, all coordinates from 0 to size-1 are candidates. Candidates may be
-    outside 0..size-1 or equal to the node's coordinate; the caller removes these.
+    In lines and rings, the next higher coordinate is first, then the next lower one; in rings
+    modulo `size`. A ring of two has only one candidate, because both directions are the same link.
+    In a fully connected dimension, all coordinates from 0 to size-1 are candidates. The caller
+    removes candidates that are outside of a line or equal to the node's coordinate.
     """
     if kind is DimensionKind.FULLY_CONNECTED:
         return np.broadcast_to(np.arange(size, dtype=np.int64), (len(coordinate), size))

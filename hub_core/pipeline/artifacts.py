@@ -37,12 +37,14 @@ class Content:
 def name_defect(name: object, layout: Layout) -> str | None:
     """Return a message if an artifact must not have this name in this layout, else None.
 
-    - FILE: only the empty text is permitted.
-    - PREFIX: `.` and a text that is not empty and has no slashes.
+    The permitted names are, by layout:
+
+    - FILE: only the empty text.
+    - PREFIX: a `.` that is followed by at least one character, without slashes.
     - FOLDER: a relative path without empty parts, `.` and `..`.
 
-    Backslashes and NUL are never permitted, so that a name cannot leave the folder of the
-    output. An object that is not a text always gives a message.
+    Backslashes and NUL are never permitted, so that a name cannot leave the folder of the output.
+    An object that is not a text always gives a message.
     """
     if isinstance(name, str) and _SAFE_NAMES[layout].match(name):
         return None

@@ -326,7 +326,7 @@ def _stop_process(process: subprocess.Popen[bytes]) -> None:
     """Stop the process and all processes that it started, and wait until it has ended.
 
     If it still runs, it gets SIGTERM and 5 s to stop its processes, also those outside its process
-    group. Then the group is killed by SIGKILL, even if the process has ended. It may be missing.
+    group. Then its group gets SIGKILL in any case. A group that no longer exists is no error.
     """
     if process.poll() is None:
         # It also knows processes that have left its group.

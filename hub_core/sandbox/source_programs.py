@@ -73,8 +73,9 @@ def parsed_source(name: str, content: bytes) -> ast.Module:
 def imports_any(node: ast.AST, packages: tuple[str, ...]) -> bool:
     """Return whether a node is an import statement of one of these packages or their modules.
 
-    Only the part of a name before the first `.` is compared; one matching name is sufficient. False
-    for other nodes, and for `from . import ...`.
+    Only the part of a name before the first `.` is compared; one matching name is sufficient. For
+    `from`, the dots that begin a relative name are ignored: `from .torch import x` is an import of
+    `torch`, and `from . import x` is one of nothing. False for other nodes.
     """
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom):

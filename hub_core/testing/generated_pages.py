@@ -201,9 +201,10 @@ def _escape(text: str) -> str:
 
 
 def _escape_outside_code(text: str) -> str:
-    """Escape `<`, which begins HTML, and `*` in a Markdown text, but not in code.
+    """Escape `<` (as `&lt;`), which begins HTML, and `*` (by a backslash) outside of code.
 
-    Code is the text between two backquotes; the text after an unpaired backquote counts as code.
+    Code is the text between two backquotes of a Markdown text; the text after an unpaired backquote
+    counts as code.
     """
     parts = text.split("`")
     return "`".join(

@@ -323,10 +323,10 @@ class TunerVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the verdict on one line, followed by every finding in order.
+        """Print the verdict on one line on stdout, then every finding in order on stderr.
 
-        The line has the file, its tuner format, the number of size ranges in the file, and `no
-        errors` or `wrong`. `is_alone` has no effect.
+        The line has the file, its tuner format, the number of size ranges that its rules serve, and
+        `no errors` or `wrong`. `is_alone` has no effect.
         """
         outcome = "no errors" if self.ok else "wrong"
         what = f"{self.tuner_format}, {self.served} ranges of sizes served"

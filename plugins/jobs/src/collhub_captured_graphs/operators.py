@@ -84,9 +84,9 @@ class Call:
         """Return the dimensions of an operand that an argument lists, counted from 0.
 
         The first of `names` that is present is read, as a number or a tuple; entries that are no
-        integers are ignored. Numbers count modulo the number of dimensions, so that negative ones
-        count from the end. All dimensions if the argument is absent or has no integer. An operand
-        without dimensions counts as one with dimension 0.
+        integers, also bools, are ignored. Numbers count modulo the number of dimensions, so that
+        negative ones count from the end. All dimensions if the argument is absent or has no
+        integer. An operand without dimensions counts as one with dimension 0.
         """
         value = self.argument(*names)
         rank = max(len(operand.shape), 1)
@@ -396,7 +396,7 @@ def _count_unnormalized(call: Call) -> int:
     """Count the leading dimensions of the operand of a normalization that are not normalized.
 
     `normalized_shape` gives the number of trailing dimensions, 1 if it is no tuple. 0 if there is
-    no operand.
+    no operand; below 0 if `normalized_shape` is longer than the operand's shape.
     """
     operand, shape = call.operand("input", "self"), call.argument("normalized_shape")
     count = len(shape) if isinstance(shape, tuple) else 1

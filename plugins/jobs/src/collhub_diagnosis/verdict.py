@@ -389,10 +389,10 @@ class _Diagnosis:
     def find_awaiting_row(self, rank: int) -> int:
         """Return the row of the operation that shows best who waits for the late rank `rank`.
 
-        Of the operations that wait for it, those that wait for late ranks only (`sources` of
-        the graph) are preferred, then the earliest creation time, then the lowest row. For a
-        collective, the row of the lowest rank in it is returned. Raise `KeyError` if no
-        operation waits for the rank.
+        Of the operations that wait for it, those are preferred that wait only for ranks at which a
+        hang starts (`sources` of the graph). Then the earliest creation time counts, then the
+        lowest row. For a collective, the row of the lowest rank in it is returned. Raise `KeyError`
+        if no operation waits for the rank.
         """
         sources = set(self.graph.sources)
         rows = self.awaiting_rows[rank]

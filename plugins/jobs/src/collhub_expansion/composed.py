@@ -120,7 +120,8 @@ class _Steps:
     def table(self) -> StepTable:
         """Build the step table of all parts, in the order in which they were added.
 
-        Columns that a part lacks have their defaults. Raise `InputError` as
+        It has the data dependencies within the parts and those that order the parts, but no control
+        dependencies. Columns that a part lacks have their defaults. Raise `InputError` as
         `StepTable.from_columns`, and `ValueError` if no part was added.
         """
         columns = {name: np.concatenate([_column(part, name) for part in self.columns])

@@ -340,9 +340,14 @@ class Maker:
     def _own(self, name: str, algorithm: Algorithm, request: CollectiveRequest) -> int:
         """Return the template number of an algorithm of the workload, checked for the request.
 
-        An algorithm without contents (a trace, which does not identify the data of its messages)
-        keeps its size in bytes if it has one, as in ASTRA-sim. Any other algorithm is scaled to the
-        size of the request. Raises `InputError` (`algorithm-does-not-fit`) if it does not fit.
+        A template describes the nodes that replace a call. Its size in bytes is that of the
+        request, with one exception: an algorithm whose messages do not identify their data (a
+        trace, without `has_contents`) keeps its size `collective_bytes` if it has one, as in
+        ASTRA-sim.
+
+        An equal combination of name, kind, size, root and counts gives the earlier number. A new
+        one adds a template (`_fit`). Raises `InputError` (`algorithm-does-not-fit`) if the
+        algorithm does not fit, for example for another number of ranks.
         """
         size = request.full_bytes
         if not algorithm.has_contents:

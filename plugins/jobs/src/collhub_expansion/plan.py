@@ -436,12 +436,15 @@ def _parts(calls: Calls, pieces: Pieces, entries: Catalogue) -> _Parts:
 def _find_calls_with_marker(
     parts: _Parts, is_outer: BoolArray, listed: Lists, calls: int
 ) -> Int64Array:
-    """Find the calls that need a MARKER before (or after) their first (or last) nodes.
+    """Return the calls that need a MARKER before (or after) their first (or last) nodes.
 
-    These are the calls with more than `_MAX_ENDS` such nodes. `is_outer`: bool per part, whether it
-    is the first (or last) part of its call. `listed`: first (or last) nodes of every catalogue
-    entry, as (row pointer, nodes). `calls`: number of calls. Returns the numbers of the calls,
-    ascending.
+    A call is a node that is replaced by an algorithm, in parts of several nodes each. A call needs
+    a MARKER if its first (or last) parts have more than `_MAX_ENDS` first (or last) nodes in total.
+    The result has the numbers of these calls, ascending, as int64.
+
+    `is_outer`: bool per part, whether it is a first (or last) part of its call. `listed`: first (or
+    last) nodes of every catalogue entry, as (row pointer, nodes); `parts.entry` is the entry of a
+    part. `calls`: number of calls.
     """
     counts = np.diff(listed[0])[parts.entry[is_outer]]
     return np.flatnonzero(np.bincount(parts.call[is_outer], counts, calls) > _MAX_ENDS)

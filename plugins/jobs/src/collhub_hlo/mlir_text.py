@@ -557,13 +557,12 @@ def find_close(text: str, start: int) -> int:
 def _remove_location(text: str) -> str:
     """Return the text of an operation without the final location ` loc(...)`.
 
-    The location begins at the last ` loc(` that is outside of strings and whose parenthesis
-    is closed by the last character of the text. The blank before `loc` is removed too. Text
-    without a location is returned unchanged.
+    The location begins at the last ` loc(` that is outside of strings and whose parenthesis is
+    closed by the last character of the text. The blank before `loc` is removed too. Text without a
+    location is returned unchanged.
 
-    Each ` loc(` outside of strings is examined, the last one first, if the last
-    character is `)`. Raises `ValueError` if a bracket after an examined one is not
-    closed.
+    Raises `ValueError` if the text ends with `)`, and a bracket after one of the examined ` loc(`
+    is not closed. They are examined from the last one backwards, until one is the location.
     """
     if not text.endswith(")"):
         return text

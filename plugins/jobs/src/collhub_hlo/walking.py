@@ -396,12 +396,16 @@ class _Evaluation:
         return _Frame(computation, every, arguments, caller, entered, tail, is_async)
 
     def _before(self, frame: _Frame, instruction: Instruction) -> Rows:
-        """Return the rows that an instruction waits for.
+        """Return the rows that an instruction waits for; `frame` is the computation with it.
 
-        If the program runs in the order of its schedule, these are the rows for which the next
-        blocking row waits (`frame.tail`). Otherwise they are the rows of its operands; if the
-        operands have no rows, those for which its computation waits (`frame.entered`). More
-        than `_MAX_PARENTS` (8) rows of operands are replaced by a new MARKER row.
+        A row is a computation, collective, message or marker of the resulting program. The first
+        rule that applies decides:
+
+        1. The program runs in the order of its schedule: the last rows so far that block
+           (`frame.tail`).
+        2. The operands of the instruction have rows that produce them: these rows, ascending. More
+           than `_MAX_PARENTS` (8) are replaced by one new MARKER row that waits for them.
+        3. Otherwise the rows for which the computation itself waits (`frame.entered`).
         """
         if self._is_sequence:
             return frame.tail

@@ -201,9 +201,8 @@ def _is_joined(opcode: str, attributes: Mapping[str, str]) -> bool:
     """Check whether a group of replicas includes all partitions of these replicas.
 
     True if it has a channel (`channel_id` above 0), and its opcode is none of
-    `PARTITION_OPERATIONS` (all-to-all, collective-permute, collective-broadcast,
-    ragged-all-to-all, send, recv). Raise `ValueError` for a `channel_id` that is no
-    integer.
+    `PARTITION_OPERATIONS` (all-to-all, collective-permute, collective-broadcast, ragged-all-to-all,
+    send, recv). Raise `ValueError` for a `channel_id` that is no integer.
     """
     has_channel = to_integer(attributes.get("channel_id", "0")) > 0
     return has_channel and opcode not in PARTITION_OPERATIONS

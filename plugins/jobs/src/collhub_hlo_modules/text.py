@@ -386,7 +386,8 @@ def parse_integers(text: str) -> tuple[int, ...]:
 def to_integer(text: str) -> int:
     """Convert decimal text, possibly in quotes and with a minus sign, to an integer.
 
-    Raises `ValueError` for other text, and for more than 18 digits.
+    White space around the text is ignored, then all single and double quotes at both ends. Raises
+    `ValueError` for other text, a plus sign, and more than 18 digits.
     """
     digits = text.strip().strip("'\"")
     if not re.fullmatch(r"-?[0-9]{1,18}", digits):

@@ -108,9 +108,10 @@ def _list_losses(workload: Workload) -> list[Loss]:
 def lost_extras(workload: Workload) -> list[Loss]:
     """Return the loss of extras that a trace cannot express; [] without any.
 
-    An extra is a text that preserves data of a node which no column has. Extras of other
-    formats, such as dtypes, are no tokens of trace records. The only loss gives the number of
-    these texts; nodes with equal extras share one.
+    An extra is a text that preserves data of nodes for which there is no column. A trace can
+    express extras that were read from a trace (`are_tokens`), but not those of other formats, such
+    as data types. The list has at most one loss, with the number of different extras that are lost;
+    nodes with equal extras share one.
     """
     foreign = sum(not are_tokens(extra) for extra in workload.extras)
     if not foreign:
@@ -187,11 +188,13 @@ def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> 
 
 
 def _derive_groups(workload: Workload) -> tuple[tuple[ProcessGroup, ...] | None, ...]:
-    """Return the groups that a reader can derive without metadata: (inferred, stated).
+    """Return the groups that a reader can derive without metadata: (inferred, defined).
 
-    Both are tuples of groups with the names of the workload's groups, in their order. Inferred
-    groups have the ranks whose nodes name them. Declared groups are defined by METADATA nodes; None
-    without groups and if a name is undefined there.
+    Both are tuples of groups with the names of the workload's groups, in their order.
+
+    - inferred: each group has the ranks whose nodes name it, ascending, possibly none.
+    - defined: the ranks are those that METADATA nodes define for the names. It is None if one of
+      the names is undefined there, and if the workload has no groups.
     """
     names = tuple(group.name for group in workload.groups)
     stated = stated_groups(workload.nodes, workload.extras)
@@ -272,9 +275,11 @@ class _RankColumns:
 def _drop_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> str:
     """Return the tokens of a record without attributes that are named in `omitted`.
 
-    A token of `tokens` is a sign, the name, and possibly `:` and a value; tokens are separated by
-    blanks. If `duration_ns` is omitted and present, the token `us` (microseconds) is appended for a
-    duration of at least 1 us, unless it is there.
+    A token is a sign, the name, and possibly `:` and a value; tokens are separated by blanks. Signs
+    and values do not count in the comparison. `duration_ns`: duration of the node in ns.
+
+    If this removes an attribute token `@duration_ns`, the token `us` (microseconds) replaces it at
+    the end. It is added only for a duration of at least 1 us, and only if it is missing.
     """
     left = [token for token in tokens.split() if token[1:].partition(":")[0] not in omitted]
     is_lost = "duration_ns" in omitted and "@duration_ns" in tokens

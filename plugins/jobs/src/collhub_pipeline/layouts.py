@@ -255,7 +255,7 @@ class MeshLayout:
         return self._tile_bytes(side, keys[member]) if is_shared else 0
 
     def has_copies(self, device: int) -> bool:
-        """Check whether several ranks of a stage have the same weights.
+        """Check whether several ranks of stage `device` have the same weights.
 
         These are replicas, or ranks of one mesh with different batch rows.
         """

@@ -202,10 +202,12 @@ def _group_by_size_class(
 ) -> tuple[ComparedCalls, ...]:
     """Group calls by kind, size class, number of ranks and nodes, and reason of no prediction.
 
-    A size class contains the sizes above one power of 2 in bytes, up to and including the
-    next; unknown sizes (-1) are a class of their own, without a prediction and with the
-    reason `SIZE_NOT_RECORDED`. The result is ordered by descending measured transfer time,
-    then kind, largest size and reason.
+    Size class c contains the sizes above 2^(c-1) and up to 2^c bytes; class 0 is 1 byte. Size 0 and
+    unknown sizes (-1) are in class -1. A call without an entry in `time_of_key` has no prediction,
+    an unknown number of nodes and the reason `SIZE_NOT_RECORDED`.
+
+    The result is ordered by descending measured transfer time, then by kind, largest size and
+    reason.
     """
     groups: dict[tuple[str, int, int, int | None, str], list[CallKey]] = {}
     for key in sums:

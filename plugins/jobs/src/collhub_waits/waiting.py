@@ -103,11 +103,10 @@ class WaitGraph:
 
     @cached_property
     def sources(self) -> dict[int, Front]:
-        """Return the late ranks at which a hang starts, with their fronts, by ascending rank.
-        Cached.
+        """Return the late ranks at which a hang starts, with their fronts, ascending; cached.
 
-        The front of a rank are the operations in which it waits. A rank is late if another rank
-        waits for an operation that it has not issued. A late rank is a source if its front is
+        The front of a rank is the set of operations in which it waits. A rank is late if another
+        rank waits for an operation that it has not issued. A late rank is a source if its front is
         empty, or if each operation of its front meets all of these conditions:
 
         - It is a batch of messages between single ranks, not a collective.

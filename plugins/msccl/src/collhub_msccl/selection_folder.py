@@ -136,8 +136,8 @@ class _Task:
     def limit_to(self, largest: int | None) -> _Task:
         """Return the task with only those sizes of its window that are at most `largest` bytes.
 
-        `largest` also becomes the maximum of the window; None means no limit. The window may be
-        left without measured sizes.
+        `largest` also replaces the maximum of the window, even by a larger one. None keeps all
+        sizes and removes the maximum. The window may be left without measured sizes.
         """
         sizes = tuple(size for size in self.window.sizes if largest is None or size <= largest)
         return replace(self, window=replace(self.window, max_bytes=largest, sizes=sizes))

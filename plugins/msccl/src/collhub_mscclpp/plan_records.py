@@ -295,9 +295,9 @@ class Operation:
     ) -> Scope:
         """Return where operand `position` of one side is located (local, remote or switch).
 
-        `is_dst`: True for destinations, False for sources. `position` counts from 0. Operand 0
-        may have another location than the other operands of its side. `scope_of` has an
-        exception to this result.
+        `is_dst`: True for destinations, False for sources. `position` counts from 0. Operand 0 may
+        have another location than the other operands of its side. The second destination of
+        `recspkt` is an exception, for which only `scope_of` is right.
         """
         first, rest = self.dst if is_dst else self.src
         return rest if position else first

@@ -46,8 +46,8 @@ COLLHUB_PLUGIN_API = (1, 0)
 def _root_signature(root: bytes) -> bytes:
     """Return a pattern that matches XML with this root element.
 
-    A byte order mark, a declaration and comments may come before it. Matching takes linear time,
-    also for a file that is one long comment.
+    A byte order mark, a declaration and comments, in this order, may come before it, but no
+    DOCTYPE. Matching takes linear time, also for a file that is one long comment.
     """
     declaration = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?"
     # Possessive groups keep the match linear for hostile files that consist of one long comment.

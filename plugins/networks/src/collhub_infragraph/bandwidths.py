@@ -166,9 +166,10 @@ class Contraction:
         number: int,
         hop: Hop,
     ) -> None:
-        """Register a hop at its two vertices, and count it for this pair of vertices.
+        """Register a hop at its two vertices, and count it for this unordered pair of vertices.
 
-        `number`: its key. The caller stores the hop in `_hops`. The two vertices must differ.
+        `number`: its key. The caller stores the hop in `_hops`. The two vertices must differ (not
+        checked).
         """
         self._hops_at[hop.first_vertex].append(number)
         self._hops_at[hop.second_vertex].append(number)

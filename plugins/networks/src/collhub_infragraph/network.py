@@ -321,13 +321,12 @@ def _find_node_names(
 
 
 def _parse_groups(graph: VertexGraph) -> dict[str, tuple[int, ...]]:
-    """Return the groups of NPUs by name, from the annotations that the hub writes at the
-    graph.
+    """Return the groups of NPUs by name, from the annotations of the graph.
 
-    Their names begin with `GROUP`, which is removed. A value such as `0,2,4-7` lists the
-    numbers of the NPUs, in its order; an empty value gives an empty group. Whether the NPUs
-    exist is not checked here. Raises `UsageError` for a text that is no list of numbers, or
-    that repeats one.
+    The hub writes these annotations. Their names begin with `GROUP`, which is removed. A value such
+    as `0,2,4-7` lists the numbers of the NPUs, in its order; an empty value gives an empty group.
+    Whether the NPUs exist is not checked here. Raises `UsageError` for a text that is no list of
+    numbers, or that repeats one.
     """
     groups: dict[str, tuple[int, ...]] = {}
     for attribute, value in graph.annotations.of_graph.items():

@@ -263,9 +263,10 @@ class JobFolder:
     def times(self) -> LoggedTimes:
         """Return the measured times of runs, library runs and records (operations).
 
-        The arrays are views of shared memory, so they change while ranks run. Times that were
-        not measured are 0 for runs and -1 for records. Raise `OSError` if the files of the job
-        were removed.
+        Times of runs are in seconds (start and end on one clock), those of records in ns. Times
+        that were not measured are 0 for runs and -1 for records. The arrays are views of shared
+        memory, so they change while ranks run. Raise `OSError` if the files of the job were
+        removed.
         """
         arrays = self._open_arrays()
         return LoggedTimes(arrays["times"], arrays["native"], arrays["records"])

@@ -155,9 +155,9 @@ _NAMED_OPS = (
 
 
 def op_name(op: object) -> str | None:
-    """Return NCCL's name of an operator of torch.distributed, such as `sum`.
+    """Return NCCL's name of an operator of torch.distributed: sum, prod, max, min or avg.
 
-    None if NCCL does not support it.
+    None for any other object, such as an operator that NCCL does not support.
     """
     for known, name in _NAMED_OPS:
         if op == known:

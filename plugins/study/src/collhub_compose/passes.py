@@ -159,7 +159,8 @@ def _report_changes(before: Algorithm, after: Algorithm) -> PassResult:
     """Return the algorithm `after`, and a report of one line per property that changed.
 
     A line is "name: old -> new", for the properties of `_collect_properties`. A last line names the
-    extensions that only `before` has. The report is empty if no property changed.
+    extensions that only `before` has, if there are any. Otherwise the report is empty if no
+    property changed.
     """
     changes = []
     new_properties = _collect_properties(after)

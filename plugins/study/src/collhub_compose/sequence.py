@@ -44,7 +44,7 @@ _VARIANTS = (
 
 
 def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
-    """Execute the algorithms one after another, each on the OUTPUT of the previous one.
+    """Combine the algorithms to one that executes each on the OUTPUT of the previous one.
 
     For example, a reduce-scatter and an all-gather make an all-reduce. The result is a
     standard collective if one has the same contract, otherwise a custom one. A single

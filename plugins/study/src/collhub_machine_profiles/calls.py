@@ -181,8 +181,7 @@ def envelope(times_us: FloatArray) -> FloatArray:
 
 
 def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray) -> FloatArray:
-    """Return the interpolated times in us at the sizes `size_bytes`: float array of their
-    shape.
+    """Return the interpolated times in us at the sizes `size_bytes`, in an array of their shape.
 
     `sizes`, `times_us`: the measured sizes in bytes, ascending and distinct, and their
     times. Between them the time is linear in the size. Below the first size it is the

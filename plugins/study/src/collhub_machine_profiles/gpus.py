@@ -91,13 +91,11 @@ _MAX_LABEL = 120
 
 
 def known_gpu(text: str) -> Gpu | None:
-    """Return the GPU whose name is in a label, a device name or a topology text; None if
-    none is.
+    """Return the GPU whose name is in a label, a device name or a topology text, or None.
 
-    Upper and lower case are equal. AWS machine names count for their GPU: p4de (A100), p5
-    (H100), p5en (H200). Only the first 200 characters are searched. Of several names the
-    order of `_PATTERNS` decides: RTX PRO 6000 first, then the first GPU name in the text,
-    then AWS names.
+    Upper and lower case are equal. AWS machine names count for their GPU: p4de (A100), p5 (H100),
+    p5en (H200). Only the first 200 characters are searched. Of several names the order of
+    `_PATTERNS` decides: RTX PRO 6000 first, then the first GPU name in the text, then AWS names.
     """
     for pattern, name in _PATTERNS:
         match = pattern.search(text[:200])
@@ -114,11 +112,11 @@ def has_switched_links(label: str) -> bool:
 
 
 def network_rate_of_label(label: str) -> float | None:
-    """Return the nominal rate of all NICs of a node in GB/s: 100.0 for a label with `4x 200
-    Gb/s`.
+    """Return the nominal rate of all NICs of a node in GB/s, or None if it is unknown.
 
-    The first such part of the label counts. Both numbers must be positive integers, and
-    the unit exactly `Gb/s`. None if the label has no such part.
+    The result is 100.0 for a label that contains `4x 200 Gb/s`. The first such part of the label
+    counts. Both numbers must be positive integers, and the unit exactly `Gb/s`. None if the label
+    has no such part.
     """
     match = _NICS.search(label)
     return int(match[1]) * int(match[2]) / 8 if match else None

@@ -52,11 +52,10 @@ def network_of_machine(machine: str) -> NodeNetwork | None:
 
 
 def count_nodes(topology: Topology) -> int:
-    """Return the number of hosts of a topology: that of its groups if they are equal,
-    otherwise 1.
+    """Return the number of hosts of a topology, which is that of its groups.
 
-    The groups must have equal sizes and together contain every NPU exactly once. Also 1
-    without groups.
+    The groups must have equal sizes and together contain every NPU exactly once. Otherwise, and
+    also without groups, the result is 1.
     """
     members = [npu for group in topology.groups.values() for npu in group]
     sizes = {len(group) for group in topology.groups.values()}

@@ -208,8 +208,10 @@ def tree_factor(algorithm: str, protocol: str, size_bytes: int) -> float:
     """Return NCCL's factor on the bandwidth of a tree or NVLS tree all-reduce of a size.
 
     It comes from a table with an entry per power of two from 64 bytes on, without interpolation:
-    index floor(log2(size / 64)), 0 for smaller sizes. Beyond the table it is 1. Trees have a table
-    per protocol; NVLS trees have one for all.
+    index floor(log2(size / 64)), 0 for smaller sizes. Beyond the table it is 1.
+
+    `algorithm`: `nvls_tree` has one table for all protocols. All other names use the tables of
+    trees, one per protocol. Raises `ValueError` for an unknown protocol, in both cases.
     """
     index = max(size_bytes // 64, 1).bit_length() - 1
     factors = _TREE_FACTORS[PROTOCOLS.index(protocol)]

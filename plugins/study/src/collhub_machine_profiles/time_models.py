@@ -316,10 +316,10 @@ def bandwidth_factor(point: CollectiveCall) -> float:
 def network_columns(
     points: Sequence[CollectiveCall],
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (sizes in bytes, 2 log2(nodes), bandwidth factors), each float64 with one entry per
-    call.
+    """Return (sizes in bytes, 2 log2(nodes), bandwidth factors): float64, one entry per call.
 
-    The factor (`bandwidth_factor`) is 1 for two nodes, otherwise n / (2 (n - 1)) for n ranks.
+    The factor (`bandwidth_factor`) is 1 for two nodes, otherwise n / (2 (n - 1)) for n ranks. All
+    calls must have at least two ranks.
     """
     sizes = np.array([point.size_bytes for point in points], dtype=float)
     nodes = np.array([point.nodes for point in points], dtype=float)

@@ -150,7 +150,11 @@ def _parse_json(facts: MeasurementRequest, text: str) -> tuple[int, list[DeepSpe
 
 
 def _collective(operation: str) -> str:
-    """Return the hub's name of an operation of DeepSpeed; the operation if it is no collective."""
+    """Return the hub's name of an operation of DeepSpeed; `operation` if it is no collective.
+
+    The prefix `inference_`, text after ` | `, and suffixes of torch such as `_into_tensor` and
+    `_base` are ignored: `all_gather_into_tensor` is `all-gather`.
+    """
     text = operation.partition(" | ")[0].strip().removeprefix("inference_")
     for suffix in ("_into_tensor", "_tensor", "_base", "_coalesced", "_single", "_object_list"):
         text = text.removesuffix(suffix)

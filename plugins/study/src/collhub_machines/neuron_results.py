@@ -141,7 +141,17 @@ def _read_tables(
 
 
 def _time_column(columns: list[str], file: str, line: int | None) -> str:
-    """Return the name of the column with the time. Raises `InputError` if there is none."""
+    """Return the name of the column with the time in us.
+
+    It is the first of these that exists:
+
+    1. `time(us)`
+    2. `time:p50(us)`
+    3. `time:avg(us)`
+    4. the first column whose name begins with `time` and ends with `(us)`
+
+    Raises `InputError`, at `line` of `file`, if there is none.
+    """
     times = [name for name in columns if name.startswith("time") and name.endswith("(us)")]
     for name in ("time(us)", "time:p50(us)", "time:avg(us)", *times[:1]):
         if name in times:
@@ -183,7 +193,12 @@ def _add(
     point: Measurement | str, points: list[Measurement], skipped: list[Diagnostic], file: str,
     line: int | None, where: str,
 ) -> None:  # fmt: skip
-    """Append a point, or a note with the reason why it cannot be used."""
+    """Append a measurement to `points`, or a note to `skipped` if it cannot be used.
+
+    `point`: the measurement, or a text with the reason why there is none. A measurement with a
+    defect (`defect`) is not used either; the defect is then the reason. The note is at `line` of
+    `file`; its message is `where` followed by the reason.
+    """
     reason = point if isinstance(point, str) else point.defect()
     if reason is None and isinstance(point, Measurement):
         points.append(point)

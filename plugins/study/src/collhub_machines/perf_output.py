@@ -511,8 +511,8 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
 def _prefix_defect(named: dict[str, str]) -> str | None:
     """Return the reason why the values before the first time are not those of a call, or None.
 
-    `named`: values by the names of their columns. `count` must be an integer without a sign,
-    and `type` the name of a type. Other columns are not checked.
+    `named`: values by the names of their columns. `count` must be an integer without a sign, and
+    `type` must begin with a letter; an absent column is no defect. Others are not checked.
     """
     if "count" in named and whole_number(named["count"]) is None:
         return f"count {named['count'][:20]!r} is not a whole number"

@@ -204,8 +204,9 @@ def refuse_without_results(
 def collective_name(text: str) -> str | None:
     """Return the hub's name of a standard collective in any usual spelling; None for other texts.
 
-    `AllReduce` and `all_reduce_perf` give `all-reduce`. Upper case and all characters but letters
-    and digits are ignored (`standard_kind`). Uneven collectives such as `all-to-all-v` give None.
+    `AllReduce` and `all_reduce_perf` give `all-reduce`. One suffix `_perf` is removed. Upper case
+    and all characters but letters and digits are ignored (`standard_kind`). Uneven collectives such
+    as `all-to-all-v` give None.
     """
     kind = standard_kind(text.removesuffix("_perf"))
     return None if kind is None else str(kind)
@@ -376,8 +377,7 @@ def mscclpp_lines() -> Sequence[MeasurementRequest]:
 
 
 def collhub_program() -> Sequence[MeasurementRequest]:
-    """Return a list of one request to read a line of output of a generated program, to test
-    the reader.
+    """Return one request to read the output of a generated program, to test the reader.
 
     The file `program.jsonl` has one JSON line: an all-reduce of 1 MiB on 8 ranks, out of
     place, in 41 us (39 us by NCCL itself).

@@ -236,8 +236,7 @@ def _write_labels(plot: _Plot) -> Iterator[str]:
 
 
 def _format_label(plot: _Plot, curve: Curve) -> str:
-    """Return the label of a curve: its name, shortened (`label`), and its bandwidth at the
-    largest size.
+    """Return the label of a curve: its shortened name, and its bandwidth at the largest size.
 
     For example `ring, 20.3 GB/s`; without that bandwidth `ring, not at the largest size`.
     The text is not escaped.

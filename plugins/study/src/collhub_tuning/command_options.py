@@ -151,8 +151,7 @@ _OPTIONS = (
 
 
 def comparison_options(function: Function) -> Function:
-    """Add all options of a comparison, from `--backend` to `--no-cache`, to a command
-    (decorator).
+    """Decorate a command with all options of a comparison, from `--backend` to `--no-cache`.
 
     The help lists them in the order of `_OPTIONS`. `open_comparisons` evaluates their
     values. Returns the decorated function.

@@ -110,12 +110,11 @@ class ComparisonOutcome:
         return find_baselines(self)
 
     def ratio(self, measurement: Measurement) -> float | None:
-        """Return the time of a measurement divided by the bound of its size, computed in ps, at
-        least 1.
+        """Return the time of a measurement divided by the bound of its size, in ps, at least 1.
 
-        None if the time or the bound is missing or 0, and if the time is below the bound (a
-        defect, see `defects`). Raises `KeyError` for a size that the question does not have.
-        The first call computes the bounds, which may take long.
+        None if the time or the bound is missing or 0, and if the time is below the bound by more
+        than its rounding error `slack_ps` (a defect, see `defects`). Raises `KeyError` for a size
+        that the question does not have. The first call computes the bounds, which may take long.
         """
         bound = self.bounds[measurement.size]
         return None if bound is None else bound.ratio(measurement.time_ps, measurement.slack_ps)

@@ -191,12 +191,11 @@ def _measure(
 def _apply_candidate(
     context: CommandContext, workload: Workload, name: str, network: Topology
 ) -> Workload:
-    """Return the job with the algorithms of the candidate `name` on a network
-    (`apply_rules`).
+    """Return the job with the algorithms of the candidate `name` on a network.
 
-    The job itself is returned if there are no rules: for `native`, and for an algorithm
-    if the job has no collective that could use it. Raises the `HubError` of
-    `apply_rules`, for example for an unknown algorithm.
+    The rules of the candidate are applied by `apply_rules`. The job itself is returned if there
+    are no rules: for `native`, and for an algorithm if the job has no collective that could use
+    it. Raises the `HubError` of `apply_rules`, for example for an unknown algorithm.
     """
     rules = [*_create_rules(workload, name)]
     return apply_rules(context, workload, rules, network) if rules else workload
@@ -267,12 +266,11 @@ def _create_rules(workload: Workload, name: str) -> Iterator[str]:
 
 
 def _is_rule(text: str) -> bool:
-    """Return whether a text has an `=`, and before it begins with a kind of collective or
-    `*`.
+    """Return whether a text is a rule: it has an `=` and begins with a kind of collective or `*`.
 
     The kind is the text before the first `=`, `@` or `/`: `all-reduce` in
-    `all-reduce@1MiB/0=ring`. An `=` does not suffice, because options of a synthesizer
-    contain it too.
+    `all-reduce@1MiB/0=ring`. It must be the name of a standard or uneven kind in lower case. An
+    `=` does not suffice, because options of a synthesizer contain it too.
     """
     kind = text.partition("=")[0].partition("@")[0].partition("/")[0]
     return "=" in text and kind in {"*", *map(str, STANDARD_KINDS), *map(str, UNEVEN_KINDS)}

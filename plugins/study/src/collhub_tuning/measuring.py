@@ -53,10 +53,10 @@ class Stopwatch:
 
 
 def _is_same_schedule(first: Algorithm, second: Algorithm) -> bool:
-    """Return whether two algorithms share one step table object, with equal collectives and
-    placements.
+    """Return whether two algorithms have the same steps, collective and placement of ranks.
 
-    Two equal but separate step tables give False.
+    The steps must be one object that both share: two equal but separate step tables give False.
+    Collectives and placements are compared by their values.
     """
     if first.steps is not second.steps or first.collective != second.collective:
         return False
@@ -245,13 +245,12 @@ class _Simulations:
         return self._at[1].time_ns(algorithm)
 
     def judge_ns(self, algorithm: Algorithm, size: int) -> int | None:
-        """Return the time in ns by which synthesizers judge their trials; None if a rank never
-        finishes.
+        """Return the time in ns by which synthesizers judge their trials, at a size in bytes.
 
-        It is that of nominal links: the time of `time_ns` if the comparison has no machine,
-        otherwise that of the default simulator. Reason: trials of a synthesizer differ in
-        their use of links, and a machine would try several variants of each. Raises
-        `HubError` if the simulation fails.
+        Returns None if a rank never finishes. The time is that of nominal links: the time of
+        `time_ns` if the comparison has no machine (no options of the simulator), otherwise that of
+        the default simulator. Reason: trials of a synthesizer differ in their use of links, and a
+        machine would try several variants of each. Raises `HubError` if the simulation fails.
         """
         if not self.options:
             return self.time_ns(algorithm, size)
@@ -284,13 +283,11 @@ class _Simulations:
         )
 
     def variant(self, algorithm: Algorithm) -> tuple[int, int, str]:
-        """Return the instances, pieces and protocol with which `time_ns` last simulated an
-        algorithm.
+        """Return instances, pieces and protocol of `time_ns`'s last simulation of an algorithm.
 
-        The algorithm is recognized by its table of steps (by identity). The result is (1, 1,
-        "") if it was not simulated at the size of the last call of `time_ns`, or if the
-        simulator did not report instances and protocol. Pieces are 1 if only they are
-        missing.
+        The algorithm is recognized by its table of steps (by identity). The result is (1, 1, "") if
+        it was not simulated at the size of the last call of `time_ns`, or if the simulator did not
+        report instances and protocol. Pieces are 1 if only they are missing.
         """
         details = self._details.get(id(algorithm.steps), {})
         instances, protocol = details.get("instances"), details.get("protocol")

@@ -101,9 +101,9 @@ def collhub_engines() -> Sequence[Engine]:
 
 @hookimpl
 def collhub_checks() -> Sequence[RuleSet]:
-    """Return the rules of the findings in comparisons and tuned folders.
+    """Return one set of rules, `study`: those of findings in comparisons and tuned folders.
 
-    The plugin system calls this function.
+    The rules are loaded later. The plugin system calls this function.
     """
     rules = "collhub_tuning.plugin:list_rules"
     return [RuleSet("study", "findings in comparisons and tuned folders", rules)]

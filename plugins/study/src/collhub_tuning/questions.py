@@ -69,7 +69,8 @@ class ComparisonQuestion:
     def _unit_counts(self) -> UnitCounts | None:
         """Return the table of counts of an uneven collective; None if no counts are given.
 
-        Raises the error of `UnitCounts.from_flat` if they do not fit the number of NPUs.
+        Raises `ValueError` if the kind is unknown, and the error of `UnitCounts.from_flat` if the
+        counts do not fit the kind or the number of NPUs. Without counts nothing is checked.
         """
         if not self.counts:
             return None

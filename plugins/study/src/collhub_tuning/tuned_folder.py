@@ -89,12 +89,10 @@ class CheckedFormat:
 def create_format(
     context: CommandContext, selection: Selection, name: str, options: Mapping[str, str]
 ) -> WrittenFormat:
-    """Create the files of the format `name` in memory, and read them back as the runtime
-    does.
+    """Create the files of the format `name` in memory, and read them back as the runtime does.
 
-    The result has the files and the calls that they serve. Raises `InputError` with the
-    errors that the reader reports, and the `HubError` of the writer or reader. No file is
-    written.
+    The result has the files and the calls that they serve. Raises `InputError` with the errors that
+    the reader reports, and the `HubError` of the writer or reader. No file is written.
     """
     folders = context.selection_folders()
     result = folders.files(selection, name, options)

@@ -221,8 +221,7 @@ _MAX_CHUNKS = 64
 
 
 def _plan_knomial(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a broadcast from rank 0 on a k-nomial tree, with its cost
-    (`compute_knomial_cost`).
+    """Plan a broadcast from rank 0 on a k-nomial tree, with the cost of `compute_knomial_cost`.
 
     In each round, each rank with the data sends it to up to k - 1 other ranks. k is the
     option `radix` (at least 2), and the only detail of the result.

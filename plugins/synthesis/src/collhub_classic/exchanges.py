@@ -295,12 +295,11 @@ def compute_knomial_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
 
 
 def compute_knomial_reduce_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
-    """Return the cost d (alpha + m beta) of a k-nomial reduce, where d is the depth of the
-    tree.
+    """Return the cost of a k-nomial reduce: depth of the tree x (alpha + m beta).
 
-    k is `radix` and m the bytes of the collective. The depth is the largest d for which 1
-    + k + ... + k^(d - 1) is below the number of ranks; 0 for one rank. Senders work at
-    the same time, and a rank receives from several senders at once.
+    k is `radix` and m the bytes of the collective. The depth is the largest d for which 1 + k + ...
+    + k^(d - 1) is below the number of ranks; 0 for one rank. Senders work at the same time, and a
+    rank receives from several senders at once.
     """
     depth, first = 0, 0
     while first * radix + 1 < num_ranks:
@@ -326,10 +325,10 @@ def plan_binomial_scatter(num_ranks: int) -> MessagePlan:
 
 
 def compute_binomial_scatter_cost(num_ranks: int) -> AlphaBetaCost:
-    """Return the cost alpha ceil(log2 n) + m beta (n - 1) / n of a binomial scatter among n
-    ranks.
+    """Return the cost of a binomial scatter among n ranks: alpha ceil(log2 n) + m beta (n - 1) / n.
 
-    m: bytes of the data of all ranks. For one rank it is 0.
+    alpha: latency of a message; m: bytes of the data of all ranks; beta: time per byte. For one
+    rank it is 0.
     """
     rounds = (num_ranks - 1).bit_length()
     return AlphaBetaCost(rounds, Fraction(num_ranks - 1, num_ranks))
@@ -387,12 +386,11 @@ def plan_double_tree_all_reduce(num_ranks: int, chunks: int) -> MessagePlan:
 
 
 def compute_double_tree_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
-    """Return the cost 2 D alpha + (2 D + c - 1) m beta / (2 c) of NCCL's double-tree
-    all-reduce.
+    """Return the cost 2 D alpha + (2 D + c - 1) m beta / (2 c) of NCCL's double-tree all-reduce.
 
-    D: depth of the deeper tree; c: chunks per tree; m: bytes. The cost is exact if the
-    trees never send over the same link at the same time. For a single rank, D is 0 and
-    the cost (c - 1) m beta / (2 c), although no message is sent.
+    D: depth of the deeper tree; c: chunks per tree; m: bytes. The cost is exact if the trees never
+    send over the same link at the same time. For a single rank, D is 0 and the cost (c - 1) m beta
+    / (2 c), although no message is sent.
     """
     parents = find_tree_parents(num_ranks), find_second_tree_parents(num_ranks)
     depth = max(int(_compute_depths(parent).max()) for parent in parents)
@@ -494,12 +492,11 @@ def _plan_along_axis(
 
 
 def _find_lines(axis: int, sizes: Sequence[int], coordinate: Int64Array) -> Int64Array:
-    """Return for every rank all ranks of its line along an axis of a grid: int64[ranks, size of the
-    axis].
+    """Return for every rank all ranks of its line along an axis of a grid.
 
-    A line consists of the ranks that differ in the coordinate of `axis` only; it is sorted by this
-    coordinate and contains the rank itself. `coordinate`: int64[axes, ranks]. Ranks count the first
-    axis fastest.
+    The result is int64[ranks, size of the axis]. A line consists of the ranks that differ in the
+    coordinate of `axis` only; it is sorted by this coordinate and contains the rank itself.
+    `coordinate`: int64[axes, ranks]. Ranks count the first axis fastest.
     """
     stride = int(np.prod(sizes[:axis]))
     first = np.arange(coordinate.shape[1]) - coordinate[axis] * stride

@@ -268,8 +268,7 @@ def plan_bruck_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def compute_bruck_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
-    """Return the cost alpha ceil(log2 n) + m beta (n - 1) / n of Bruck's all-gather among n
-    ranks.
+    """Return the cost of Bruck's all-gather among n ranks: alpha ceil(log2 n) + m beta (n - 1) / n.
 
     alpha: latency of a message; m: bytes of the full buffer; beta: time per byte. For one
     rank it is 0.

@@ -182,10 +182,12 @@ def find_group_trees(size: int, num_ranks: int, root: int) -> Int64Array:
 
 
 def find_group_turns(size: int, num_ranks: int, root: int) -> Int64Array:
-    """Return the turns of the children in `find_group_trees`: int64[2 * size, ranks].
+    """Return for each tree and rank whether its parent sends to it first (0) or second (1).
 
-    The members that receive the data of two trees from other groups have those of `find_turns` for
-    the trees of the groups, all other ranks 0.
+    The result is int64[2 * size, num_ranks], for the trees of `find_group_trees` with the same
+    arguments. In the trees 2 m and 2 m + 1, the ranks with rank % size = m get the data of other
+    groups. They have the values that `find_turns` gives their groups in the two trees over groups.
+    All other ranks have 0.
     """
     group, member = np.divmod(np.arange(num_ranks), size)
     turns = find_turns(find_binary_trees(num_ranks // size, root // size))[:, group]
@@ -278,14 +280,14 @@ def _list_sizes(population: Int64Array, chunks: int) -> list[Int64Array]:
     """List possible sizes of messages by height of their receiver in a tree, in chunks.
 
     The result has 160 arrays int64[heights]. Entry h is the size of a message to a rank of height
-    h, 0 for leaves. `population` is the number of ranks of each height below the root's, each at
-    least 1. Each array belongs to a scale s. The scales grow geometrically from 1 to a scale
-    at which all entries are `chunks`. Arrays may be equal.
+    h; leaves have height 0. `population` is the number of ranks of each height below the root's,
+    each at least 1. Each array belongs to a scale s. The scales grow geometrically from 1 to a
+    scale at which all entries are `chunks`. Arrays may be equal.
 
     The entries are computed from the greatest height down, from s * sqrt(population[h] /
-    population[0]). This number is rounded down to a multiple of the entry for height h + 1, but
-    is at least that entry. For the greatest height it is a multiple of 1, at least 1. At the
-    end, entries above `chunks` become `chunks`.
+    population[0]). This number is rounded down to a multiple of the entry for height h + 1, but is
+    at least that entry. For the greatest height it is rounded down to an integer, but is at least
+    1. At the end, entries above `chunks` become `chunks`.
     """
     weights = np.sqrt(population / population[0])
     # At the last scale, all messages have all chunks.

@@ -78,7 +78,11 @@ class NestedShape:
 
     @property
     def unit_sizes(self) -> tuple[int, ...]:
-        """Numbers of ranges into which each level divides the data: its ranks, 1 in one shot."""
+        """Return the number of ranges into which each level divides the data: its number of ranks.
+
+        One exception: with `is_one_shot`, the level that is gathered first does not divide the data
+        and has 1, because its ranks send complete partial sums.
+        """
         once = self.parts[0][0][0] if self.is_one_shot else -1
         return tuple(1 if level == once else size for level, size in enumerate(self.sizes))
 

@@ -482,8 +482,9 @@ class _Stream:
     def _get_partial_buffer(self, key: _Key) -> Buffer:
         """Return the buffer that holds the current sum of the range `key`.
 
-        It is INPUT until the first addition to the range, then OUTPUT in an all-reduce and
-        SCRATCH in a reduce-scatter, and before an exchange of sums.
+        It is INPUT until the first addition to the range. Then it is OUTPUT in an all-reduce that
+        is not `is_one_shot`, and SCRATCH in any other: a one-shot all-reduce, which later exchanges
+        the sums, and a reduce-scatter.
         """
         if not self._writers.get(key):
             return Buffer.INPUT

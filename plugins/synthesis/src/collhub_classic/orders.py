@@ -285,13 +285,12 @@ def _build_nearest_order(latency: Float64Array) -> Int64Array:
 
 
 def _compute_round_time_s(topology: Topology, ring: Int64Array) -> float:
-    """Return the time in s of a round in which every NPU of a ring sends 1 MB (10^6 bytes)
-    to the next.
+    """Return the time in s in which every NPU of a ring sends 1 MB to the next one.
 
-    `ring`: NPUs in order; the last one sends to the first. All messages are sent at once.
-    On each link of its route, a message takes the latency plus 1 MB x the number of
-    messages on the link / the bandwidth. The result is the largest sum over a route; 0
-    without NPUs.
+    `ring`: NPUs in order; the last one sends to the first. 1 MB is 10^6 bytes, and all messages are
+    sent at once. On each link of its route, a message takes the latency plus 1 MB x the number of
+    messages on the link / the bandwidth. The result is the largest sum over a route; 0 without
+    NPUs.
     """
     routes = topology.routes(ring, np.roll(ring, -1))
     load = np.bincount(routes.links, minlength=topology.num_links)

@@ -328,11 +328,10 @@ def sort_blocks(plan: MessagePlan) -> MessagePlan:
 
 
 def _find_last_marked(is_marked: BoolArray, start: Int64Array) -> Int64Array:
-    """Return for each position i the largest marked position j with `start[i]` <= j < i, or
-    -1.
+    """Return for each position i the largest marked j with `start[i]` <= j < i, or -1.
 
-    `is_marked`: bool per position; `start`: int64 per position. The result is int64 of
-    equal length.
+    `is_marked`: bool per position; `start`: int64 per position. The result is int64 of equal
+    length.
     """
     position = np.arange(len(is_marked))
     latest = np.maximum.accumulate(np.where(is_marked, position, NONE))
@@ -418,11 +417,11 @@ def _is_copied_to_output(places: BlockPlaces, rank: Int64Array, block: Int64Arra
 def _find_read_places(
     after: Int64Array, buffer: Int64Array, offset: Int64Array, input_offset: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (buffer, offset) in which each block is after the write of entry `after`, one per
-    entry.
+    """Return (buffer, offset) in which each block is after a write, with one entry per block.
 
-    `buffer`, `offset`: where each entry writes. If `after` is -1, no value was written: the block
-    is in INPUT at `input_offset`.
+    `after`: number of the write. `buffer`, `offset`: where each write stores, by its number.
+    If `after` is -1, nothing was written: the block is in INPUT at `input_offset` (one entry per
+    block).
     """
     is_given = after < 0
     return (

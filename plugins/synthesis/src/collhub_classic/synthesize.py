@@ -168,8 +168,7 @@ def plan_algorithm(name: str, task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _get_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
-    """Return `plan_algorithm(name, task)`, with a cache that the estimate and the synthesis
-    share.
+    """Return `plan_algorithm(name, task)`, from a cache that estimates and syntheses share.
 
     Plans of up to `_MAX_ESTIMATED_RANKS` ranks are cached (the last 32); larger ones are
     planned in every call. Raises the errors of the planner, and `KeyError` if the

@@ -238,12 +238,11 @@ def _find_dimensions(task: ClassicTask) -> Sequence[int]:
 
 
 def _find_groups(task: ClassicTask) -> Sequence[int]:
-    """Return [ranks per group, groups] if the topology has several equal groups of
-    consecutive ranks.
+    """Return [ranks per group, number of groups] of a topology, or else its dimensions.
 
-    Group 0 must have the ranks 0, 1, ..., group 1 the next ones, and so on. Otherwise
-    return the sizes of `_find_dimensions`: the topology's dimensions, or the most square
-    grid.
+    The topology must have several equal groups of consecutive ranks: group 0 has the ranks 0, 1,
+    ..., group 1 the next ones, and so on. Otherwise the result is that of `_find_dimensions`: the
+    sizes of the topology's dimensions, or the most square grid.
     """
     groups = find_equal_groups(task.topology, task.npus)
     is_in_order = np.array_equal(groups.ravel(), np.arange(task.num_ranks))

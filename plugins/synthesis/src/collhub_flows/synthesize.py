@@ -225,12 +225,11 @@ class _Problem:
 
     @property
     def fine_share_units(self) -> int:
-        """Number of units of a mean share that allows many pieces: 960, and fewer for many
-        shares.
+        """Number of units of a mean share that allows many pieces: 240 to 960.
 
         For n shares it is `_MAX_FINE_UNITS` (2^20) // n, limited to `_SHARE_UNITS` (240) to
-        `_FINE_SHARE_UNITS` (960). So all shares together have at most `_MAX_FINE_UNITS`
-        units, unless 240 units per share are more.
+        `_FINE_SHARE_UNITS` (960). So all shares together have at most `_MAX_FINE_UNITS` units,
+        unless 240 units per share are more.
         """
         most = _MAX_FINE_UNITS // len(self.demand.pairs[0])
         return min(_FINE_SHARE_UNITS, max(_SHARE_UNITS, most))

@@ -104,8 +104,7 @@ def fixed_trees(
     seeds: int = 4,
     first_seed: int = 0,
 ) -> MultirootPacking:
-    """Pack trees for an all-gather with `per_root` trees of weight 1 per unit of each node's
-    weight.
+    """Pack trees of weight 1 for an all-gather, `per_root` trees per unit of each node's weight.
 
     The rate is the best one with this number of trees (`fixed_rate`); `per_root` = 1
     gives the fewest possible trees. `weights` (None means 1 for each node), `spread`,

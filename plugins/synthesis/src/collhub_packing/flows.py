@@ -163,11 +163,11 @@ class FlowNetwork:
         sink: int,
         limit: int = UNLIMITED,
     ) -> int:
-        """Return the value of the maximum flow from `source` to `sink`, or `limit` if it is
-        larger.
+        """Return the value of the maximum flow from `source` to `sink`, at most `limit`.
 
-        `capacity`: int64 per arc; it is not changed. The value is 0 if the sink is
-        unreachable. Raises `InputError` as `residual` does.
+        If the value is larger, the search ends at `limit`, which is returned. `capacity`: int64 per
+        arc; it is not changed. The value is 0 if the sink is unreachable. Raises `InputError` as
+        `residual` does.
         """
         from collhub_packing import kernels
 

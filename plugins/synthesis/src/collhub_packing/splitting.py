@@ -440,10 +440,12 @@ def _order_neighbours(
     def build_key(u: int, t: int) -> tuple[bool, int, int]:
         """Return the sort key of receiver t for sender u; the lowest key is tried first.
 
-        The key is (whether both are in the same component, offset of the ranks, offset of the
-        components). The rank of a node is its position in its component. The offset of the ranks is
-        that of t minus that of u, modulo the neighbours in the component of t. The offset of the
-        components is computed in the same way, modulo the number of components.
+        The key consists of these values:
+
+        1. whether both are in the same component
+        2. (position of t - position of u) modulo the number of nodes in the component of t;
+           a position is the index of a node in its component
+        3. (component of t - component of u) modulo the number of components
         """
         is_connected = part[u] == part[t]
         offset = (rank[t] - rank[u]) % sizes[part[t]]

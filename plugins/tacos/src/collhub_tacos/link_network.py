@@ -108,9 +108,10 @@ class LinkNetwork:
 
     @classmethod
     def of_rows(cls, topology: Topology, row: Int64Array) -> LinkNetwork:
-        """Build the network of some links of a topology.
+        """Build the network of some links of a topology, with all nodes of the topology.
 
-        `row`: int64 rows of the links, sorted by destination, then by source.
+        `row`: int64 rows of the links, sorted by destination, then by source (not checked). Nodes
+        without links remain.
         """
         nodes = topology.num_nodes
         indptr = group_pointer(topology.destination[row], nodes)

@@ -120,9 +120,18 @@ class CollectiveDemand:
     def count_leaving(self, inside: Int64Array, has_root: BoolArray) -> Int64Array:
         """Return the number of messages of one unit that must leave each set of nodes: int64[sets].
 
-        `inside`: number of ranks' NPUs (members) in each set. `has_root`: bool[sets], whether a set
-        contains the root. All members that are not inside count as outside. The rule of the
-        collective gives chunks; each is `units_per_rank` messages.
+        `inside`: i, the number of ranks' NPUs in each set; the other o ranks are outside.
+        `has_root`: bool[sets], whether a set contains the root. The result is `units_per_rank`
+        times:
+
+        - all-gather: i if o > 0, else 0; reduce-scatter: o if i > 0, else 0
+        - all-reduce: 1 if i > 0 and o > 0, else 0
+        - broadcast: 1 if the root is inside and o > 0, else 0
+        - reduce: 1 if the root is outside and i > 0, else 0
+        - gather: i if the root is outside, else 0; scatter: o if the root is inside, else 0
+        - all-to-all: i * o
+
+        Raises `KeyError` for other kinds.
         """
         outside = self.num_members - inside
         chunks = _COUNT_LEAVING[self.collective.kind](inside, outside, has_root)

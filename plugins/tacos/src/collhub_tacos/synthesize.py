@@ -187,7 +187,8 @@ def _verify(setting: Setting, best: SynthesisCandidate, transfers: Transfers | N
 def _check_memory(setting: Setting, num_transfers: int) -> None:
     """Raise `InputError` (`memory`) if the steps of all ranks would exceed the memory limit.
 
-    `num_transfers`: a lower bound. Nothing is checked if only the steps of some ranks are
+    `num_transfers`: a lower bound; each takes `_BYTES_PER_TRANSFER` (640) bytes. The limit is
+    `setting.memory`, itself included. Nothing is checked if only the steps of some ranks are
     requested.
     """
     needed = num_transfers * _BYTES_PER_TRANSFER

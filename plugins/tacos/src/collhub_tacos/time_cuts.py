@@ -128,15 +128,15 @@ class TimeCuts:
         ]
 
     def _delay_by_distance(self, nodes: BoolArray, heads: Int64Array, crossed_ps: int) -> TimeCut:
-        """Return the cut in time of the set `nodes`, whose last message can have left at
-        `crossed_ps`.
+        """Return the cut in time of `nodes`, if its last message leaves at `crossed_ps`.
 
-        `nodes`: bool[nodes]. `heads`: int64, the nodes to which links out of the set lead; at
-        least one. The result gives each node the time in ps from which it is on the far side:
+        `nodes`: bool[nodes], True for the nodes of the set. `heads`: int64, the nodes to which
+        links out of the set lead; at least one, and repeated ones are allowed. The result gives
+        each node the time in ps from which it is on the far side:
 
         - Nodes of the set: 0.
         - Other nodes: `crossed_ps`, if it is 0, or if the collective is not an all-gather, a
-          broadcast or an all-reduce. In these, all data must reach each member outside of the
+          broadcast or an all-reduce. In these three, all data must reach each member outside of the
           set.
         - Otherwise `crossed_ps` plus the distance in ps from the nearest head, but at most the
           latest such time of a member of the collective.

@@ -327,9 +327,10 @@ class _File:
     def _build_tier(self, number: int, is_top: bool) -> Tier:
         """Build the tier `number` from the keys that were read for it.
 
-        `Radix_Up` is required below the top tier, and ignored for the top tier. Missing optional
-        keys have the defaults of `Tier` (switch latency 0 ns, not oversubscribed, one cable per
-        bundle). Raises `InputError` that lists the missing required keys.
+        `Downlink_speed_Gbps`, `Radix_Down` and `Downlink_Latency_ns` are required, `Radix_Up` too
+        below the top tier; it is ignored for the top tier. Missing optional keys have the defaults
+        of `Tier` (switch latency 0 ns, not oversubscribed, one cable per bundle). Raises
+        `InputError` that lists the missing required keys.
         """
         values_by_key = self._tiers[number]
         needed = _REQUIRED if is_top else _REQUIRED | _UP

@@ -290,7 +290,15 @@ def _latency(value: Value | None) -> float:
 
 
 def _warn_of_ignored(root: Value, findings: NetworkFindings) -> None:
-    """Warn of unknown keys, and of memory that limits the time of messages in ASTRA-sim."""
+    """Add warnings to `findings` for keys that are unknown or have no effect here.
+
+    - `unknown-keys`: all keys of the file outside `_KNOWN_KEYS`, in one warning. Their names are
+      cut to 200 characters.
+    - `memory`: any number of `hbm-scale` is not 0. In ASTRA-sim the memory then limits the time of
+      messages, but a topology has no memory.
+
+    Raises `InputError` if `hbm-scale` is an empty list or contains a value that is no number.
+    """
     place = Location(root.file)
     unknown = [key for key, _ in root.entries() if key not in _KNOWN_KEYS]
     if unknown:

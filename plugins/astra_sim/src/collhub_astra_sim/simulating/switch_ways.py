@@ -194,9 +194,13 @@ class _Shapes:
     def copies(self, routes: Int64Array) -> list[_Copy]:
         """Return which members of a multicast switches copy, and from which earlier members.
 
-        `routes`: numbers of the members' routes, in the order of the members. A result names both
-        members by position and the number of hops that they share. A member without a result is
-        sent separately. The list is cached by the routes and shared; it must not be changed.
+        `routes`: numbers of the members' routes, in the order of the members. A member is copied at
+        the last switch with multicast up to which its route equals that of an earlier member; the
+        earliest such member is its origin. A result has the positions of both, and the number of
+        hops up to the switch. A member without a result, such as the first one, is sent separately.
+
+        The list is in the order of the members. It is cached by the routes and shared; it must not
+        be changed.
         """
         shape = tuple(routes.tolist())
         if shape not in self._copies:

@@ -319,7 +319,8 @@ def _collect_members(
 def _list_rings(num_ranks: int, phase: Phase) -> Int64Array:
     """Return the ranks along every line of a phase's dimension: int64[lines, `phase.size`].
 
-    A line consists of ranks that differ only in the position in this dimension, in its order.
+    A line consists of ranks that differ only in the position in this dimension, in its order. The
+    lines ascend by their first rank.
     """
     ranks = np.arange(num_ranks)
     starts = ranks[ranks // phase.stride % phase.size == 0]

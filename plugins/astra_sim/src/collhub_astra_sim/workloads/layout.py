@@ -226,14 +226,15 @@ class Layout:
     def _compute_margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
         """Return an upper bound for the messages, delays or streams that one event creates.
 
-        An event creates objects of one rank only. A stream is a part of a collective. The bound
-        is 64 + 2 (nodes + streams + `custom_nodes`) + 4 * active * (width + 4):
+        An event creates objects of one rank only. A stream is a part of the collective of a node.
+        The bound is 64 + 2 (nodes + streams + `custom_nodes`) + 4 * active * (width + 4):
 
-        - nodes: the highest number of nodes of a rank
-        - streams: with `has_slots` (a rank runs one collective at a time) the highest number of
-          a node, otherwise of a rank
+        - nodes: the highest number of nodes of any rank
+        - streams: with `has_slots` (a rank runs one collective at a time) the highest number of any
+          node, otherwise of any rank; nodes without a choice of algorithms (`NO_CHOICE`) have none
         - `custom_nodes`: nodes of a custom algorithm on a rank
-        - active: the streams; with `has_slots` at most 2 * active chunks * dimensions + 2
+        - active: the streams; with `has_slots` at most 2 * a * d + 2, for a concurrent streams per
+          dimension (`system.active_chunks`) and d dimensions
         - width: ranks of the largest phase, at least 1
         """
         widths = self.choices.phase["size"].max(initial=1) + 4
@@ -314,13 +315,13 @@ def _build_node_records(
 def _place_nodes(
     node: Records, lines: int, most_nodes: int, ranks: int, has_slots: bool
 ) -> tuple[Records, Records]:
-    """Assign queues of streams and records of custom algorithms to the nodes; return both tables.
+    """Create queues of streams and records of custom algorithms, and assign them to nodes.
 
-    Writes the fields `queue` and `instance` (first entry) of every node. `lines`: number of queues
-    that a rank needs; `most_nodes`: nodes of the largest custom algorithm on a rank. With
-    `has_slots` all nodes of a rank share the queues, and its custom algorithms share the records,
-    as they run one at a time. Otherwise each collective has its own queues, and each custom one its
-    own records. The queues are empty.
+    Returns (queues, records). The fields `queue` and `instance` (first queue and first record) of
+    every node are written in place. `lines`: number of queues that a rank needs; `most_nodes`:
+    nodes of the largest custom algorithm on a rank. With `has_slots` all nodes of a rank share the
+    queues, and its custom algorithms share the records, as they run one at a time. Otherwise each
+    collective has its own queues, and each custom one its own records. The queues are empty.
     """
     custom_rows = np.flatnonzero(node["choice"] < NO_CHOICE)
     owners = _find_owners(node, has_slots)

@@ -121,8 +121,9 @@ def _find_trees(
     def build_search(weights: Sequence[int]) -> _JointSearch | None:
         """Build a search for trees of these weights in all problems of the divided network.
 
-        Return None if a link of one problem can carry no set of these trees, so that there is
-        no solution.
+        Return None if a link of one problem can carry no set of these trees, so that there is no
+        solution. A set fits if its weights add up to at most the link's capacity, or to exactly the
+        capacity in a problem that is full (`_build_link_search`).
         """
         searches = [_build_link_search(problem, weights) for problem in problems]
         possible = [search for search in searches if search is not None]

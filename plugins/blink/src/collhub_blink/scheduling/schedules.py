@@ -272,10 +272,10 @@ class _CountSearch:
     def _may_half_do(self, schedule: PackingSchedule) -> bool:
         """Return whether half as many chunks may be almost as fast as `schedule`.
 
-        It is estimated from the slowdown with a quarter of the chunks. The slowdown with half
-        of them is a third of it, because filling the pipelines then takes twice as long instead
-        of four times. True if this is at most twice `MIN_GAIN_OF_DOUBLING`, that is 0.6 %, and
-        if no schedule with a quarter was built.
+        - Without a schedule with a quarter of the chunks: True.
+        - Otherwise the slowdown with half of the chunks is estimated. It is a third of that with a
+          quarter, because filling the pipelines then takes twice as long instead of four times.
+          True if it is at most twice `MIN_GAIN_OF_DOUBLING`, that is 0.6 %.
         """
         quarter = self._made.get(schedule.chunks // 4)
         if quarter is None:

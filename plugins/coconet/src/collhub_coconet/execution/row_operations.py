@@ -134,8 +134,8 @@ def _compute_top(
     """Return the `operation.count` largest elements along a dimension, in descending order.
 
     For the kind TOP_INDICES it returns their positions (int64, from 0) instead. A missing count is
-    1, a missing dimension 0. Of equal elements the one at the lower position is first. `operands`:
-    the operand on this rank.
+    1, a missing dimension 0. NaN counts as the largest number. Of equal elements the one at the
+    lower position is first. `operands`: the operand on this rank.
     """
     dimension = operation.dimension or 0
     positions = find_top(operands[0], dimension, operation.count or 1)

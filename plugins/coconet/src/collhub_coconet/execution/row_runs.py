@@ -31,10 +31,13 @@ class UnitRows:
     def find_elements(self, unit: int, width: int) -> Int64Array:
         """Return the flat row-major indices of the elements of a unit: int64, ascending.
 
-        `unit`: number on all ranks. `width`: number of elements of a row. The block of the unit
-        has `row_count` rows from `first_row` on, which are n elements. Of its c units, number u
-        has the elements from u * n // c to (u + 1) * n // c (exclusive). The result is empty if
-        n is too small.
+        `unit`: number of the unit among those of all ranks, i.e. its entry in the columns.
+        `width`: number of elements of a row. The indices refer to the tensor of the rank.
+
+        The unit belongs to a block of `row_count` rows from `first_row` on. They have n =
+        `row_count` * `width` elements, counted from 0 at the first row. With u = `unit[unit]` and c
+        = `unit_count[unit]`, the unit has the elements u * n // c to (u + 1) * n // c - 1. The
+        result is empty if there is none.
         """
         first, rows = int(self.first_row[unit]), int(self.row_count[unit])
         number, count = int(self.unit[unit]), int(self.unit_count[unit])

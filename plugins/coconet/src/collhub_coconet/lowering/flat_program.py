@@ -66,9 +66,9 @@ class CollectiveRuns:
     def find_chunk(self, piece: int, unit: int, rank: int, *, is_given: bool) -> int:
         """Return the chunk of `grid` that contains a unit of the full buffer in one piece.
 
-        A unit is one of the equal parts on which the algorithm works; `piece` is the number of
-        the run. `rank`, of the job, matters only in an AllToAll: it is the rank that needs the
-        unit as input, or with `is_given` the rank that receives it.
+        A unit is one of the equal parts on which the algorithm works; `piece` is the number of the
+        run. The chunk is that of `number_chunks`. `rank`, of the job, matters only in an AllToAll:
+        it is the rank that needs the unit as input, or with `is_given` the rank that receives it.
         """
         # `number_chunks` expects columns.
         units, position = np.array([unit]), np.array([rank - self.first_rank])

@@ -209,10 +209,10 @@ def derive_product_grid(
 def select_rank_chunks(product: Grid, chunks: Int64Array, position: int) -> Int64Array:
     """Return the chunks of a product that a rank computes from chunks of its operand.
 
-    The order is that of `chunks`, numbers of the chunks of the operand. `position`: of the
-    rank in its group. Without `across`, `chunks` itself is returned, because the numbers
-    are equal. With `across` (the product is also divided by the rank that receives it), the
-    chunk of block b gives the chunk with the same part in block b * `blocks` + `position`.
+    Chunk b * `parts` + s is part s of block b. `chunks`: numbers of chunks of the operand; the
+    result has their order. `position`: of the rank in its group. Without `across`, `chunks` itself
+    is returned, because the numbers are equal. With `across` (the product is also divided by the
+    rank that receives it), part s of block b gives part s of block b * `blocks` + `position`.
     """
     if product.across is None:
         return chunks

@@ -258,9 +258,9 @@ class Program:
         """Return the kind, reduction, axes, element type, group and counts of a collective.
 
         Only collectives that agree in all of them may share a bucket (be performed together as
-        one). Element type and group are those of the result; reduction, axes and counts are as in
-        the operation, None if it names none. Return None for an operation whose kind is not in
-        `BUCKET_KINDS`, such as a Broadcast: it cannot be in a bucket.
+        one). Element type and group are those of the result. Reduction, axes and counts (of uneven
+        collectives) are as in the operation, None if it names none. Return None for an operation
+        whose kind is not in `BUCKET_KINDS`, such as a Broadcast: it cannot be in a bucket.
         """
         if operation.kind not in BUCKET_KINDS:
             return None

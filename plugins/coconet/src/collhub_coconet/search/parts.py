@@ -799,9 +799,11 @@ def _hash(text: str) -> str:
 
 
 def _identity(part: Program, position: int = 0) -> Copy:
-    """Return the copy of a part that maps all of its names and seeds to themselves.
+    """Return the description (`Copy`) of a part as a copy of itself.
 
-    `position`: position of the part's first operation in the order of the parts (`Copy`).
+    A `Copy` gives the names and seeds of one of several equal parts, by those of the first one.
+    Here all names of `part`, and all seeds of its operations, are mapped to themselves. `position`:
+    position of the part's first operation in the order of all parts.
     """
     seeds = {entry.seed: entry.seed for entry in part.operations if entry.seed is not None}
     return Copy({name: name for name in part.types}, seeds, position)

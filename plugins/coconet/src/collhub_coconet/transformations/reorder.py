@@ -337,10 +337,10 @@ class _Move:
     def _record_slice(self, operation: Operation, slice_name: str) -> None:
         """Store the name and the sliced dimension of the result of a moved operation in the object.
 
-        The dimension is counted from the end of the shape. It is that of the sliced operands, of
-        which at least one must be stored; all of them must have the same (not checked). Only a
-        contraction keeps the dimension as counted from the start. For a reduction to a scalar,
-        whose result is replicated, no entry is made.
+        The dimension is counted from the end of the shape. Usually it is that of the sliced
+        operands: at least one must be stored, and all must have the same (not checked). For a
+        contraction, the dimension counted from the start is equal instead. A reduction to a scalar
+        is not stored, because its result is replicated.
         """
         if operation.kind in REDUCTIONS_TO_SCALARS:
             return

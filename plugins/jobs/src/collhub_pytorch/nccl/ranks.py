@@ -181,7 +181,7 @@ def _natural_order(device: Device) -> tuple[list[str], list[int], int]:
     """Return a sort key of a device in which numbers within names are compared as numbers.
 
     For example, host2 precedes host10. The texts between numbers are compared first, then the
-    numbers, then the device number.
+    numbers (of each only the first 18 digits), then the device number.
     """
     pieces = _NUMBERS.split(device[0])
     return pieces[::2], [int(piece[:18]) for piece in pieces[1::2]], device[1]

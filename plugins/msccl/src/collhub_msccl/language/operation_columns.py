@@ -254,12 +254,14 @@ class Instances:
     def compute_offsets(
         self, rank: Int64Array, buffer: Int64Array, index: Int64Array, copy: int
     ) -> Int64Array:
-        """Return the offsets of chunks of instance `copy` in the hub's INPUT, OUTPUT or SCRATCH.
+        """Return the offsets in units of chunks of instance `copy` in the hub's buffers.
 
-        `rank`, `buffer`, `index`: int64 by chunk, in the buffers of one instance (copy of the
-        program), numbered as in the trace. Such a buffer is divided into cells of equal size, which
-        stay contiguous. Cell k of instance `copy` becomes cell k * `number` + `copy` of the buffer
-        for all instances. The scratch buffers of a rank become one SCRATCH, one after the other.
+        The hub's buffers INPUT, OUTPUT and SCRATCH have the data of all `number` instances (copies
+        of the program). `rank`, `buffer`, `index`: int64 by chunk, in the buffers of one instance,
+        numbered as in the trace. A buffer consists of cells of c consecutive chunks; c depends on
+        rank and buffer. Chunk k becomes chunk (k // c * `number` + `copy`) * c + k % c. The scratch
+        buffers of a rank follow one another in SCRATCH, so the first chunk of the buffer there is
+        added.
         """
         cell = self._cell[rank, buffer]
         first_of_cell = (index // cell * self.number + copy) * cell

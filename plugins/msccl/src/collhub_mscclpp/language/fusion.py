@@ -60,7 +60,8 @@ def exceeds_tables(operation: Recorded) -> bool:
 def mixes_sources(operation: Recorded) -> bool:
     """Return whether a put on a memory channel has sources in several buffers.
 
-    The executor would read all of them from the first buffer. False for other operations.
+    A put is an operation `put` or `ppkt` (in packets). The executor would read all its sources from
+    the first buffer. False for other operations and other channels.
     """
     is_put = operation.name in ("put", "ppkt") and operation.channel_type == "memory"
     return is_put and len({chunk.buffer for chunk in operation.src}) > 1

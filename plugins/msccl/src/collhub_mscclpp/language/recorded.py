@@ -20,7 +20,8 @@ _CURRENT: ContextVar[CollectiveProgram | None] = ContextVar("mscclpp_program", d
 def current_program() -> CollectiveProgram:
     """Return the program whose `with` block is being executed, per thread.
 
-    Raises `RuntimeError` outside of such a block.
+    It is the one whose block began last. Raises `RuntimeError` outside of such a block, and after
+    the end of an inner block in an outer one.
     """
     program = _CURRENT.get()
     if program is None:

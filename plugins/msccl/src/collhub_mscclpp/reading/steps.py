@@ -176,11 +176,14 @@ class StepList:
     def table(self, file: str) -> StepTable:
         """Build the step table of all steps added so far.
 
-        A step has a data dependency on the last earlier step that writes a cell which it reads or
-        writes, and, if it writes the cell, on all steps that read it since then. Control
-        dependencies are those added by `order`. The table groups the steps by rank, so its rows
-        can differ from the rows of this list. `file`: name of the source file. Raises `InputError`
-        for values out of range, control dependencies on missing rows or between ranks, and cycles.
+        Data dependencies follow from the memory cells (smallest addressed parts of memory) of the
+        steps. A step that reads or writes a cell depends on the last earlier step that writes it.
+        If it writes the cell, it also depends on all steps that read it since then. Control
+        dependencies are those added by `order`.
+
+        The table groups the steps by rank, so its rows can differ from the order of the calls.
+        `file`: name of the source file. Raises `InputError` for values out of range, control
+        dependencies on missing rows or between ranks, and cycles.
         """
         columns = {name: np.asarray(values, np.int64) for name, values in self._columns.items()}
         data = self._find_dependencies(columns)

@@ -60,10 +60,10 @@ class BlockWriter:
         return self.segments[-1]
 
     def add_barrier(self) -> None:
-        """Add a barrier of the block's threads (nop) if it has waited or moved data since the last
-        one.
+        """Add a barrier of the block's threads (nop), if they may have diverged since the last one.
 
-        Otherwise no barrier is added, because the threads are still together.
+        This is the case if the block has waited or moved data since then. Otherwise no barrier is
+        added.
         """
         if self.has_waited or self.has_moved:
             self._last.ops.append(NOP)

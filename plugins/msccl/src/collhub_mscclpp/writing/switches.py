@@ -251,10 +251,11 @@ def _split(groups: tuple[Int64Array, Int64Array]) -> Iterator[list[int]]:
 def _select_attached(
     steps: StepTable, rows: Sequence[int], members: frozenset[int], network: PlanNetwork
 ) -> list[int]:
-    """Return the sends that a switch can execute, at most one per pair of ranks.
+    """Return the sends that a switch can execute, at most one per (sender, receiver).
 
-    Sender and receiver must be in `members` (the NPUs of the switch) and in the same memory domain.
-    The first send of a pair counts; the order of `rows` is kept.
+    `rows`: rows of sends in `steps`. Sender and receiver must be in `members` (the NPUs of the
+    switch) and in the same memory domain. The first send of a (sender, receiver) counts; the
+    order of `rows` is kept.
     """
     send_of_pair: dict[tuple[int, int], int] = {}
     for row in rows:

@@ -322,8 +322,8 @@ def _merge_groups(group: list[int], devices: Sequence[_SmiDevice], relation: str
     """Merge, in place, the groups of every two devices that have this relation in the matrix.
 
     A group has the devices below one PCI switch or CPU. `group` has the number of each device's
-    group. For the last relation in `_SHARED`, devices with the same NUMA node are merged too, if
-    the matrix shows it.
+    group; the lower number of the two remains. If `relation` is `NODE` (the last one of `_SHARED`),
+    two devices with the same NUMA node are merged too, unless their NUMA node is missing ("").
     """
     is_last = relation == _SHARED[-1]
     for first, second in _pairs_of(devices):

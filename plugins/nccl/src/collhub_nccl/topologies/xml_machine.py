@@ -304,9 +304,9 @@ def _partitions(
 def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:
     """Add a GPU node without links to the machine of `draft`, and return the number of the node.
 
-    Its name is `gpu` with the text of the attribute `dev` of `gpu`. If `gpu` is None or has
-    no `dev`, the bus id of its PCI device `element` is used. A repeated name gets a suffix
-    such as ` #2`.
+    Its name is such as `gpu 3`, with the text of the attribute `dev` of `gpu`. If `gpu` is None or
+    has no `dev`, the bus id of its PCI device `element` takes the place of the number. A repeated
+    name gets a suffix such as ` #2`.
     """
     dev = "" if gpu is None else gpu.text("dev")
     return draft.machine.add(NodeKind.GPU, f"gpu {dev or _bus_text(element)}")

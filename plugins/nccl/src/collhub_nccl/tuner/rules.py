@@ -126,33 +126,24 @@ class TunerRule:
 def check_rules(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
     """Yield faults of the order, borders and coverage of rules; the first matching rule decides.
 
-    A window is the range of sizes of a rule; conditions are its numbers of nodes and ranks and
-    optional columns.
+    A window is the range of sizes of a rule. Conditions are its numbers of nodes and ranks and
+    optional columns. `file` is the place of the findings. Their kinds are, in this order:
 
-    - `never-reached` (warning): earlier rules decide every call of a rule.
-    - `overlap` (warning): the windows of two rules of one collective with equal conditions have
-      common sizes, and neither window contains the other. A wide rule after a narrow one is a
-      default.
+    1. `never-reached` (warning): earlier rules decide every call of a rule.
+    2. `overlap` (warning): a rule and an earlier one, of one collective and with equal conditions,
+       have common sizes, and neither window contains the other.
+    3. Only if calls without a rule keep the library's number of channels (not
+       `dialect.loses_channels`): `short-gap` (warning) for 1 to 15 bytes, or `gap` (note) for more
+       bytes, between the windows of rules with one collective and equal conditions. Sizes that a
+       rule with wider conditions covers are no gap.
+    4. Otherwise: `one-channel` for sizes without a rule. It is an error for communicators that
+       rules name, and for all if rules name none; a warning for the others. It is also a warning
+       for sizes whose only rules name an algorithm or protocol that some machines lack.
+       `not-searched` (note) comes before it if rules name more than 8 communicators, of which the
+       first 8 are searched.
 
-    If calls without a rule keep the library's own number of channels (not
-    `dialect.loses_channels`):
-
-    - `short-gap` (warning): fewer than 16 bytes between two windows of one collective with equal
-      conditions, which no rule for at least these communicators covers either.
-    - `gap` (note): a longer gap, in which the library chooses itself. Sizes below the first window
-      or above the last one are no gap.
-
-    Otherwise:
-
-    - `one-channel`: sizes without a rule. An error for communicators that rules state, and for all
-      if no rule states one; a warning for the others. Also a warning for sizes whose only rules
-      name an algorithm or protocol that some machines lack.
-    - `not-searched` (note): rules state more than 8 communicators, of which the first 8 are
-      searched.
-
-    A dialect that skips refused rules counts an earlier rule as deciding only if every communicator
-    has its choice, or if the later rule names the same one. `file` is the place of the findings.
-    Without rules there is at most `one-channel`.
+    If the dialect skips refused rules, an earlier rule counts in 1 and 2 only if all communicators
+    have its algorithm and protocol, or if the later rule names the same ones.
     """
     yield from _find_unreached_rules(rules, dialect, file)
     yield from _find_overlaps(rules, dialect, file)

@@ -200,10 +200,11 @@ def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tup
 def list_public_orders(
     tasks: HostTasks, units: UnitTasks, seeds: int = 1
 ) -> dict[str, Callable[[], Order]]:
-    """Return the public orders by name, as functions that compute them.
+    """Return the orders of Alpa (MLSys 2023) by name, as functions that compute them.
 
-    The names are `naive`, `normal`, `size-balanced`, `search` and, for each of `seeds` seeds from 0
-    on, `greedy-0`, `greedy-1` and so on.
+    An order is a sequence of (task, sender), in which tasks start. The names are `naive`, `normal`,
+    `size-balanced`, `search` and, for each of `seeds` seeds from 0 on, `greedy-0`, `greedy-1` and
+    so on. Each call of a function computes its order anew, with equal results.
     """
     orders: dict[str, Callable[[], Order]] = {
         "naive": lambda: order_naively(tasks),

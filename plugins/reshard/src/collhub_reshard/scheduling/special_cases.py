@@ -273,7 +273,8 @@ def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part
 def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[_Part]]:
     """Build the queue of parts of every pair (sender, receiver).
 
-    The last entry of a queue is next; it is the pair's first one in `parts`.
+    The receiver of a part is the first receiver of its task. The last entry of a queue is next; it
+    is the pair's first one in `parts`.
     """
     queues: dict[_Pair, list[_Part]] = {}
     for part in reversed(parts):

@@ -506,9 +506,11 @@ def _read_rule(name: str, rule: dict[str, object], where: str) -> ServedCalls:
 def _unknown_number(
     kind: CollectiveKind, number: int, where: str = "", location: Location | None = None
 ) -> InputError:
-    """Return the error about a number of an algorithm that no release of Open MPI has.
+    """Return the error (`unknown-algorithm`) about an algorithm number that no Open MPI has.
 
-    `where` begins the message; `location` is the line of the number.
+    The message is `where`, then the numbers that `kind` has, from 0 on, and `number`. The error is
+    not raised. `location` is the line of the number. Raises `KeyError` if Open MPI has no
+    algorithms for `kind`.
     """
     message = f"{where}{kind} has the algorithms 0 to {ALGORITHM_COUNTS[kind]}, not {number}"
     cure = "write one of these numbers; 0 is the built-in decision"

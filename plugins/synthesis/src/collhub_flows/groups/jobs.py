@@ -132,11 +132,10 @@ class TreeJobs:
         return int((start + self.arrival).max(initial=0))
 
     def bound_ps(self) -> int:
-        """Return a lower bound in ps of the time of any schedule of these jobs: the busiest
-        link's load.
+        """Return the largest load of a link in ps, a lower bound of the time of any schedule.
 
-        The load of a link is the sum of the busy times of its jobs. Latencies after them are
-        not included, because they overlap with other messages. 0 without jobs.
+        The load of a link is the sum of the busy times of its jobs. Latencies after them are not
+        included, because they overlap with other messages. 0 without jobs.
         """
         # Latencies are not included, because they overlap with other messages.
         load = np.bincount(self.link, self.busy, self.num_links)
@@ -163,11 +162,10 @@ class TreeJobs:
         return list_starts(*links, rank, self.is_forwarded, self.num_links)
 
     def _rank_jobs(self, *keys: Int64Array) -> Int64Array:
-        """Return the position of every job in the order by these keys: int64[jobs], 0 for the
-        first job.
+        """Return the position of every job in the order by these keys: int64[jobs].
 
-        Keys are ascending, and the first key counts most. Ties are broken by a fixed
-        pseudo-random order, so that equal pieces do not all begin at NPU 0.
+        Position 0 is the first. Keys are ascending, and the first key counts most. Ties are broken
+        by a fixed pseudo-random order, so that equal pieces do not all begin at NPU 0.
         """
         count = len(self.link)
         # Otherwise equal pieces of all sources would be sent to NPU 0 first.

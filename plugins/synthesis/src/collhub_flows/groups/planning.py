@@ -96,11 +96,10 @@ class GroupPlan:
 
     @property
     def ratio_to_bound(self) -> float:
-        """Return the time of all groups together divided by the largest lower bound (at least 1
-        ps).
+        """Return the time of all groups together divided by the largest lower bound.
 
-        If the time is below the bound by at most its rounding error (`slack_ps`), the ratio
-        is 1. A ratio below 1 shows that the bound is wrong.
+        The bound counts as at least 1 ps. If the time is below the bound by at most its rounding
+        error (`slack_ps`), the ratio is 1. A ratio below 1 shows that the bound is wrong.
         """
         bound_ps = max(1, *self.bounds_ps.values())
         is_beaten = self.time.ps + self.time.slack_ps < bound_ps

@@ -266,10 +266,10 @@ class Shares(ColumnTable):
 
     @classmethod
     def of(cls, wishes: Sequence[GroupWish]) -> Shares:
-        """Create the shares (data with source and targets) of all groups as columns, sorted by
-        group.
+        """Create the shares of all groups as columns, sorted by group.
 
-        Groups are numbered from 0 in the order of `wishes`, of which at least one is needed.
+        A share is data with a source and targets. Groups are numbered from 0 in the order of
+        `wishes`, of which at least one is needed. The shares of a group keep the order of its wish.
         """
         tables = [_create_columns(number, wish) for number, wish in enumerate(wishes)]
         columns = (np.concatenate(column) for column in zip(*tables, strict=True))

@@ -102,7 +102,8 @@ _ANY_SIZE = 1 << 20
 def find_unsuitability(network: LinkNetwork) -> str | None:
     """Return why links cannot carry trees in both directions at the same rate, or None.
 
-    The reasons are switches, and links without an equal link in the opposite direction.
+    The reasons are switches, and links without an opposite link with the same times of latency and
+    transfer (`is_duplex`).
     """
     if network.num_nodes > network.num_npus:
         return "the network has switches"
@@ -397,8 +398,9 @@ def _default_seeds(nodes: int) -> int:
 def _generate_central_tree(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
     """Yield one tree, with weight 1: that of shortest paths from the network's most central node.
 
-    The lengths of paths are the arrival times of a message with all bytes of the collective.
-    Reports progress 0 before.
+    The node is the one that `build_central_tree` chooses, roughly that with the nearest farthest
+    member. The lengths of paths are the arrival times of a message with all bytes of the
+    collective. Reports progress 0 before.
     """
     progress(0.0, "choosing the number of chunks")
     times = setting.network.link_times(setting.collective_bytes, setting.occupancy)

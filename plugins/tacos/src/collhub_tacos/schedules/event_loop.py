@@ -350,8 +350,9 @@ def _is_open(link: Integer, queues: SenderQueues) -> bool:
 def _expected_delay(arc: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
     """Return the expected waiting time at switches, in ps, of a message that is sent now.
 
-    At each link of the path except the first, the message waits until the link is expected to be
-    free. 0 for an arc of one link.
+    It is the sum over all links of the path except the first. The message reaches such a link after
+    the arrival times of the links before it and its waits there, and waits until the link is
+    expected to be free (`queues.expected`). 0 for an arc of one link.
     """
     first = jobs.path_indptr[arc]
     time: Integer = now

@@ -330,7 +330,8 @@ class _SymmetricGather:
         """Return start and in-link of all chunks at node 0, for a seed.
 
         If links are free before the arrival, a second variant is computed in which a link waits
-        until then; the faster one is returned. Seed 0 has no random choices.
+        until then; the faster one is returned, of equally fast ones the first. Seed 0 has no random
+        choices.
         """
         urgency = np.zeros(len(self._origin))
         if seed:
