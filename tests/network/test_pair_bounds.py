@@ -205,6 +205,70 @@ def test_one_pair_takes_the_time_of_the_quickest_flow(rng: random.Random) -> Non
     assert fastest <= math.ceil(found) <= slowest
 
 
+def _find_delays(topology: Topology, start: int, *, only_switches: bool) -> dict[int, int]:
+    """Return the latency in ns from a node to each node; `only_switches`: on paths over switches."""
+    delays, queue = {start: 0}, deque([start])
+    while queue:
+        node = queue.popleft()
+        if only_switches and node != start and node < topology.num_npus:
+            continue
+        for link in topology.links():
+            delay = delays[node] + round(link.latency_s * 1e9)
+            if link.source == node and delay < delays.get(link.destination, 1 << 30):
+                delays[link.destination] = delay
+                queue.append(link.destination)
+    return delays
+
+
+def _count_pairs(topology: Topology, inside: set[int], end: int) -> float:
+    """Return the bytes that leave a set by `end` ns, each times the pairs of NPUs that it serves.
+
+    A byte that leaves at time t belongs to one message, from one NPU over switches to another one.
+    """
+    npus, far = range(topology.num_npus), 1 << 30
+    all_paths = {node: _find_delays(topology, node, only_switches=False) for node in npus}
+    switched = {
+        node: _find_delays(topology, node, only_switches=True) for node in range(topology.num_nodes)
+    }
+    total = 0.0
+    for link in topology.links():
+        if link.source not in inside or link.destination in inside:
+            continue
+        window = end - round(link.latency_s * 1e9)
+        for time in range(window):
+            held = max(
+                sum(
+                    source in inside and all_paths[source].get(npu, far) <= time - delay
+                    for source in npus
+                )
+                for npu in npus
+                if (delay := switched[npu].get(link.source, far)) < far
+            )
+            served = max(
+                sum(
+                    other not in inside and all_paths[npu].get(other, far) < window - time - delay
+                    for other in npus
+                )
+                for npu in npus
+                if (delay := switched[link.destination].get(npu, far)) < far
+            )
+            total += held * served * link.bandwidth_bytes_per_s / 1e9
+    return total
+
+
+@pytest.mark.once
+@given(st.randoms(use_true_random=False))
+def test_cuts_count_the_pairs_that_a_message_can_serve(rng: random.Random) -> None:
+    topology = _draw_network(rng, num_switches=rng.choice([1, 2, 3]))
+    npus, size = np.arange(topology.num_npus), rng.randint(1, 30)
+    bounds = PairBounds(topology, npus, npus)
+    for inside, (pairs, cut) in zip(bounds._list_sets(), bounds._cuts, strict=True):
+        nodes = set(np.flatnonzero(inside).tolist())
+        time = float(cut.times_ns(pairs * size))
+        assert _count_pairs(topology, nodes, math.floor(time)) <= pairs * size * (1 + 1e-9)
+        assert _count_pairs(topology, nodes, math.ceil(time)) >= pairs * size * (1 - 1e-9)
+
+
 @pytest.mark.once
 @pytest.mark.needs_plugins
 @pytest.mark.parametrize("seed", range(3))
