@@ -205,7 +205,8 @@ class _Links:
 
     @cached_property
     def _pairs(self) -> PairBounds | None:
-        return PairBounds.of(self.collective, self.topology, self.members)
+        sets = self._partitions, self._orders
+        return PairBounds.of(self.collective, self.topology, self.members, *sets)
 
     @cached_property
     def _partitions(self) -> list[Int64Array]:

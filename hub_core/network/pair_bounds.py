@@ -25,7 +25,7 @@ x_i + latency + y_j. Without switches a cut is no better than its worst pair.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -35,7 +35,7 @@ import numpy as np
 from hub_core.columns import Arcs, BoolArray, Float64Array, Int64Array, ordinals
 from hub_core.model.collectives import Collective
 from hub_core.model.kinds import CollectiveKind
-from hub_core.network.cuts import leaving_rate, partitions
+from hub_core.network.cuts import beginnings_rate, leaving_rate
 from hub_core.network.topology import Topology
 
 # Ranks times links up to which all pairs are examined; without switches 0.1 CPU s.
@@ -52,7 +52,7 @@ _ROUNDING = 1e-14
 # Latencies are multiples of 1 fs, as floats without rounding errors up to this sum.
 _FS_PER_NS = 1e6
 _MAX_FS = 2.0**52
-# Blocks of each partition, and steps of the numbers of sources and of destinations at its links.
+# Blocks of each partition, and steps of the numbers of sources and destinations at links.
 _EXAMINED_BLOCKS = 2
 _MAX_STEPS = 16
 
@@ -88,16 +88,24 @@ class PairBounds:
     """Bounds of a collective of S bytes in which every destination depends on every source.
 
     `sources`, `destinations`: int64, different NPUs; one that is in both needs no message to
-    itself.
+    itself. `partitions`, `orders`: labels of the nodes from 0, as of `cuts.partitions` and
+    `cuts.orders`, but every node has a position. Their sets are examined on networks with switches.
     """
 
     topology: Topology
     sources: Int64Array
     destinations: Int64Array
+    partitions: Sequence[Int64Array] = ()
+    orders: Sequence[Int64Array] = ()
 
     @classmethod
     def of(
-        cls, collective: Collective, topology: Topology, members: Int64Array
+        cls,
+        collective: Collective,
+        topology: Topology,
+        members: Int64Array,
+        partitions: Sequence[Int64Array],
+        orders: Sequence[Int64Array],
     ) -> PairBounds | None:
         """Create the bounds of a collective whose rank r is NPU `members[r]`.
 
@@ -116,7 +124,7 @@ class PairBounds:
             sources = sources[np.argmax(first)][None]
             last = _Distances(topology, sources, is_backwards=False).delay_ns[destinations, 0]
             destinations = destinations[np.argmax(last)][None]
-        return cls(topology, sources, destinations)
+        return cls(topology, sources, destinations, partitions, orders)
 
     def bound_ns(self, size: int, known_ns: float) -> float:
         """Return a bound in ns for S = `size` bytes, not rounded, or `known_ns` if it is larger.
@@ -199,32 +207,38 @@ class PairBounds:
         return [self._fill_cut(inside) for inside in self._list_sets()]
 
     def _list_sets(self) -> Iterator[BoolArray]:
-        """Yield sets of nodes: slow blocks of `cuts.partitions`, and complements of such blocks.
+        """Yield slow sets of nodes: blocks of the partitions, prefixes of the orders.
 
-        They are the blocks (complements) with the largest products of sources inside and
-        destinations outside, divided by the bandwidth of the links out of the set. Of equal
-        quotients in one partition, only the first counts.
+        The complement of each such set is a set, too. The slow ones have the largest products of
+        sources inside and destinations outside, divided by the bandwidth of the links out of the
+        set. Of equal quotients in one partition or order, only the first counts.
         """
         topology = self.topology
-        labels = {label.tobytes(): label for label in partitions(topology)}
-        for label in labels.values():
+        labels = [(label, False) for label in self.partitions]
+        labels += [(position, True) for position in self.orders]
+        unique = {(label.tobytes(), is_order): (label, is_order) for label, is_order in labels}
+        for label, is_order in unique.values():
             count = int(label.max()) + 1
             numbers = [
-                np.bincount(label[ranks], minlength=count).astype(np.float64)
+                np.bincount(label[ranks], minlength=count)
                 for ranks in (self.sources, self.destinations)
             ]
+            totals = [len(self.sources), len(self.destinations)]
+            if is_order:
+                numbers = [np.cumsum(each)[:-1] for each in numbers]
             for is_complement in (False, True):
                 begins, ends = label[topology.source], label[topology.destination]
                 inside, other = numbers
                 if is_complement:
                     begins, ends, inside, other = ends, begins, other, inside
-                rates = leaving_rate(begins, ends, topology.bandwidth_bytes_per_s, count)
-                pairs = inside * (other.sum() - other)
+                find_rate = beginnings_rate if is_order else leaving_rate
+                rates = find_rate(begins, ends, topology.bandwidth_bytes_per_s, count)
+                pairs = inside * (totals[not is_complement] - other)
                 with np.errstate(divide="ignore", invalid="ignore"):
                     times = np.where(pairs > 0, pairs / rates, 0.0)
                 slow, first = np.unique(-np.round(times * 1e12, 6), return_index=True)
-                for block in first[slow < 0][:_EXAMINED_BLOCKS].tolist():
-                    yield (label == block) != is_complement
+                for index in first[slow < 0][: 1 if is_order else _EXAMINED_BLOCKS].tolist():
+                    yield (label <= index if is_order else label == index) != is_complement
 
     def _fill_cut(self, inside: BoolArray) -> tuple[float, Filling]:
         """Return the number of pairs that must leave a set, and the parallel links out of it.

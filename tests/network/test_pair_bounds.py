@@ -17,6 +17,7 @@ from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import HubError
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network.bounds import lower_bounds_ps
+from hub_core.network.cuts import orders, partitions
 from hub_core.network.links import Links
 from hub_core.network.pair_bounds import PairBounds
 from hub_core.network.topology import Topology
@@ -117,7 +118,7 @@ def test_empty_message_and_single_rank_have_no_bound() -> None:
 
 def test_large_network_without_switches_uses_one_distant_pair() -> None:
     topology = parse_topology("mesh:24x24")
-    pairs = PairBounds.of(Collective(ALL_REDUCE, 576, 576), topology, np.arange(576))
+    pairs = PairBounds.of(Collective(ALL_REDUCE, 576, 576), topology, np.arange(576), [], [])
     assert pairs is not None
     assert (len(pairs.sources), len(pairs.destinations)) == (1, 1)
     least = 46 * LATENCY + KIB / (2 * RATE)
@@ -261,7 +262,9 @@ def _count_pairs(topology: Topology, inside: set[int], end: int) -> float:
 def test_cuts_count_the_pairs_that_a_message_can_serve(rng: random.Random) -> None:
     topology = _draw_network(rng, num_switches=rng.choice([1, 2, 3]))
     npus, size = np.arange(topology.num_npus), rng.randint(1, 30)
-    bounds = PairBounds(topology, npus, npus)
+    sets = [*partitions(topology)], [each for each in orders(topology) if each.min() >= 0]
+    bounds = PairBounds(topology, npus, npus, *sets)
+    assert bounds._cuts
     for inside, (pairs, cut) in zip(bounds._list_sets(), bounds._cuts, strict=True):
         nodes = set(np.flatnonzero(inside).tolist())
         time = float(cut.times_ns(pairs * size))
