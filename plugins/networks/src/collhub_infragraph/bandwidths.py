@@ -90,7 +90,8 @@ class Contraction:
         self._is_kept = is_kept
         self._keeps_parallel = keeps_parallel
         self._hops = dict(enumerate(hops))
-        self._hops_at: list[list[int]] = [[] for _ in is_kept]
+        # Sets, because a switch may have hundreds of thousands of hops, each of which is removed.
+        self._hops_at: list[set[int]] = [set() for _ in is_kept]
         self._hop_count: Counter[tuple[int, int]] = Counter()
         self.is_removed = [False] * len(is_kept)
         for number, hop in self._hops.items():
@@ -171,8 +172,8 @@ class Contraction:
         `number`: its key. The caller stores the hop in `_hops`. The two vertices must differ (not
         checked).
         """
-        self._hops_at[hop.first_vertex].append(number)
-        self._hops_at[hop.second_vertex].append(number)
+        self._hops_at[hop.first_vertex].add(number)
+        self._hops_at[hop.second_vertex].add(number)
         self._hop_count[_sort_pair(hop.first_vertex, hop.second_vertex)] += 1
 
     def _remove_hop(self, number: int) -> None:

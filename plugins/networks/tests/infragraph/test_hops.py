@@ -71,3 +71,12 @@ def test_bandwidth_of_a_path_is_the_least_on_it(graph) -> None:
             assert node in ends
             (node,) = ends - {node}
         assert node == hop.second_vertex
+
+
+def test_a_switch_loses_hundreds_of_thousands_of_unused_ports() -> None:
+    # With lists of hops this takes a minute, because every removal moves the remaining ones.
+    count = 300_000
+    hops = [Hop(0, port, (0,), (1.0,)) for port in range(1, count + 1)]
+    contraction = Contraction(hops, [True] + [False] * count, keeps_parallel=False)
+    assert contraction.run() == []
+    assert contraction.is_removed == [False] + [True] * count
