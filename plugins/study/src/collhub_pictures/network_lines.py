@@ -68,10 +68,8 @@ class DrawnLines(ColumnTable):
         """
         pairs = NodePairs(topology)
         has_back = pairs.back >= 0
-        is_symmetric = has_back & ~pairs.differs_from_back()
-        rows = np.flatnonzero(~is_symmetric | (pairs.source < pairs.destination))
+        rows, is_arrow = _select_lines(pairs)
         source, destination = pairs.source[rows], pairs.destination[rows]
-        is_arrow = ~is_symmetric[rows]
         bend = _compute_bends(places, source, destination, is_arrow & has_back[rows])
         vector = places[destination] - places[source]
         # The midpoint of a cubic curve is at three quarters of the distance to its control points.
@@ -92,6 +90,18 @@ class DrawnLines(ColumnTable):
                 axis=1,
             ),
         )
+
+
+def count_lines(topology: Topology) -> int:
+    """Return the number of lines of `DrawnLines.of`, whose shapes are not computed here."""
+    return len(_select_lines(NodePairs(topology))[0])
+
+
+def _select_lines(pairs: NodePairs) -> tuple[Int64Array, BoolArray]:
+    """Return the rows of `pairs` that are drawn as a line, and whether each line is an arrow."""
+    is_symmetric = (pairs.back >= 0) & ~pairs.differs_from_back()
+    rows = np.flatnonzero(~is_symmetric | (pairs.source < pairs.destination))
+    return rows, ~is_symmetric[rows]
 
 
 def _compute_bends(

@@ -33,6 +33,7 @@ from collhub_pictures.network_lines import (
     LineLooks,
     check_loads,
     compute_line_loads,
+    count_lines,
     create_looks_by_class,
     create_looks_by_load,
     format_rate_and_latency,
@@ -112,10 +113,12 @@ def draw(
     topology, loads = network.topology, network.loads(loads)
     if topology.num_nodes > MAX_NODES:
         raise _too_large_error(topology, f"{topology.num_nodes} nodes are more than {MAX_NODES}")
+    # Counted first, because shapes of millions of lines take minutes.
+    line_count = count_lines(topology)
+    if line_count > MAX_LINES:
+        raise _too_large_error(topology, f"{line_count} lines are more than {MAX_LINES}")
     places = _place_nodes(topology, network.boxes)
     lines = DrawnLines.of(topology, places)
-    if len(lines) > MAX_LINES:
-        raise _too_large_error(topology, f"{len(lines)} lines are more than {MAX_LINES}")
     looks = _create_looks(topology, lines, loads, time_ns)
     picture = _NetworkPicture(topology, original, places, lines, *looks)
     # SVG paints in document order: nodes cover the ends of their lines.

@@ -11,7 +11,7 @@ import pytest
 from collhub_drawing.layout import place_irregular_nodes, place_regular_nodes
 from collhub_drawing.node_shapes import PAGE_WIDTH
 from collhub_pictures.collapsed_groups import Collapse
-from collhub_pictures.network_lines import DrawnLines, compute_line_loads
+from collhub_pictures.network_lines import DrawnLines, compute_line_loads, count_lines
 from collhub_pictures.network_picture import MAX_NODES, draw
 from hypothesis import given
 from hypothesis import strategies as st
@@ -386,6 +386,13 @@ def test_a_switch_of_one_machine_is_below_and_the_network_above():
     places = place_irregular_nodes(topology)
     nvswitch, network, npu = places[32:36, 1], places[36, 1], places[:32, 1]
     assert nvswitch.min() > npu.max() > npu.min() > network
+
+
+@pytest.mark.parametrize("text", ["ring:2", "ring:3+ring:3", "dgx-h100:2", "mesh:3x3"])
+def test_lines_are_counted_without_their_shapes(text: str) -> None:
+    topology = parse_topology(text)
+    places = np.random.default_rng(1).random((topology.num_nodes, 2)) * 1000
+    assert count_lines(topology) == len(DrawnLines.of(topology, places))
 
 
 def test_two_linked_npus_are_as_far_apart_as_three() -> None:

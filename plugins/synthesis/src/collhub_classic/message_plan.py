@@ -40,6 +40,9 @@ MAX_ESTIMATE_MESSAGES = 2_000
 """Messages that are routed for a quick estimate, which takes some milliseconds."""
 # Rounds of a pairwise exchange that are routed for an estimate.
 _MAX_ESTIMATE_ROUNDS = 16
+# Above this number of other ranks, the mean link is that of `_SPACED_RANKS` evenly spaced ones.
+_MAX_ROUTED_RANKS = 4096
+_SPACED_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -381,13 +384,16 @@ def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, f
     """Return the means of (latency in s, time per byte in s) over the routes from rank 0.
 
     There is one route to each other rank that rank 0 reaches. If it reaches none, as on one-way
-    links, the routes of the other ranks to it are used. The latency of a route is the sum over its
-    links; its time per byte is that of its slowest link. `npus`: NPU of each rank. For a single
-    rank, both are 0.
+    links, the routes of the other ranks to it are used. Of more than `_MAX_ROUTED_RANKS` (4096)
+    other ranks, 1024 that are evenly spaced count, since routes of rings have many links. The
+    latency of a route is the sum over its links; its time per byte is that of its slowest link.
+    `npus`: NPU of each rank. For a single rank, both are 0.
     """
     npu_of = np.asarray(npus, np.int64)
     first = npu_of[:1]
     others = npu_of[1:] if len(npu_of) > 1 else first
+    if len(others) > _MAX_ROUTED_RANKS:
+        others = others[np.linspace(0, len(others) - 1, _SPACED_RANKS).astype(np.int64)]
     ends = first, others[find_reached(topology, int(first[0]))[others]]
     if not len(ends[1]):
         ends = others[find_reached(topology, int(first[0]), backwards=True)[others]], first

@@ -186,3 +186,11 @@ def test_the_mean_link_of_thousands_of_ranks_is_that_of_all_routes() -> None:
     exact_s = topology.latency_s[routes.links].sum() / 1279
     assert latency_s == pytest.approx(exact_s, rel=0.01)
     assert beta_s_per_byte > 0
+
+
+def test_the_mean_link_of_a_large_ring_does_not_need_all_of_its_routes():
+    # All routes together have 400 million links, which need more than 3 GB.
+    topology = hub_core.parse_topology("ring:40000?bandwidth=50GB/s&latency=1us")
+    latency_s, beta_s_per_byte = compute_mean_link(topology, range(topology.num_npus))
+    assert latency_s == pytest.approx(10_000e-6, rel=0.01)
+    assert beta_s_per_byte == pytest.approx(1 / 50e9)
