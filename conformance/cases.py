@@ -809,8 +809,9 @@ def file_changed(change: Callable[[bytes], bytes]) -> dict[str, bytes]:
 def invalid_cases() -> Iterator[tuple[str, str, str, dict[str, bytes]]]:
     """Yield (name, requirement, description, files) of all invalid cases, in a fixed order.
 
-    Each is a valid set with one change that violates one requirement, such as `P-5`. The
-    description names the change. `files`: content by file name; a file may be missing.
+    The files of a case are a valid set of trace files, one per rank, with one change. The change
+    violates one requirement of the specification, such as `P-5`; `description` names the change.
+    `files`: content by file name. The change may remove or rename a file.
     """
     yield "missing-rank", "P-1", "the file of rank 1 is missing", renamed("trace.1.et", None)
     yield "missing-last-rank", "P-10", "the last file is missing", renamed("trace.2.et", None)

@@ -183,15 +183,16 @@ def collhub(no_plugins: bool, disabled: tuple[str, ...], debug: bool, color: str
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on `arguments`, print all errors, and return its exit code.
 
-    With None, the arguments of the command line are used, and the process is set up for the
-    program: streams, garbage collection, warnings and tracebacks of crashes. Then completions that
-    a shell requests are printed instead of running a command, and threads of plugins cannot prevent
-    the end of the process. Without any arguments, the help is printed.
+    Without any arguments, the help is printed. The exit code is that of `_run`, such as 0 for
+    success and 130 for Ctrl-C. It is 141 if the reader of standard output has closed the pipe.
 
-    The exit code is that of `_run`, such as 0 for success and 130 for Ctrl-C. It is 141 if the
-    reader of standard output has closed the pipe. OPENBLAS_NUM_THREADS is set to 1 unless it is
-    set. COLLHUB_TRACEBACK shows tracebacks unless it is empty or `0`. Changes to the environment
-    variables of colours are undone at the end.
+    None means the arguments of the command line. Only then, the process is set up for the program:
+    streams, garbage collection, warnings and tracebacks of crashes. A request of a shell for
+    completions is answered instead of running a command. If threads of plugins still run 2 s after
+    the end of the main thread, the process is stopped.
+
+    OPENBLAS_NUM_THREADS is set to 1 unless it is set. COLLHUB_TRACEBACK shows tracebacks unless it
+    is empty or `0`. Changes to the environment variables of colours are undone at the end.
     """
     # No command multiplies matrices, and idle threads of numpy's OpenBLAS use more CPU time than a
     # small conversion.

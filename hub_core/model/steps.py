@@ -342,9 +342,9 @@ def ordered_rows(
 def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) -> None:
     """Raise `InputError` for dependencies on missing rows or on rows of another rank.
 
-    `edges`: (parents, children) as row numbers. A row that does not exist has the code `dangling`.
-    A dependency between ranks has the code `crossing-dependency`, with the line and rank of the
-    first such child.
+    `edges`: (parents, children) as row numbers. First, any row that does not exist is `dangling`,
+    without a line. Then the first dependency between ranks is `crossing-dependency`, with the line
+    and rank of its child.
     """
     rank = table["rank"]
     parents, children = edges

@@ -127,10 +127,15 @@ class PairBounds:
         return cls(topology, sources, destinations, partitions, orders)
 
     def bound_ns(self, size: int, known_ns: float) -> float:
-        """Return a bound in ns for S = `size` bytes, not rounded, or `known_ns` if it is larger.
+        """Return a lower bound in ns of the time of the collective for `size` bytes, not rounded.
 
-        It is infinite if a destination cannot be reached. Only `known_ns` for a size of 0, and if
-        sources or destinations times links exceed `_MAX_WORK`.
+        The result is never below `known_ns`, a bound that is already known. It is `known_ns`
+        without further computation in two cases: `size` is 0, or the work exceeds `_MAX_WORK`.
+        The work is the larger of the numbers of sources and destinations, times the links.
+
+        Otherwise it is the largest of `known_ns`, the bounds of the cuts, and the times of the
+        source-destination pairs that seem slowest. It is infinite if a destination of such a
+        pair cannot be reached. The flows of these pairs are kept for later calls.
         """
         ranks = max(len(self.sources), len(self.destinations))
         if not size or ranks * self.topology.num_links > _MAX_WORK:

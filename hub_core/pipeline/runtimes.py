@@ -113,11 +113,11 @@ def find_runtimes(names: str, registry: Registry) -> tuple[ChosenRuntime, ...]:
 
 
 def parse_limits(query: str, source: str) -> dict[str, int]:
-    """Parse limits such as `blocks=16&channels=2`: number by resource (a key of `RESOURCES`).
+    """Parse limits such as `blocks=16&channels=2`: number by resource, in the order of the text.
 
-    `source`: text that names the limits in errors. Raises `UsageError` for an unknown resource,
-    also for an empty text, a repeated one, and a limit that is not a decimal number from 1 to
-    2^24.
+    Every part between `&` must be RESOURCE=NUMBER, with a key of `RESOURCES` and a decimal number
+    from 1 to 2^24. Raises `UsageError` for the first part that has another form, an unknown or
+    empty resource, or a resource that occurred before. `source`: name of the text in errors.
     """
     limits: dict[str, int] = {}
     for part in query.split("&"):

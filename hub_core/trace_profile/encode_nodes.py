@@ -213,14 +213,16 @@ class _ProfileNodes:
         return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]
 
     def triple(self) -> list[Piece]:
-        """Return the attributes of messages for their chunk index, chunk count and total (INT32).
+        """Return the encoded attributes (INT32) that give the chunks of each message.
 
-        In this order: `msg_chunk_idx`, the offset of the data at the sender (of a send) or at the
-        receiver (of a receive); `msg_chunk_cnt`, the number of units of the message;
-        `total_chunk_cnt`, the number of units of the collective. A branch of ASTRA-sim reads them.
-        All three are -1 if the plan has no meaningful chunk counts (`has_triple`). Returns [] in
-        the absolute dialect, which has sizes only in bytes. Other nodes have none of these
-        attributes.
+        They are, in this order, for every SEND and receive, and for no other node:
+
+        - `msg_chunk_idx`: offset in units, at the sender for a send, at the receiver for a receive
+        - `msg_chunk_cnt`: number of units of the message
+        - `total_chunk_cnt`: number of units of the collective
+
+        A branch of ASTRA-sim reads them. All values are -1 if the plan has no meaningful chunk
+        counts (`has_triple`). The list is empty in the absolute dialect, whose sizes are in bytes.
         """
         if self._plan.dialect == "absolute":
             return []

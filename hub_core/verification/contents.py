@@ -206,15 +206,14 @@ class _Explanation:
     def report(self, address: int, expected: Contributions, actual: Float64Array) -> None:
         """Add one finding (`wrong-output`) for one wrong output unit.
 
-        The message names the region of OUTPUT (rank and offset of the first row of `expected`,
-        times `stage.unit`). Then it says `is undefined` if `actual` has a NaN, otherwise it has
-        the text of `_describe_difference`. It ends with the step that last wrote the unit,
-        whose location is the location of the finding. If no step wrote it, the message says so,
-        and the location is the rank.
+        The message has three parts. The first is the region of the buffer OUTPUT: `stage.unit`
+        elements from offset times `stage.unit`, with the offset of the first row of `expected`.
+        The second is `is undefined` if `actual` has a NaN, otherwise `_describe_difference`.
+        The third names the step that last wrote the unit. The finding has this step's location.
+        If no step wrote it, the message says so, and the location is the rank.
 
         `address`: address of the unit. `expected`: the rows of the unit, at least one.
-        `actual`: float64[contributions], how often each contribution is in the unit; NaN if it
-        is undefined.
+        `actual`: float64[contributions], how often each contribution is in the unit.
         """
         steps, findings, unit = self.stage.algorithm.steps, self.findings, self.stage.unit
         _, contributions = self.index.expand(expected)

@@ -61,11 +61,12 @@ def report_races(
     later: Int64Array,
     findings: Findings,
 ) -> None:
-    """Add a finding (`race`) for the first 8 races by later row, then earlier row; count others.
+    """Add a finding (`race`) for each of the first 8 races, by later row, then by earlier row.
 
-    Race i is between the rows `earlier[i]` and `later[i]` of the step table, which no dependency
-    orders. The finding is at the step `later[i]`; its text names this step first and then
-    `earlier[i]`. The remedy is a dependency between both.
+    A race is a pair of rows of the step table that touch the same units, although no dependency
+    orders them. Race i has the rows `earlier[i]` and `later[i]`. Further races are only counted in
+    `findings`. The location of a finding is the step `later[i]`; its text names this step first,
+    then `earlier[i]`. Without races nothing is added.
     """
     steps = verification_input.algorithm.steps
     first = np.lexsort((earlier, later))[:CAP]

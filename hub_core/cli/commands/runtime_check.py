@@ -65,11 +65,11 @@ class RuntimeVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the outcome on standard output and the findings on standard error.
+        """Print the outcome on standard output, and the findings on standard error.
 
-        The outcome is one line. With `is_alone` (only one file is checked), a table follows of
-        the calls for which the runtime uses the file, unless there are none. A finding with a
-        line is printed without its file name if the finding before it has the same file.
+        The outcome is one line, `SOURCE: TEXT`. With `is_alone` (only one file is checked), TEXT is
+        more detailed, and a table of the calls for which the runtime uses the file follows, if any.
+        A finding with a line is printed without its file if the previous finding has the same file.
         """
         print_line(f"{self.source}: {_describe_outcome(self.runtime, self.report, is_alone)}")
         if is_alone and self.report.calls:

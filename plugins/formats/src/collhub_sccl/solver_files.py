@@ -334,18 +334,18 @@ def _iterate_remote(
 def _build_profile(name: str, machine: TacclMachine, chunk_bytes: int) -> dict[str, JsonValue]:
     """Build the JSON object of a machine profile for the solver of TACCL.
 
-    Times are for a chunk of `chunk_bytes`, in units of 10^-k seconds. k is at least 6, and
-    the smallest number for which the shortest time of a chunk on a link has at least 100
-    units, because the solver truncates times. The members are, in this order:
+    Times are in units of 10^-k seconds, rounded to 15 significant digits. k is 6, or larger until
+    the shortest time of a chunk on a link has 100 units (the solver truncates times). A beta is
+    the time of `chunk_bytes` on one link, without latency. The members are, in this order:
 
     1. `name`, `gpus_per_node`, `chunk_bytes`, `units_per_second`
     2. `alpha`: the largest latency between GPUs of a node
-    3. for a node of several GPUs with one equal link between any two: `node_betas_list`
-       (time of a chunk) and `node_invbws_list` (alpha + this time), each with one number
-    4. for any other node: the matrices `links`, `betas` and `invbws`, whose rows are
-       destinations. `betas` and `invbws` have 0 where there is no link.
-    5. only with several nodes: `nics_per_node`, `remote_alpha`, `remote_beta` and
-       `remote_invbw`
+    3. for a uniform node (`is_uniform`) of several GPUs: `node_betas_list` [beta] and
+       `node_invbws_list` [beta + alpha]
+    4. for other nodes: the matrices `links` (number of links), `betas` and `invbws` (beta +
+       alpha). Rows are destinations. Pairs without a link have 0.
+    5. only with `machine.remote`: `nics_per_node`, `remote_alpha`, `remote_beta`, and
+       `remote_invbw` (their sum)
     """
     beta_s = np.zeros(machine.links.shape)
     is_link = machine.links > 0

@@ -15,16 +15,19 @@ _NO_LETTER = re.compile(r"[^A-Za-z0-9_]")
 def derive_axes(groups: Mapping[tuple[int, ...], str], file: str) -> dict[str, int]:
     """Derive the axes of a device mesh from its process groups: size by name, slowest first.
 
-    `groups`: group name by global ranks. A group must be nested runs of a distance and a
-    count. The boundaries are 1 and, for each run, its distance and distance times count. In
-    ascending order, two consecutive boundaries (low, high) are an axis of size high / low.
-    For example, runs (1, 2) and (2, 4) give the boundaries 1, 2, 8 and the sizes 4 and 2. No
-    groups give no axes.
+    `groups`: group name by global ranks. The ranks of a group must be nested runs, each with a
+    distance and a count: 0, 1, 4, 5 are the runs (1, 2) and (4, 2). The boundaries are 1 and, for
+    each run, its distance and distance times count. In ascending order, every two consecutive
+    boundaries are an axis of size higher / lower. Boundaries 1, 2, 8 give sizes 4 and 2. The
+    result is empty without groups.
 
-    The axis is named `group_NAME` by the first group with the single run (low, size), cut to
-    40 characters, with `_` for special ones. Otherwise it is `axis_N`; N counts from 0. A
-    name in use gets `_N` appended. Raises `InputError` (`groups`) for a group of another
-    form, then for boundaries that do not divide the next one, then for more than 6 axes.
+    An axis is named `group_NAME`, where NAME is the first group that is just the run (lower
+    boundary, size). Characters that names cannot have become `_`; at most 40 characters remain.
+    Without such a group it is `axis_K`, where K is the number of axes before it. If the name is
+    already in the result, `_K` is appended.
+
+    Raises `InputError` (`groups`), in this order: for a group that is no nested runs, for a
+    boundary that does not divide the next one, for more than 6 axes.
     """
     bounds = {1}
     strides_of: list[tuple[str, list[tuple[int, int]]]] = []

@@ -124,19 +124,17 @@ def _notes(
 ) -> Sequence[tuple[str, str, Severity]]:
     """Return (code, text, severity) of every finding about the module and its lowered program.
 
-    In this order:
+    The findings are, in this order:
 
-    - warning `hlo-loss` for each kind of operation of the program, then of the module, that was
-      counted as lost
-    - warning `hlo-devices` for each note on the devices
-    - warning `hlo-unpartitioned` if the module is for several devices and has computations with the
-      shapes of all devices together
-    - warning `hlo-unpartitioned`, also in addition, if the module is for several devices, has
-      shardings, and the program calls no collective
-    - note `hlo-devices` if both replicas and partitions exceed 1, since the text has no devices and
-      rank = replica x partitions + partition is assumed
+    - warning `hlo-loss` for each entry of the program's losses, then of the module's losses, with
+      its count
+    - warning `hlo-devices` for each of the module's notes
+    - only for a module of several devices, warnings `hlo-unpartitioned`: first if computations have
+      the shapes of all devices together; then if the module has shardings, but the program calls no
+      collective
+    - note `hlo-devices` if both replicas and partitions exceed 1: the order of ranks is assumed
     - with the option `tflops`: note `hlo-unfused` if the format is StableHLO, then note
-      `hlo-roofline`
+      `hlo-roofline`, because durations are estimates
     """
     notes = [
         ("hlo-loss", f"{count} evaluations of {text}", Severity.WARNING)

@@ -202,19 +202,19 @@ class StageProgram:
     def _half(self, name: str, part: Part, gathered: Sequence[int]) -> None:
         """Add half a layer (attention or MLP): communication, computation, communication.
 
-        Each node needs the data of the node before it; the first one needs `self._flow`, which
-        becomes the last node. The nodes are in this order:
-        1. With tensor parallelism above 1 and sequence parallelism, the all-gather `NAME gather`;
-           in backward passes then a second one for the stored inputs, `NAME gather inputs`.
-        2. If `name` ends with `mlp` and the expert parallelism exceeds 1, the all-to-all `NAME
-           dispatch`, which sends tokens to experts.
-        3. The computation `name`. It also needs the data of the rows `gathered` (the all-gather of
-           weights, or empty) and waits for the previous computation of the stage. `part`: its
-           operations and bytes, which are multiplied by `_BACKWARD` (2) if `name` begins with
-           `backward`.
-        4. In the case of 2, the all-to-all `NAME combine`, which sends tokens back.
-        5. With tensor parallelism above 1, the reduce-scatter `NAME scatter` if sequence
-           parallelism is used, else the all-reduce `NAME reduce`.
+        The first node needs the data of `self._flow`, each further one that of the node before it.
+        Afterwards `self._flow` is the last node. The nodes are, in this order:
+
+        1. with tensor parallelism above 1 and sequence parallelism: the all-gather `NAME gather`;
+           if `name` begins with `backward`, also `NAME gather inputs` for the stored inputs
+        2. with experts (`name` ends with `mlp`, expert parallelism above 1): all-to-all
+           `NAME dispatch`
+        3. the computation `name`, which also needs the data of the rows `gathered` (weights) and
+           waits for the previous computation of the stage. `part` has its operations and bytes;
+           both are doubled if `name` begins with `backward`.
+        4. with experts (see 2): the all-to-all `NAME combine`
+        5. with tensor parallelism above 1: the reduce-scatter `NAME scatter` with sequence
+           parallelism, otherwise the all-reduce `NAME reduce`
         """
         options = self._options
         is_backward = name.startswith("backward")

@@ -168,18 +168,16 @@ class NcclLog:
     def _identity(self, line: _Line, pointer: str, rest: str) -> str | None:
         """Return the name of the communicator that an initialization line creates, or None.
 
-        The first rule that applies gives the name. `rest` is the end of the line:
+        `rest` is the end of the line. The first rule that applies gives the name:
 
-        - `rest` has a `commId`: the `commId` in lower case, also for a split
-        - `rest` has no `parent` and `color`: the name of the communicator that `pointer` had
-          last in this process; None if the pointer is unknown
-        - the parent is unknown in this process: None
-        - otherwise `PARENT/COLOUR` with the parent's name, for example `0xab/1`. The k-th such
-          split has `#k` if k is above 1: `0xab/1#2`.
+        1. `rest` has a `commId`: this id in lower case
+        2. `rest` lacks `parent` with `color`: the last name of `pointer` in this process, or None
+           if this pointer is unknown
+        3. the parent is unknown in this process: None
+        4. otherwise `PARENT/COLOUR`, for example `0xab/1`; with `#k` appended if k is above 1
 
-        k is counted in `self` per process, parent and colour. It is increased by each line with
-        `Init START`, and by the first line if that one has no `Init START`. Other lines get the
-        name with the current k.
+        `self` counts k per process, parent and colour, from 0. Rule 4 increases k by 1 if `rest`
+        has `Init START`, or if k is 0. The name has the k after this increase.
         """
         if match := _HASH.search(rest):
             return match[1].lower()

@@ -212,15 +212,15 @@ def predicted_calls(
 ) -> Iterator[tuple[Int64Array, CallKey]]:
     """Yield the communications whose times must be predicted, as (rows of nodes, key).
 
-    They are in the order of their numbers in `meetings`; messages without their other end are not
-    in it. The key is (kind, bytes, ranks). Bytes are the largest number of any node of the
-    communication. Yielded are:
+    The order is that of `meetings`, which has one entry per communication. Messages with only one
+    end are not in `meetings`, so they are not yielded. The key is (kind, bytes, ranks). Bytes are
+    the largest number of any node of the communication; with 0 bytes nothing is yielded.
 
-    - Collectives of a standard kind (no barriers, no unknown kinds) with bytes above 0 and several
-      ranks; the ranks are those of the group.
-    - Messages with bytes above 0. The key is that of a broadcast between both ranks, in ascending
-      order. With `are_messages_measured`, those whose first node has a recorded duration are left
-      out.
+    - A collective is yielded if its kind is standard (neither a barrier nor unknown) and its group
+      has several ranks. The key has the ranks of the group.
+    - A message has the key of a broadcast between its two ranks, in ascending order. If
+      `are_messages_measured`, messages whose first node has a recorded duration (at least 0 ns) are
+      omitted.
     """
     nodes = workload.nodes
     for meeting in range(len(meetings)):

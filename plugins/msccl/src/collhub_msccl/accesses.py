@@ -245,15 +245,16 @@ class Clocks:
 def build_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
     """Compute which rows of other thread blocks must precede each row, from the data dependencies.
 
-    The clock of a row is a vector with one entry per thread block of its rank: the last row of that
-    block that must precede the row, or -1. The entry of the row's own block has no meaning. Lanes
-    of the table must be the thread blocks 0..k-1 of each rank, and every dependency must refer to
-    an earlier row of the same rank (not checked). `block_indptr`: int64[ranks + 1], number of the
-    first thread block of each rank.
+    The clock of a row is a vector with one entry per thread block of its rank. The entry is the
+    last row of the table in that block that must precede the row, or -1. The entry of the row's
+    own block has no meaning. `block_indptr`: int64[ranks + 1], number of the first thread block of
+    each rank. Not checked: lanes of the table are the thread blocks 0..k-1 of each rank, and every
+    dependency refers to an earlier row of the same rank.
 
-    Only rows that wait for a row of another block store a vector. Later rows of the block refer to
-    it, and rows before the first wait to a common vector of -1. If no row waits, nothing is stored.
-    Returns None if the stored vectors have more than 2^24 entries in total.
+    A vector is stored only for rows with a dependency on another block, and shared by the following
+    rows of their block. All rows before these share one more vector of -1. Returns None if the
+    vectors have more than 2^24 entries in total. If no row depends on another block, `known` is
+    empty.
     """
     children = group_of_entry(table.data_indptr)
     parents = table.data_indices

@@ -235,17 +235,17 @@ class _Rows:
         """Return (parent rows, child rows) of all data dependencies as two int64 arrays.
 
         A child starts after its parent. Pairs may repeat. Rows are those before sorting. A piece
-        is a run of blocks of a message that one step transfers. Its writer is its receive, or
-        its REDUCE if it is staged, i.e. received into SCRATCH first. An early copy moves INPUT
-        to OUTPUT before the block is sent or reduced, a late copy afterwards. In this order:
+        is a run of blocks of a message that one step transfers. A staged piece is received into
+        SCRATCH, then added to its block by a REDUCE. The writer of a piece is its REDUCE if it is
+        staged, otherwise its receive. The pairs are, in this order:
 
         1. last writer of a block on the sender -> send of the block
         2. previous writer of a block on the receiver -> writer of the piece
         3. send of a block -> next writer of the block on the sender
         4. receive of a staged piece -> its REDUCE
-        5. REDUCE of a staged piece -> next receive, by round, into the same SCRATCH slot
-        6. early copy -> send of the copied block from OUTPUT; early copy -> REDUCE into the copied
-           block; send from INPUT -> late copy of the same block on the sender
+        5. REDUCE of a staged piece -> receive of the next staged piece, by round, for the same
+           block of the same rank
+        6. dependencies of copies from INPUT to OUTPUT (`_find_copy_edges`)
         """
         piece = self.pieces.of_entry
         writer, sender = self.write[piece], piece

@@ -194,21 +194,28 @@ def _build_plane_trees(width: int, height: int) -> Int64Array:
 
 
 def _extend_trees(trees: Int64Array, size: int) -> Int64Array:
-    """Return the parents in the trees of a torus after it gets one more dimension.
+    """Return the parents in the trees of a torus after it gets one more dimension (a ring).
 
-    `trees`: int64[trees, ranks], the parent of each rank, -1 at rank 0, the root. The root must
-    have exactly one child in each tree. `size`: ranks of the new dimension, at least 2; above 2
-    needs two trees. Position p of plane z becomes rank p + ranks * z. The given trees are first
-    sorted by depth, ties in order. The result has the same form, with these trees:
+    `trees`: int64[trees, ranks], the parent of each rank, -1 at rank 0, the root. In each tree
+    the root must have exactly one child, the head of the tree. `size`: ranks of the new
+    dimension, at least 2; above 2 needs two trees. Position p of plane z becomes rank p + ranks
+    * z. M = `size` // 2. The inner neighbour of plane z, on the shorter way to plane 0, is plane
+    z - 1 if z <= M, else plane z + 1 modulo `size`. First the given trees are sorted by depth,
+    ties in order.
 
-    1. The first tree in plane 0. Every other plane receives from its neighbour nearer to plane 0.
-    2. The first tree in all planes but 0. Plane 0 receives from plane `size` - 1.
-    3. If `size` > 2: the second tree in plane `size` // 2. The other planes receive from their
-       neighbour nearer to this plane.
-    4. Each tree from the second on, in all planes. Exception, if `size` > 2: in the copy of the
-       second tree, plane `size` // 2 receives from the next plane.
+    A rank receives from the same position of another plane unless a rule names a position. The
+    result has the same form, with these trees:
 
-    Position 0 and its child in a plane have other parents than these rules give.
+    1. The first tree in plane 0. Other planes receive from the inner neighbour. There, position
+       0 receives from the first tree's head of its plane, and other heads from position 0 of
+       their plane. If `size` > 2, the second tree's head of plane M receives from plane M - 1.
+    2. The first tree in all planes but 0. Plane 0 receives from plane `size` - 1, and position 0
+       of the other planes from the next plane (modulo `size`).
+    3. If `size` > 2: the second tree in plane M. Planes below M receive from the next plane,
+       others from the previous one. Position 0 always receives from the previous plane.
+    4. Each tree from the second on, in all planes. Except in plane 0, position 0 receives from
+       the head of its plane, and the head from the inner neighbour. If `size` > 2, in the copy
+       of the second tree the other positions of plane M receive from the next plane.
     """
     count, ranks = trees.shape
     trees = trees[np.argsort([compute_depths(tree).max() for tree in trees], kind="stable")]

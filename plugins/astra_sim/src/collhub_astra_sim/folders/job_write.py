@@ -114,19 +114,18 @@ def _write_original(
 ) -> WriteResult:
     """Write a job with the configurations of the folder from which it was read.
 
-    `folder`: these configurations, as the reader stored them in the job's extensions; `KeyError`
-    without `system`. The system is kept, except that the paths of custom algorithms become those in
-    this folder. Each algorithm keeps the prefix and the collective size with which it was read;
-    `ValueError` if the numbers of algorithms and prefixes differ. The memory file is that of the
-    folder, otherwise the default one without memory models.
+    `folder`: these configurations, as the reader stored them. The system is kept, except that the
+    paths of custom algorithms (by collective kind or by node) become prefixes in the new folder.
+    Each algorithm keeps its prefix and collective size. The memory file is that of `folder`,
+    otherwise the default one without memory models. The network is that of `folder`. With the
+    option `topology`, or if `folder` has no network, `_write_network` builds it. Other options
+    except `network` (the backend of run.sh and of the check) have no effect.
 
-    The network is that of the folder. With the option `topology`, or if the folder has none, it is
-    built from the options, with the `UsageError` of `_write_network`. All other options except
-    `network` (the backend of run.sh and of the check) have no effect.
+    All files are returned in memory; nothing is written to disk. The losses are those of
+    `compute_written_losses`, which reads the files back and simulates them.
 
-    All files are returned in memory: traces of algorithms, traces of the job, then configurations
-    and run.sh. The losses are those of `compute_written_losses`, which reads the folder back and
-    simulates it.
+    Raises `KeyError` if `folder` has no `system`, `ValueError` if it has more or fewer prefixes
+    than the job has algorithms, and the `UsageError` of `_write_network`.
     """
     # The paths in it were valid at the original location of the folder.
     system = json.loads(str(folder["system"]))

@@ -240,10 +240,12 @@ def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
     (int64[algorithms + 1]) has the index of each algorithm's first rank in `custom_rank`, then the
     number of all ranks.
 
-    `most_nodes` is the largest number of nodes of a rank in any algorithm. `element` and `before`
-    (work arrays) are each the longest one of an algorithm, the first of equal ones. Without
-    algorithms, `custom_first` is [0], `most_nodes` is 0, `element` has 1 entry, `before` has 16
-    entries of -1, and all other arrays are empty. Raises the `InputError` of `_build_tables`.
+    `most_nodes` is the largest number of nodes of one rank. The work array `element` is that of
+    the algorithm with the longest one; with equal lengths, that of the first. The same rule
+    applies to `before`. Without algorithms, `custom_first` is [0], `most_nodes` is 0, `element`
+    has 1 entry, `before` has 16 entries of -1, and all other arrays are empty.
+
+    Raises `InputError` for an algorithm that cannot be simulated (see `build_world`).
     """
     parts = [_build_tables(nodes) for nodes in algorithms]
     node_first = np.cumsum([0, *(len(part.custom) for part in parts)])

@@ -264,14 +264,14 @@ def _mix_packings(
 def _compute_units_by_weights(
     task: PackingTask, peer_trees: PlacedPacking, direct_trees: PlacedPacking
 ) -> dict[tuple[int, int], Fraction]:
-    """Compute how fast two kinds of trees can run together, for several pairs of weights.
+    """Compute how fast two kinds of trees can run together, for several pairs of factors.
 
-    Keys are (factor of peer trees, factor of direct trees): (n, 1) and (1, n) for n from 1 to
-    `_MAX_WEIGHT_RATIO`. Each value is the largest unit (bytes/s per weight, exact) at which the
-    trees, with their weights times the factors, fit on all links: the minimum of bandwidth / load
-    over the links that a tree of either kind uses. In an all-reduce each tree also loads the
-    reverse links. Raises `ValueError` if both packings have no edges, `KeyError` if a tree uses a
-    pair of nodes without a link.
+    Keys are (factor of peer trees, factor of direct trees): (n, 1) and then (1, n), for n from 1 to
+    `_MAX_WEIGHT_RATIO`. The load of a link is the sum of the weights of its trees, each times the
+    factor of its kind. In an all-reduce each tree also loads the reverse links. Each value is the
+    minimum of bandwidth / load, over all links that a tree uses: exact, in bytes/s per unit of
+    weight. Raises `ValueError` if both packings have no edges, `KeyError` if a tree uses a pair of
+    nodes without a link.
     """
     is_up = task.collective.kind is CollectiveKind.ALL_REDUCE
     bandwidth = collect_exact_bandwidths(task.oriented_network.topology)

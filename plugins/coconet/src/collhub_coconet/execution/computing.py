@@ -510,10 +510,10 @@ def _compute_batch_product(
 
     `rank`: rank of the job. `elements`: flat row-major indices into the result. Leading dimensions
     of the operands are the batch, in which both agree. Terms are added one by one, in ascending
-    order, in the element type of the left operand. If that is sliced along the contracted
-    dimension, only the terms of the rank's slice are added, which gives the rank's part of the sum.
-    Only the needed elements of the operands are read. Raises `InputError` (`not-there`) if one of
-    them is not available.
+    order, in the element type of the left operand. If the left operand is sliced along the
+    contracted dimension, the result is only the sum of the terms of the rank's slice. Only the
+    needed elements of the operands are read. Raises `InputError` (`not-there`) if one of them is
+    not available.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     rows, size = values.binding.shape(x.shape)[-2:]

@@ -737,11 +737,15 @@ class _ModuleWriter:
     def _format_collective(self, operation: Operation) -> str:
         """Return the Python expression that starts a collective, whose result is pending.
 
-        Supported are all-reduce, reduce-scatter, all-gather, all-to-all, broadcast, reduce and the
-        uneven collectives, over the ranks along the operation's axes. On a mesh of several axes,
-        these axes are added to `_combined`. Raises `InputError` for other communications, such as
-        those between groups, for an all-to-all whose two dimensions are not multiples of its ranks,
-        and for reductions that PyTorch lacks.
+        The process group has the ranks along the operation's axes. If the mesh has at least two
+        axes and the operation names axes, they are added to `_combined` (groups to create).
+
+        Supported are all-reduce, reduce-scatter, all-gather, all-to-all, broadcast, reduce, and
+        the uneven collectives. Raises `InputError` (`torch-module`) in these cases:
+
+        - another communication, such as one between groups
+        - an all-to-all if a dimension that it splits or joins is no multiple of its ranks
+        - a reduction other than sum, prod, min and max
         """
         x, group = operation.reads[0], self._format_group(operation.axes)
         kind, operand = operation.kind, self.program.types[x]

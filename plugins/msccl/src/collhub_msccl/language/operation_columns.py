@@ -138,13 +138,17 @@ class _BlockAssignment:
     def add(self, message: _BlockMessage) -> None:
         """Record the peers of a message, and merge the sets of its two thread blocks.
 
-        All blocks of a set have the same channel, or none. The merged set takes the channel of
-        either set or of the message, where a message with a channel below 0 has none.
+        All blocks of a set have the same channel, or no channel yet. A negative channel of the
+        message means no channel. The merged set has the one channel that its two sets and the
+        message have, or none if all three have none.
 
-        Raises `InputError` (`thread-block-assignment`) for the first of these that applies: the
-        sending block already sends to another rank, the receiving block already receives from
-        another rank, or the sets and the message have different channels. Peers that were recorded
-        before the error remain; the sets then are unchanged.
+        Raises `InputError` (`thread-block-assignment`) for the first of these defects:
+
+        - The sending block already sends to another rank.
+        - The receiving block already receives from another rank.
+        - The two sets and the message have different channels.
+
+        After an error the sets are unchanged, but peers recorded before it remain.
         """
         # A thread block sends to one rank and receives from one rank.
         sides = (

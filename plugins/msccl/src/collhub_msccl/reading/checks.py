@@ -47,20 +47,18 @@ def check_program(
 ) -> None:
     """Record the defects of thread blocks and steps in `findings`, without raising an error.
 
-    Errors, in this order:
+    The errors are, in this order:
 
     - ids of thread blocks; peers of sends, then of receives
     - `channel-range`: a negative channel
-    - connections of sends, then of receives: a message without a peer, or a connection that
+    - connections of sends, then of receives: a message step without a peer, or a connection that
       several thread blocks use
     - `count-range`: a count below 1 in a step that is no nop
     - dependencies of steps
 
-    Warnings follow: steps that the runtimes refuse or misinterpret although their meaning is
-    clear, and `channel-count`, a channel that is not below `nchannels` of the header.
-
-    At most 5 errors of one kind are recorded, and only the first warning of each code. The
-    last recorded one also has the number of those that are omitted.
+    Warnings follow: steps that the runtimes refuse or misinterpret, then `channel-count` (a channel
+    not below the `nchannels` of the header). Each check records its first 5 errors, or its first
+    warning. The text of the last one gives the number of further defects.
     """
     _check_block_ids(program, findings)
     _check_peers("send", program.send, program, findings)

@@ -43,20 +43,18 @@ _MAX_LISTED = 20
 def read(source: Source, options: LogReadOptions) -> Algorithm:
     """Return the algorithm of one communicator in a log of NCCL: its rings, or trees on request.
 
-    With the option `graph=tree`, each tree over all ranks becomes a channel of an all-reduce, and a
-    given root is ignored. Otherwise each ring over all ranks becomes a channel of the collective in
-    `options`, whose root is 0 unless one is given. The communicator is that of `options`, by
-    default the one with the most ranks. Channels that are no ring or tree over all ranks are left
-    out with a warning. After success, facts such as connections and NCCL's choices are reported as
-    notes.
+    The option `communicator` names the communicator. By default it is the one with the most ranks,
+    of equal ones the first in the log. Those without rings and trees do not count.
 
-    Raises `InputError` if the log has no rings and no trees (`no-rings`). It is raised with code
-    `channel` if no channel of the requested graph is valid, or the limits of `_check_channels` are
-    exceeded. Raises `UsageError` for
+    With the option `graph=tree`, each tree over all ranks becomes a channel of an all-reduce, and
+    the option `root` is ignored. Otherwise each ring over all ranks becomes a channel of the option
+    `collective`; its root, if it has one, is 0 by default. Other channels are omitted with a
+    warning. Finally, notes report facts such as connections and NCCL's choices.
 
-    - a communicator of which the log has no rings and no trees,
-    - trees of another collective than all-reduce,
-    - rings with a root out of range, or with a root for a collective without one.
+    Raises `InputError` without any rings and trees (`no-rings`), without a valid channel of the
+    requested graph, and beyond the limits of `_check_channels` (both `channel`). Raises
+    `UsageError` for an unknown communicator, for trees of another collective than all-reduce, and
+    for rings with a root that is out of range or that the collective does not have.
     """
     log, skipped = NcclLog(), 0
     for part in source.parts:
