@@ -6,10 +6,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from hub_core.model import InputError, JobCollective, Location, NodeKind
 
+MAX_RANKS = 1 << 20
+"""Largest number of ranks of a job."""
 ELEMENT_BYTES = {
     "float": 4, "half": 2, "bfloat16": 2, "double": 8, "long": 8, "longint": 8, "int": 4,
     "short": 2, "shortint": 2, "byte": 1, "char": 1, "unsignedchar": 1, "signedchar": 1, "bool": 1,
@@ -219,8 +222,9 @@ def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
     - none: a group with a name or a truncated list is marked as cut, because its ranks are
       unknown; any other call is of all ranks of the job
 
-    `file`: for errors. Raises `InputError` for an invalid list of ranks. Raises `ValueError`
-    for a number that is no integer, and `TypeError` for a start or stride of None.
+    `file`: for errors. Raises `InputError` for an invalid list of ranks (`group`), and for ranks
+    that are not below `MAX_RANKS` (`rank-range`). Raises `ValueError` for a number that is no
+    integer, and `TypeError` for a start or stride of None.
     """
     name = str(args.get("Process Group Name", args.get("pg_name", "")))
     text = str(args.get("Process Group Ranks", ""))
@@ -231,8 +235,20 @@ def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
         return GroupRecord(name, _rank_list(text, file))
     # A stride of 0 marks ranks without a regular order.
     if start >= 0 and count > 0 and (stride > 0 or count == 1):
-        return GroupRecord(name, tuple(start + stride * index for index in range(count)))
+        return GroupRecord(name, _list_regular_ranks(start, stride, count, file))
     return GroupRecord(name, is_cut=bool(text or name))
+
+
+# Many calls have the same groups, which share one tuple.
+@lru_cache(maxsize=256)
+def _list_regular_ranks(start: int, stride: int, count: int, file: str) -> tuple[int, ...]:
+    """Return `count` ranks from `start` on. Raises `InputError` (`rank-range`) if they are too
+    large to be ranks of a job.
+    """
+    if start + max(stride, 1) * (count - 1) >= MAX_RANKS:
+        message = f"a process group of {count} ranks from {start} on; at most {MAX_RANKS} are read"
+        raise InputError(message, location=Location(file), code="rank-range")
+    return tuple(start + stride * index for index in range(count))
 
 
 def _rank_list(text: str, file: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from collhub_pytorch.calls import HOST_LIBRARIES, Call, GroupRecord
+from collhub_pytorch.calls import HOST_LIBRARIES, MAX_RANKS, Call, GroupRecord
 from collhub_pytorch.formats import RankOptions
 from collhub_pytorch.rank_nodes import NONE, RankNodes, StreamIdle, translate_group
 from hub_core.columns import BoolArray, Int64Array
@@ -25,7 +25,6 @@ from hub_core.model import (
 )
 
 EXTENSION = "pytorch"
-_MAX_RANKS = 1 << 20
 _MAX_COPIED_NODES = 1 << 26
 _NUMBERS_END = 1 << 63
 # Lists of the extension with one entry per rank.
@@ -283,7 +282,7 @@ def _find_world_size(parts: Sequence[RankNodes]) -> int:
     number do not count for it. Raises `ValueError` without parts, and `InputError` in this order:
 
     1. `mixed-jobs`: files record different numbers.
-    2. `rank-range`: the recorded number, or the highest rank plus 1, is more than `_MAX_RANKS`
+    2. `rank-range`: the recorded number, or the highest rank plus 1, is more than `MAX_RANKS`
        (2^20).
     3. `rank-range`: a rank is not below the recorded number.
     """
@@ -299,8 +298,8 @@ def _find_world_size(parts: Sequence[RankNodes]) -> int:
             message, location=Location(file), cure="name files of one job", code="mixed-jobs"
         )
     size = next(iter(stated), highest + 1)
-    if max(size, highest + 1) > _MAX_RANKS:
-        message = f"a job of {max(size, highest + 1)} ranks; at most {_MAX_RANKS} are read"
+    if max(size, highest + 1) > MAX_RANKS:
+        message = f"a job of {max(size, highest + 1)} ranks; at most {MAX_RANKS} are read"
         raise InputError(message, location=Location(parts[0].file), code="rank-range")
     if size <= highest:
         message = f"rank {highest} is named, but the job has {size} ranks"

@@ -17,7 +17,7 @@ from collhub_pytorch.analysis import (
     measured_timeline,
     overlap_percent,
 )
-from collhub_pytorch.calls import call_of_kernel, element_bytes, kind_of
+from collhub_pytorch.calls import call_of_kernel, element_bytes, group_of_args, kind_of
 from collhub_pytorch.formats import ProfileOptions, RankOptions
 from collhub_pytorch.kineto.read import read
 from collhub_pytorch.replay import measured, replay_job, replay_transfers
@@ -394,6 +394,15 @@ def test_jobs_of_too_many_ranks_are_refused_without_counting_them() -> None:
     computation = [event for event in step_events(100) if "nccl" not in event["name"]]
     with pytest.raises(InputError, match=r"copies for 1048575 missing ranks would have \d+ nodes"):
         read_events(computation * 50, options=options, world_size=1 << 20)
+
+
+@pytest.mark.parametrize("changes", [{"Group size": 50_000_000}, {"Global rank start": 1 << 40}])
+def test_regular_groups_of_too_many_ranks_are_refused_before_their_ranks_are_listed(
+    changes: dict[str, int],
+) -> None:
+    args = {"Process Group Name": "0", "Global rank start": 0, "Global rank stride": 1}
+    with pytest.raises(InputError, match=r"a process group of \d+ ranks from \d+ on"):
+        group_of_args({**args, "Group size": 2, **changes}, "trace.json")
 
 
 def test_messages_tell_nothing_of_missing_ranks() -> None:
