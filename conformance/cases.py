@@ -129,7 +129,7 @@ def encode_attributes(number: int, attributes: Attributes) -> bytes:
 
 
 def encode_value(kind: str, value: Value) -> bytes:
-    """Encode the value of an attribute as the protobuf field `KINDS[kind]`.
+    """Encode the value of an attribute as the protobuf field number `KINDS[kind]`, tag included.
 
     - A number of the kind `double`, `fixed64` or `sfixed64` has 8 bytes, one of `fixed32` has 4,
       all little-endian. Every other number is a varint, zigzag-coded if the kind starts with
@@ -138,8 +138,8 @@ def encode_value(kind: str, value: Value) -> bytes:
     - A list of integers becomes a message whose field 1 contains all numbers as packed varints,
       zigzag-coded if the kind is `sint64_list`. An empty list becomes an empty message.
 
-    Raises `KeyError` for an unknown kind, `struct.error` for a number outside the range of a
-    fixed-size kind, and `AssertionError` for a float of an integer kind.
+    Raises `KeyError` for an unknown kind, `struct.error` for a value that does not fit a fixed-size
+    kind, and `AssertionError` for a float or None of an integer kind.
     """
     number = KINDS[kind]
     if isinstance(value, list):
@@ -207,21 +207,19 @@ def build_nodes(rank: int, steps: Sequence[Step], units: int, size: Value) -> li
     """Build the nodes for the steps of a rank; each depends on the node before it.
 
     A step is (kind, peer, source region, destination region); a region is (buffer, offset, units).
-    The nodes of each kind, with ids 0, 1, ... in their order:
+    The ids are 0, 1, ... in order. By kind:
 
-    - "send" to `peer`: a message with the source region.
-    - "receive" from `peer`: a message with the destination region.
-    - "receive-reduce" from `peer`: a receive with `is_rrc` and the region (UNKNOWN, 0, units of the
-      destination), then a reduction from the source region to the destination region. The
-      reduction has a data dependency on the receive, and no control dependency.
-    - "copy" and "compute": one node with both regions, or with none if the source is `NONE`.
+    - "send", "receive": a message to or from `peer`, with the source or destination region
+    - "receive-reduce": a message from `peer` with `is_rrc` and the region (UNKNOWN, 0, units of the
+      destination), then a reduction with both regions, which has only a data dependency, on it
+    - "copy", "compute": a node with both regions, or with none if the source is `NONE`
 
-    A rank without steps gets one node of kind "compute" without regions and dependencies. Every
-    dependency except that of a reduction is a control dependency.
+    Other dependencies are control dependencies. Without steps, the result is one "compute" node
+    without regions.
 
-    `size`: bytes of the collective. `comm_size` of a message is the units of its region, divided by
-    `units` (those of the collective), times `size`, rounded up to whole bytes. If `size` is not an
-    integer, messages have no `comm_size`. All messages have tag 0 and channel 0.
+    `comm_size` of a message is the units of its region times `size` (bytes of the collective)
+    divided by `units` (of the collective), rounded up. It is omitted if `size` is no integer. Tag
+    and channel are 0.
     """
     nodes: list[Node] = []
     for kind, peer, src, dst in steps or [("compute", -1, NONE, NONE)]:

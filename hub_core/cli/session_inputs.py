@@ -50,9 +50,15 @@ class SessionInputs(SessionState):
     def join_ranks(self, files: tuple[str, ...]) -> bool:
         """Return whether several files are the ranks of one job, by their names or their contents.
 
-        If their names are those of all files of one set, the set is found by the name of the first
-        file. Otherwise, if their contents show that they are rank files, they become `rank_files`.
-        Raises `InputError` for a file whose content decides and cannot be read.
+        1. Their names are those of all files of one set, such as `ring.0.et` and `ring.1.et`. If
+           another kind of format shares the suffix, the first 4096 bytes of the first file must
+           show the format too. Returns True; `rank_files` is unchanged, because each of the names
+           finds the set.
+        2. Otherwise, if the contents of all files show a format of rank files: `rank_files` becomes
+           `files`, and the result is True.
+        3. Otherwise the result is False, except for files that are already `rank_files`.
+
+        Raises `InputError` if a file whose content decides is unreadable, or in rule 2 empty.
         """
         from hub_core.pipeline.sources import are_one_set, are_rank_files
         from hub_core.plugin_api import FormatReader

@@ -306,12 +306,12 @@ def ordered_rows(
     source_line: npt.NDArray[np.int32],
     file: str | None,
 ) -> Int64Array:
-    """Return an order of the rows in which every parent precedes its child: int64[rows].
+    """Return the rows as int64[rows] in an order in which every parent precedes its child.
 
-    Entry i is the row at position i. Rows must be grouped by rank, and dependencies must stay
-    within a rank. Only ranks with a dependency on the same or a later row are reordered; among
-    ready rows the lowest one is next. Raises `InputError` (`cyclic-dependencies`) for a cycle, with
-    the lowest row that can never run.
+    `edges`: at least one pair (parents, children). Rows must be grouped by rank, dependencies stay
+    within a rank. Only ranks with a dependency on the same or a later row are reordered: the lowest
+    row without a waiting parent is next. Raises `InputError` (`cyclic-dependencies`) for the first
+    rank with a cycle, at its lowest row that can never run.
     """
     parents = np.concatenate([parents for parents, _ in edges])
     children = np.concatenate([children for _, children in edges])

@@ -99,17 +99,18 @@ def create_view(
 ) -> NotebookView:
     """Return the interactive page of a model; algorithms and workloads are simulated first.
 
-    - Topology and bandwidth comparison: shown as they are.
+    - Topology and bandwidth comparison: shown without simulation.
     - Algorithm: simulated on `topology`, which is required. The size in bytes is `size`, else the
       size of the algorithm, else 1 MiB; 0 and None count as not given.
     - Workload: simulated by the simulator `analytical`, on `topology` if it is given.
-    - Simulation result: not simulated again. `algorithm` or `workload`, which was simulated, is
-      required; with both, `workload` is ignored. The size of the algorithm is chosen as above.
+    - Simulation result: not simulated again. Requires `algorithm` or `workload`, the input of the
+      simulation; with both, `workload` is ignored. The size of the algorithm is chosen as above.
+      `topology`, if given, is the network that the page shows.
 
-    Other arguments are ignored. `topology` may be a text, which is parsed. `height`: of the frame
-    in pixels. Raises `TypeError` for a missing argument and `AssertionError` for a model of another
-    type. Raises `HubError` for an invalid topology, a failed simulation, and if no installed plugin
-    writes the page.
+    Arguments that a model does not need are ignored. A text `topology` is always parsed. `height`:
+    of the frame in pixels. Raises `TypeError` for a missing argument and `AssertionError` for a
+    model of another type. Raises `HubError` for an invalid topology, a failed simulation, and if no
+    installed plugin writes the page.
     """
     registry = run_registry()
     network = None if topology is None else as_topology(topology, registry)

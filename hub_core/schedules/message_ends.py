@@ -191,18 +191,17 @@ def check_causality(message_ends: MessageEnds, transfers: Transfers, holders: Ch
 def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
     """Return control edges (parents, children) that keep the order of messages on every link.
 
-    Both are int64 rows of `message_ends`; children are sends. The sends of a link form a queue in
-    order of time, without messages of window 0. The `previous` of a send is the arrival of its
-    data: the last arrival of its chunk at the sender. Send k of a queue with window w gets edges
-    from:
+    Both are int64 rows of `message_ends`; children are sends. The sends of a link form a queue by
+    time, without those of window 0. Let P be the send w positions before send k, where w is the
+    window of k. `previous` of a send is the last arrival of its chunk at its rank. Edges to k:
 
-    1. send P, w positions before k, if it exists
-    2. only if w > 1: the `previous` of the send directly before k, if it exists
-    3. only if w > 1: the latest `previous` of all sends before k, if it exists
+    1. from P, if it exists
+    2. if w > 1: from the `previous` of the send directly before k
+    3. if w > 1: from the latest `previous` of all sends before k
 
-    Edges 2 and 3 are omitted if the arrival is the `previous` of k itself, or finishes before P
-    starts (without P: before the first send of the queue starts). The edges are sorted by rule,
-    then link, then time; an edge can occur twice.
+    Rules 2 and 3 give no edge if this arrival does not exist, is the `previous` of k itself, or
+    finishes before P starts. Without P, the first send of the queue replaces P here.
+    The edges are sorted by rule, then link, then time; an edge can occur twice.
     """
     # A schedule has times; an algorithm has only dependencies. The order is preserved because a
     # SEND depends on the message `window` positions before it on its link.
@@ -382,9 +381,9 @@ def separate_phases(algorithm: Algorithm) -> Algorithm:
 def _number_phases(steps: StepTable, messages: Messages) -> Int64Array:
     """Number the phases of each connection from 0: int64[rows], 0 for rows without a message.
 
-    A connection is a pair of ranks with a channel. Its messages whose sends have the same level in
-    the order of steps and messages (the length of the longest path to them) are one phase. Phases
-    ascend with the level, without gaps; a receive has the phase of its send.
+    A connection is (sender, receiver, channel). A phase is the set of its messages whose sends have
+    one level: the number of steps on the longest chain of dependencies and messages before them, 0
+    in or after a cycle. Phases ascend with the level. A receive has the phase of its send.
     """
     order = matched_order(steps)
     level = np.zeros(len(steps), np.int64)

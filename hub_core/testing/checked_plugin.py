@@ -230,17 +230,16 @@ def to_source(rendering: Rendering, format: Format) -> Source:
 def find_loss_problem(model: Model, read_model: object, written: Rendering) -> str | None:
     """Describe the first contradiction between declared losses and the model read back, or None.
 
-    Parts are the names of `find_differences`, such as a column of the steps; provenance is ignored.
-    The feature of a loss names a part if it contains the name or a synonym of the part; case and
-    underscores do not matter. Restated parts count as features too. The contradictions, in this
-    order:
+    Parts of a model have the names of `find_differences`, such as a column of the steps; provenance
+    is none. A feature (text of a loss, or an entry of `written.restated`) names a part if it
+    contains the name or a synonym of the part. Case is ignored; underscores count as spaces.
+    The contradictions, in this order:
 
-    1. Parts differ, and no loss or restatement names them. The text lists all these parts.
-    2. A loss names parts of the model, none of which differs. The text has the first such loss.
+    1. Parts differ, and no feature names them. The text lists all these parts.
+    2. A loss names parts, none of which differs. The text has the first such loss. This rule
+       ignores restated parts, losses that name no part, and all workloads.
 
-    A loss that names no part of the model is accepted, and so is an unnecessary restatement. For
-    workloads, the second rule does not apply. Raises `AssertionError` if `read_model` is of another
-    type.
+    Raises `AssertionError` if `read_model` is of another type.
     """
     differences = find_differences(model, read_model)
     features = [*(loss.feature for loss in written.losses), *written.restated]

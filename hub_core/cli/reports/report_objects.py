@@ -77,8 +77,8 @@ def print_check(name: str, report: CheckReport) -> None:
     """Print the report of a check: verdict, computed details, examined lines and findings.
 
     The verdict is printed next to `name`, and each examined line next to its subject as `ok` or
-    `BAD` with its details. If several of these have the same name, only the last one is printed, at
-    the position of the first. Findings are printed on stderr.
+    `BAD` with its details. If verdict, details or lines share a name, only the last one is printed,
+    at the position of the first. Findings are printed on stderr.
     """
     lines = {
         line.subject: f"{'ok' if line.is_ok else 'BAD'}: {line.details}".rstrip(": ")

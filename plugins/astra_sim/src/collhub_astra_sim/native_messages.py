@@ -147,25 +147,23 @@ def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
 
 
 def direct(task: NativeTask) -> NativePlan:
-    """Return ASTRA-sim's direct algorithm: every rank sends to all other ranks.
+    """Return ASTRA-sim's direct algorithm: every rank sends to all n - 1 other ranks.
 
-    The full buffer has n units, one per rank. Rank r sends to r + 1, then r + 2, ... (mod n). At
-    most w = `task.width` messages of a rank are under way (0: no limit). The first w start after an
-    initial delay. The message to r + d with d > w starts when the one from r - (d - w) has been
-    received and the delay after this receive is over. With one rank there are only copies.
+    Buffers have one unit per rank. Rank r sends to r + 1, then r + 2, ... (mod n). At most w =
+    `task.width` messages of a rank are under way (0: no limit). The first w start after a delay.
+    The message to r + d with d > w starts when the one from r - (d - w) has been received, plus a
+    delay. Delays are `task.delay_ns`; exceptions are below. With one rank there are only copies.
 
-    - All-gather: each rank copies its part from INPUT to unit r of OUTPUT before the initial delay,
-      then sends this unit.
-    - All-to-all: part d of INPUT is sent to rank d, which stores it at unit r of OUTPUT. Each rank
-      copies part r of its INPUT. The plan is not valid in place.
-    - Reduce-scatter: received parts are stored in SCRATCH. After all delays, part r is copied from
-      INPUT to unit 0 of OUTPUT, then the parts of r - 1, r - 2, ... are added in no time.
+    - All-gather: the rank copies its part from INPUT to unit r of OUTPUT before the first delay,
+      and sends this unit.
+    - All-to-all: the rank copies its part r from INPUT to OUTPUT. Part d is sent to rank d, which
+      stores it at unit r of OUTPUT. The plan is not valid in place.
+    - Reduce-scatter: received parts are stored in SCRATCH. Once all delays are over, part r is
+      copied to unit 0 of OUTPUT. Then the parts of r - 1, r - 2, ... are added in no time. Delays
+      after a receive are longer by the time to reduce `task.size` // n bytes.
     - All-reduce, and any other kind: as reduce-scatter, with the sum at unit r of OUTPUT. An
-      all-gather of these sums in OUTPUT follows without an initial delay.
-
-    Delays are `task.delay_ns`. The delay after a receive of a reduction is longer by the time to
-    reduce `task.size` // n bytes. With `task.is_small`, this also holds for the all-gather that
-    follows it.
+      all-gather of these sums follows without a first delay. With `task.is_small`, its delays are
+      also longer.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)

@@ -401,10 +401,11 @@ class _Evaluation:
         A row is a computation, collective, message or marker of the resulting program. The first
         rule that applies decides:
 
-        1. The program runs in the order of its schedule: the last rows so far that block
-           (`frame.tail`).
+        1. The module has a schedule: the rows that the next row of the schedule waits for
+           (`frame.tail`), which are usually one row, the last one that blocks its successors.
         2. The operands of the instruction have rows that produce them: these rows, ascending. More
-           than `_MAX_PARENTS` (8) are replaced by one new MARKER row that waits for them.
+           than `_MAX_PARENTS` (8) are replaced by one new MARKER row that waits for them;
+           `InputError` (`too-large`) if the program then has too many rows.
         3. Otherwise the rows for which the computation itself waits (`frame.entered`).
         """
         if self._is_sequence:

@@ -132,17 +132,16 @@ def read_call(
 ) -> Call:
     """Read a collective or message of an HLO module: bytes, dtype, groups, channel, reduction.
 
-    `name`: its opcode without `-start`; `operands`: their shapes. `reduction` is stored unchanged,
-    and `calls` is 0. The other members:
+    `name`: its opcode without `-start`; `operands`: their shapes. `reduction` is stored unchanged.
+    The data is all operands, with two exceptions: only the first one of a send or ragged
+    all-to-all, and the received value of a `recv` (the first array if its shape is a tuple).
 
-    - `operand_bytes`: the bytes of all operands. Of sends and ragged all-to-alls only the first
-      operand counts. Of `recv` it is the received value: the first array if the shape is a tuple.
-    - `dtype`: the different element types of these shapes, joined by `+`; "" without arrays.
-    - `result_bytes`: the bytes of the result, without the operands and contexts that the tuple of a
-      `-start` repeats (`_result`).
-    - `groups`: groups of ranks (`find_groups`). For a collective-permute and messages they are
-      pairs (source, target); messages without recorded pairs, and with the host, have none.
-    - `channel`: the `channel_id`, 0 if it is missing.
+    - `operand_bytes`, `dtype`: bytes of the data, and its different element types in their order,
+      joined by `+` ("" without arrays)
+    - `result_bytes`: bytes of the result, without what the tuple of a `-start` repeats (`_result`)
+    - `groups`: groups of ranks, or pairs (source, target) for messages and collective-permute; ()
+      for messages without recorded pairs, such as those with the host
+    - `channel`: the `channel_id`, 0 if it is missing
 
     Raises `InputError` at the line: `group` for invalid groups, pairs or channels, then `size` if
     the result's size does not fit operands and groups (`_check_result`).

@@ -411,15 +411,18 @@ class _GraphBuilder:
     def _call(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
         """Evaluate the computation of a call, fusion, `async-start` or loop, and return its value.
 
-        A call, fusion and `async-start` evaluate their first called computation with the
-        operands as arguments. A loop (`while`) with a known number of iterations is unrolled:
-        the body is evaluated with the value of the iteration before. The first value, and that
-        of 0 iterations, is the first operand.
+        The nodes of the computation are added to the graph.
 
-        A conditional, and any other loop, becomes one node `hlo.OPCODE` without assumptions
-        about it. Raises `InputError` if a branch of this conditional, or the body of this loop,
-        contains collectives. Also raises the errors of `_evaluate`. The module was checked: a
-        call, fusion, `async-start` or loop names a computation.
+        - Call, fusion and `async-start`: the first called computation with the operands.
+        - Loop (`while`) with a known number of iterations: unrolled. The body of iteration 1 gets
+          the first operand, each further one the value of the previous iteration. The last value
+          is returned; with 0 iterations, the first operand.
+        - Conditional, and any other loop: one node `hlo.OPCODE` without assumptions about it.
+          Raises `InputError` if a branch of the conditional, or the body of the loop, has
+          collectives.
+
+        Also raises the errors of `_evaluate`. The instruction must name a computation; this is
+        not checked.
         """
         bodies = [self._module.computations[name] for name in called_names(instruction)]
         if instruction.opcode == "conditional":

@@ -503,13 +503,14 @@ class _RecordBuilder:
 
         The first rule that applies:
 
-        1. Foreign attributes are not set: False.
-        2. A group name (text `pg_name`) is set: True. But `""` and `0`, which mean all ranks, are
-           not: False.
-        3. `involved_dim`, a list of booleans, is set, but its bytes cannot be restored: False.
-        4. Attributes that are unknown for this kind of node, or no integer, are not set: False.
+        1. An attribute in `_foreign` (names that set no column) is not set: False.
+        2. The text `pg_name` is the name of a group. `""` and `0`, which mean all ranks, are not
+           set: False. Other names are set: True.
+        3. The list of booleans `involved_dim` is set: False, as its bytes cannot be restored.
+        4. An attribute that has no column for this kind of node, or is no integer, is not set:
+           False.
         5. All others are set: True. Raises `ValueError` for a value outside of the range of the
-           column.
+           column; then nothing is set.
         """
         if attribute.name in self._foreign:
             return False

@@ -59,9 +59,9 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
 def _list_restated(workload: Workload) -> tuple[str, ...]:
     """Return the names of fields whose form changes when the written traces are read back.
 
-    Their content is not lost. The result is () for jobs that were read from traces. For other
-    jobs it is `extra`, `extras`, `extensions`, `name`, `names`, and `group` if the name of a
-    group means all ranks.
+    Their content is not lost. The result is () for jobs that were read from traces. For other jobs
+    it is `extra`, `extras`, `extensions`, `name` and `names`, whether the job uses them or not. If
+    a group has the name "" or "0" (`ALL_RANKS_NAMES`, which mean all ranks), `group` follows.
     """
     if EXTENSION in workload.extensions:
         return ()

@@ -43,15 +43,18 @@ def role_groups(options: TransformerOptions) -> dict[str, npt.NDArray[np.int64]]
     """Return the groups of ranks of every role in `ROLES`, by name: int64[groups, members].
 
     The number of a rank is t + T (e + E (d + D p)). t, e, d and p are its positions in the tensor,
-    expert, data / expert and pipeline dimensions; T, E and D are the sizes of the first three. The
-    members of a group differ only in one dimension: `tensor` in t, `expert` in e, `expert data` in
-    d, and `data` in d and e. Members ascend, and groups ascend by their first member. A dimension
-    of size 1 gives groups with one member.
+    expert, data / expert and pipeline dimensions. T, E and D are the sizes of the first three. The
+    members of a group differ only in these positions:
 
-    `embedding` has one row with two entries for each rank of a stage: the rank of the first stage
-    and the one at the same position of the last stage, which both store the embeddings. With one
-    stage both entries are the same rank. `data` must be a multiple of `expert`; otherwise numpy
-    raises `ValueError`.
+    - `tensor`: t
+    - `data`: d and e
+    - `expert`: e
+    - `expert data`: d
+    - `embedding`: p, which is the first or the last stage; with one stage, the row has its rank
+      twice. Both stages store the embeddings.
+
+    Members ascend, and groups ascend by their first member. A dimension of size 1 gives groups with
+    one member. Raises `ValueError` if `data` is not a multiple of `expert`.
     """
     cube = (options.pipeline, options.data // options.expert, options.expert, options.tensor)
     ranks = np.arange(np.prod(cube), dtype=np.int64).reshape(cube)

@@ -30,9 +30,10 @@ _SEEDS = 3
 def schedule_of(name: str, shape: Shape, budget: SearchBudget | None = None) -> Schedule:
     """Build the schedule with a name; `search` searches the fastest one within `budget`.
 
-    Raises `UsageError` if the schedule does not fit the shape, and (`memory`) if it needs more
-    memory than the shape has; `KeyError` for an unknown name. `search` has the errors of
-    `fastest`, such as `BudgetReached` if no schedule was found in time.
+    `budget` None is a search without a limit; other names ignore it. Raises `UsageError` if the
+    schedule does not fit the shape, and (`memory`) if it needs more memory than the shape has;
+    `KeyError` for an unknown name. `search` has the errors of `fastest`, such as `BudgetReached` if
+    no schedule was found within the budget.
     """
     if name == SEARCHED:
         return fastest(shape, budget)

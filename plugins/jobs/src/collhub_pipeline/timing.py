@@ -349,19 +349,19 @@ def greedy(
 ) -> Schedule:
     """Build a schedule by starting, again and again, the pass that can start first.
 
-    `passes`: all passes, in any order. A pass can start when the passes that it needs have been
-    chosen, their results have arrived after the transfers in `times`, and its device is free. Among
-    passes with equal start, the smallest of these decides, in this order: kind (backward or input
-    gradient, then forward, then weight gradient), microbatch, direction, device, stage.
+    `device_of`: device of each stage, by direction and stage. `passes`: all passes, in any order. A
+    pass can start once the passes that it needs have been chosen, their results have arrived after
+    the transfers in `times`, and its device is free. Of passes with equal start, the smallest
+    decides, compared by kind (backward or input gradient, then forward, then weight gradient),
+    microbatch, direction, device, stage.
 
-    `most_held`: maximum number of stored activations by direction and stage. A stage stores an
-    activation from the choice of a forward pass until that of its weight gradient or full backward
-    pass. A forward pass is not started while its stage stores the maximum.
+    `most_held`: maximum number of stored activations by direction and stage. A forward pass stores
+    one in its stage until the weight gradient or full backward pass is chosen. It cannot be chosen
+    while its stage stores the maximum.
 
-    The result has the orders of all devices from 0 to the highest one in `device_of`, without token
-    slices; a device without passes has an empty order. Raises `UsageError` (`memory`) if passes
-    remain of which none can start, also if they need a pass that is not in `passes`. Cost: number
-    of passes squared / devices.
+    The result has the orders of devices 0 to the highest one, empty for a device without passes. It
+    has no token slices. Raises `UsageError` (`memory`) if passes remain but none can start, also if
+    one needs a pass that is missing in `passes`.
     """
     run = Run(Schedule(name, device_of, ()), times)
     devices = 1 + max(max(row) for row in device_of)

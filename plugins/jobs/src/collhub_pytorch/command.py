@@ -469,19 +469,19 @@ def _print_counts(
 
 
 def _print_report(context: CommandContext, report: _Report) -> None:
-    """Print the report on a profile as tables and lines, separated by empty lines.
+    """Print the report on a profile on standard output, notes on standard error.
 
-    The order is:
+    Empty lines separate the tables and groups of lines on standard output. The order is:
 
     1. the notes, each as `note: TEXT`
-    2. the tables of findings, and the line about instant communication
-    3. `report.comparison`: the comparison with a machine
-    4. `report.replay`: the simulated times with the saving; then the simulator's note is
-       output
-    5. `report.changes`: the changes of the job. Without any, a line reports that no other
-       bucket size and no overlap saves time.
+    2. the tables of findings, and the line about the time without communication (`instant_line`)
+    3. `report.comparison`: the lines of the comparison with a machine
+    4. `report.replay`: the table of simulated times, and the line about the time that is saved;
+       then the note of the simulator's timing, on standard error
+    5. `report.changes`: the changes of the job; if empty, a line that no other bucket size and no
+       overlap saves time
 
-    Each of 3 to 5 is left out if it is None.
+    Each of 3 to 5 is omitted if it is None.
     """
     from collhub_pytorch.machine import comparison_lines
     from collhub_pytorch.report import build_blocks, instant_line, saving_line, simulated_table

@@ -233,13 +233,15 @@ def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
 def _with_targets(trace: _Trace) -> list[Call]:
     """Return the communication calls of a trace in the order of their ids, with root or peer.
 
-    Only the operator that issues a call has its root or peer. It is -1 for a call without such an
-    operator. The first rule that applies:
+    A trace gives the root of a collective, or the peer of a message, only in the operator of
+    torch.distributed that issues the call. The first rule that applies:
 
-    1. The trace has calls on devices: only these are returned. Each gets root or peer of the
-       operator that encloses it.
-    2. Otherwise the calls of host libraries are returned, which run in other threads. The k-th call
-       of a kind gets root or peer of the k-th operator of this kind.
+    1. The trace has calls on devices: only these are returned. The operator of a call is the node
+       that encloses it.
+    2. Otherwise the calls of host libraries are returned, which run in other threads. The operator
+       of the k-th call is the k-th operator of the same kind and collective, by id.
+
+    The root or peer of a call without an operator is -1. The list is empty without calls.
     """
     if trace.calls:
         pairs = [

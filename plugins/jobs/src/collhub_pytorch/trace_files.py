@@ -142,15 +142,16 @@ class JsonStream:
     def records(self, array: str) -> Iterator[Record]:
         """Yield the objects of the list `array` in the outer JSON object, one at a time.
 
-        Elements that are no objects are skipped. If the file is a list itself, its objects are
-        yielded. If the outer object has no list of this name, nothing is yielded; of several
-        such lists, all objects are yielded. All other members of the outer object are stored in
-        `self.header`, also one named `array` that is no list. Members after the list are stored
-        only when the iteration has reached them. Text after the outer object or list is
-        ignored.
+        If the file is itself a list, its objects are yielded. Elements that are no objects are
+        skipped. Several lists of this name are all yielded; without one, nothing is yielded.
 
-        Raises `InputError` with a byte offset: `not-json` for invalid text, also if the file is
-        neither an object nor a list; `truncated` if the file ends too early.
+        All other members of the outer object are stored in `self.header`, the last one of equal
+        names. This includes a member `array` that is no list. Members are stored when the iteration
+        reaches them. Text after the outer object or list is ignored.
+
+        Raises `InputError` with a byte offset: `not-json` for invalid text, for a file that is
+        neither an object nor a list, and for a value that is too long; `truncated` if the file ends
+        too early.
         """
         if self._next("[{") == "[":
             yield from self._items()

@@ -264,20 +264,21 @@ EXTENSION = "simai"
 
 
 def read(source: Source, options: SimaiOptions) -> Workload:
-    """Read a workload text of SimAI as a job.
+    """Read a workload text of SimAI as a job of `options.passes` iterations.
 
-    The number of GPUs is the option `gpus`, otherwise `all_gpus` of the file; a file with neither
-    has one GPU. Assumptions are reported to `source` as notes. A warning counts collectives of
-    tensor parallelism that are left out: their groups have one GPU, because the file has no degree
-    for it. There is no warning for files of the policy `_MICRO`. The extension has the policy, the
-    number of rows and the values of the first line.
+    The number of GPUs is the option `gpus`, or else `all_gpus` of the file (1 if missing or 0). All
+    GPUs run the same rows. The extension has the policy, the number of rows, the values of line 1.
+
+    Reports assumptions to `source` as notes. A warning counts the collectives of tensor
+    parallelism that are left out, because the file has no degree for it and their groups have one
+    GPU. It is omitted for the policy `MICRO`.
 
     Raises `InputError`, in this order:
 
     - `several-files`: the source has several files.
-    - `simai`: a row is invalid; the file has collectives, but neither it nor the option has a
-      number of GPUs; or the parallelism does not divide the GPUs.
-    - `too-large`: there are more nodes than the option `max_nodes`.
+    - `simai`: a line is invalid; neither option nor file has a number of GPUs although a row has
+      a collective; or the degrees of parallelism do not divide the GPUs.
+    - `too-large`: the nodes of all GPUs exceed the option `max_nodes`.
     """
     part = source.get_only_part("a workload text")
     with decompressed(part.stream(), part.name) as stream:
@@ -395,26 +396,22 @@ def _number_groups(workload: Workload) -> Workload:
 def _program(text: WorkloadText, sizes: dict[str, int], passes: int) -> RankProgram:
     """Build the nodes of one rank for `passes` iterations; all ranks execute the same program.
 
-    `sizes`: ranks of a group by role. A computation of 0 ns and a collective in a group of
-    one rank get no node; followers then wait for the predecessors instead. 0 passes give no
-    nodes.
+    Each iteration runs the computation and the collective of every layer forwards, first to last.
+    Then it runs backwards, last to first: for each layer first the input gradient (computation,
+    collective), then the weight gradient (computation, collective, update).
 
-    An iteration has a forward pass, then a backward pass:
+    - A forward computation waits for the previous layer's collective (in the first layer: for the
+      end of the previous iteration) and for the layer's own last update.
+    - An input gradient waits for the previous layer: for the collective of its input gradient and
+      for the computation of its weight gradient.
+    - A weight gradient waits only for the computation of its input gradient. Without a collective
+      it has no update.
 
-    - Forward, first to last layer: the computation, then its collective. A layer waits for
-      the collective of the previous layer, and for its own update of the previous
-      iteration. The first layer waits for the end of the previous iteration instead of a
-      previous layer.
-    - Backward, last to first layer: computation and collective of the input gradient;
-      computation and collective of the weight gradient, then the update. The weight
-      gradient waits only for the computation of the input gradient. The next layer waits
-      for the collective of the input gradient and for the computation of the weight
-      gradient. A layer without a node for the collective of the weight gradient has no
-      update.
-
-    The policy `DISTRIBUTED_INFERENCE` has forward passes only. With `MICRO` (a benchmark),
-    each iteration has only the weight gradient's collective of the first layer, and it
-    waits for no node.
+    A computation of 0 ns gets no node, nor does a collective in a group of one rank (`sizes`: ranks
+    by role). Followers then wait for its predecessors. The policy `DISTRIBUTED_INFERENCE` has
+    forward passes only. With `MICRO`, an iteration has only the first layer's collective of the
+    weight gradient, which waits for nothing. Bytes of an all-gather are divided by the ranks of the
+    group, rounded up.
     """
     program = RankProgram(ROLES)
     if text.policy == _MICRO:

@@ -207,10 +207,10 @@ class _Calls:
     def execute(self, blocked: Int64Array) -> tuple[BoolArray, BoolArray]:
         """Execute all nodes that can complete, and find the nodes that cannot.
 
-        A node completes after all of its dependencies. A collective completes on all of its
-        ranks together; a matched receive needs its send too. `blocked`: rows of nodes whose
-        operations never complete: of a collective on all ranks, of a message only this send or
-        receive.
+        A node completes after all of its dependencies. A collective completes on all of its ranks
+        together; a matched receive needs its send too. `blocked`: rows of nodes whose operations
+        never complete. A blocked collective completes on none of its ranks. A blocked send or
+        receive affects only its own node and the nodes that wait for it.
 
         Returns bool[nodes] twice: the nodes that do not complete, and those of them whose
         dependencies have all completed. In the latter a rank waits.

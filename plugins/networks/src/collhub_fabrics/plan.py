@@ -83,10 +83,11 @@ class FabricPlan:
     def topology(self, groups: Mapping[str, Sequence[str]]) -> Topology:
         """Return the network of the hosts, switches, NICs and cables that were added.
 
-        Its nodes are NPUs, switches, hosts with several GPUs, and NICs (if they are nodes), in this
-        order; each kind in the order in which it was added. A host with one GPU is its NPU. The
-        NPUs of a host are consecutive. Each cable becomes two links, one per direction. Links are
-        in this order: GPUs to hosts, GPUs to NICs, added cables.
+        Its nodes are NPUs, switches, hosts with several GPUs, and NICs (if their number per host is
+        given and is not that of the GPUs), in this order; each kind in the order in which it was
+        added. A host with one GPU is its NPU. The NPUs of a host are consecutive. Each cable
+        becomes two links, one per direction. Links are in this order: GPUs to hosts (bandwidth
+        `node_bandwidth`), GPUs to NICs (the rate of the last cable of the NIC), added cables.
 
         `groups`: names of hosts by name of the group; they become groups of NPUs. With several GPUs
         per host, each host is also a group `host NAME` before these. If `groups` has this name, its

@@ -81,21 +81,17 @@ def _generate_pairs(
 def parse_node_link_graph(root: Value) -> VertexGraph:
     """Parse a node-link document of networkx to a graph.
 
-    Each entry of `nodes` is a vertex with the name `id` and the kind `type`, in their order.
-    Only the attribute `rank` of nodes becomes an annotation, as text. Edges are read from the
-    list `edges`, or from `links` if `edges` is absent; each has `source`, `target`, and
-    optionally `link` (name), `bandwidth` and `latency`, such as `400 Gbps` and `250 ns`
-    (`parse_node_link_edge`). Missing quantities are None. Edges with equal names and quantities
-    share one entry of `links`.
+    Each entry of `nodes` is a vertex with name `id` and kind `type`, in their order. A node's
+    `rank`, if present, becomes its annotation, as text. Edges are in the list `edges`, or in
+    `links` if `edges` is absent. An edge has `source` and `target`, and the optional values of
+    `parse_node_link_edge`. Edges with equal values share one entry of the graph's `links`.
 
-    Edges from a node to itself are dropped. Of several edges between the same two nodes, in
-    either direction, only the last one counts, at the position of the first one. Each pair of
-    vertices is stored in ascending order.
+    Edges from a node to itself are dropped. Of several edges between two nodes, in either
+    direction, the last one counts, at the position of the first. Each pair of vertices ascends.
 
-    Raises `InputError` with the path if `directed` is present and not false, and for a node or
-    an edge without one of the required values, repeated nodes, edges to unknown nodes, and
-    invalid quantities. It is also raised for more than `MAX_NODES` nodes or `MAX_LINKS` pairs
-    of vertices.
+    Raises `InputError` with the path in these cases: `directed` is neither absent, null nor false;
+    a required value is missing; two nodes have one name; an edge has an unknown node or an invalid
+    quantity; there are more than `MAX_NODES` nodes or `MAX_LINKS` pairs of vertices.
     """
     directed = root.get("directed")
     if directed is not None and directed.raw is not False:

@@ -132,17 +132,15 @@ def build_cheap_tree(
 ) -> tuple[Edge, ...]:
     """Build a cheap tree of messages from senders to all receivers; return (parent, child) edges.
 
-    All numbers are positions. `best`, `before`: results of `find_cheapest_paths`. At first the
-    tree has only the senders, in the given order. Then the missing receiver with the smallest
-    cost from any position of the tree joins over the cheapest path, until none is missing. Of
-    equal costs, the path from the position that joined first is taken, then the receiver that
-    is first in `receivers`. If the path meets the tree, only the edges after its last position
-    in the tree are added. Receivers on the path join too.
+    `best`, `before`: costs and predecessors of `find_cheapest_paths`; all numbers are positions in
+    them. The tree begins with the senders, in the given order. The missing receiver with the
+    smallest cost from any position of the tree joins next, until none is missing. Ties: the path
+    from the position that joined first, then the receiver that is first in `receivers`.
 
-    Edges are in the order of joining, so a position is a child before it is a parent. A sender
-    is never a child. With one receiver the tree is a cheapest path. Without receivers, or if
-    all are senders, there are no edges. Raises `ValueError` if there are receivers but no
-    senders. Method: Takahashi and Matsuyama (1980).
+    A path begins at its last position that is in the tree already; all later ones join in order.
+    With infinite cost, the receiver is joined by a direct edge. Edges are in the order of joining.
+    A sender is never a child. No edges result if all receivers are senders, or without receivers.
+    Raises `ValueError` if there are receivers but no senders. Method: Takahashi, Matsuyama (1980).
     """
     reached = list(senders)
     missing = list(receivers)

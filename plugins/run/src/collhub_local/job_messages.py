@@ -35,17 +35,16 @@ def algorithm_of_job(workload: Workload) -> Algorithm:
     """Convert the messages of a job to a custom algorithm, so that executors can run them.
 
     The algorithm has one step per node, in the order of the nodes, with the same dependencies. A
-    SEND moves separate data from INPUT of its rank to OUTPUT of the receiver; the regions of a
-    rank follow each other without gaps, in the order of its nodes. The k-th send of a pair of
-    ranks with equal tag and bytes matches the k-th receive; unmatched ones are kept. All other
+    SEND moves data from INPUT of its rank to OUTPUT of the receiver. Each message has a separate
+    region; regions follow each other without gaps, in the order of the nodes. The k-th send of a
+    pair of ranks with equal tag and bytes matches the k-th receive. Unmatched ones remain. Other
     nodes become COMPUTE steps with their duration, which executors do not run.
 
-    The unit is the greatest common divisor of all message sizes. If all sends together would have
-    more than 2^20 units, it is their total bytes / 2^20, rounded up. Messages are rounded up to
-    full units; a message of 0 bytes or unknown size has one unit. The collective has the units of
-    all sends, and its size is these units times the bytes of a unit.
+    The unit is the greatest common divisor of all message sizes. With more than 2^20 units in all
+    sends, it is their total bytes / 2^20, rounded up. A message has at least one unit, and full
+    units. The collective has the units of all sends; its size is these units times the unit.
 
-    Raises `UsageError` for a job with collectives (`collective`), otherwise for one without sends
+    Raises `UsageError` for a job with a collective (`collective`), then for one without a SEND
     (`no-messages`).
     """
     nodes = workload.nodes

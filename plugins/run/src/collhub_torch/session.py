@@ -193,7 +193,9 @@ class Shape:
     def fits(self, source: int, target: int, num_ranks: int) -> bool:
         """Return whether an input and an output of these numbers of elements fit the collective.
 
-        The number of parts must divide the input, and the output must have its exact size.
+        `source`, `target`: elements of the input and of the output of a rank. The input must be
+        divisible by the number of parts into which the collective divides it (`parts`), and
+        `target` must equal the number of elements of the result for this input (`output`).
         """
         is_divisible = source % self.parts(num_ranks) == 0
         return is_divisible and self.output(source, num_ranks) == target

@@ -76,21 +76,16 @@ def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
 def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
     """Compose two algorithms so that the second one starts from the result of the first.
 
-    First the units of both are divided, so that OUTPUT of the first and INPUT of the second have
-    equally many units (`_rescale_to_common_units`). Then the two are joined (`_join_pair`). If the
-    result cannot be called in place or out of place, copies are added (`make_out_of_place`): to the
-    first, then to the second, then to both. The first of these variants that can be called in some
-    mode is taken; the last one always can. The provenance is `sequential`.
+    The units of both are divided until OUTPUT of the first and INPUT of the second have equally
+    many. Then both are joined (`_join_pair`). Of four variants, the first that some mode of calls
+    (in place, out of place) permits is returned: unchanged; with copies that make the first
+    algorithm, the second, or both work out of place (`make_out_of_place`). The last one always
+    works. The provenance is `sequential`. The arguments are not changed.
 
-    Raises, in this order:
-
-    - `too-large`: `UsageError` of `rescale`, and `InputError` of `build_contract`
-    - `UsageError` (`seam`): the first lacks data that the second needs (`check_seam`)
-    - `UsageError` (`reduce-op`): both reduce, with different operators or both by average
-    - `InputError`: the contract of the result has more than 2^24 rows
-    - `UsageError` (`no-result`): copies are needed, but not possible without expected results
-    - `InputError` (`too-large`): 2^61 units of memory or more
-    - `UsageError` (`seam`): the sizes in bytes of the two do not fit (`find_common_bytes`)
+    Raises `UsageError` for too many units (`too-large`), missing or unlike data between the two
+    (`seam`), different operators or two averages (`reduce-op`), copies without expected results
+    (`no-result`), and sizes in bytes that do not fit (`seam`). Raises `InputError` (`too-large`)
+    for contracts or memory beyond the limits.
     """
     # All errors first, then the joint contract, then the placement of the data in between.
     first, second = _rescale_to_common_units(first, second)

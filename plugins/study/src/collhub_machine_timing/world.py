@@ -234,19 +234,17 @@ def build_world(
 ) -> BlockWorld:
     """Return the state of the simulation before its start; all times are in ps.
 
-    Instruction i of round p (both from 0) has the number p * len(instructions) + i. It waits for
-    its dependencies, for the previous instruction of its block (also of the previous round), for
-    received data, and for a free slot of its connection. Instructions that wait for nothing are the
-    roots.
+    The instructions are executed in `rounds` rounds, one after the other. Instruction i of round p
+    (both from 0) has the number p * len(instructions) + i. It waits for its dependencies, for the
+    previous instruction of its block (also of the previous round), for received data, and for a
+    free slot of its connection. Instructions that wait for nothing are the roots.
 
-    - `row_bytes`: bytes of every step in one round. Steps with equal counts must have equal bytes
-      (not checked).
-    - `instances`: number of equal copies, of which one is simulated.
+    `row_bytes`: bytes of every step in one round. Steps with equal counts must have equal bytes
+    (not checked). `instances`: number of equal copies, of which one is simulated.
 
-    A message occupies a link for bytes * `instances` * `timing.wire` / rate, rounded to ps. The
-    rate is that of `link_rates` in bytes/s; `timing.wire` has the bytes on the link per byte of
-    data. The arguments are not changed. The connections of instructions are cached for further
-    sizes and protocols.
+    A message occupies a link for bytes * `instances` * `timing.wire` / rate, rounded to ps.
+    `timing.wire` is the bytes on the link per byte of data; `link_rates` gives the rate in bytes/s.
+    The arguments are not changed. Connections of instructions are cached for later calls.
     """
     total = len(instructions) * rounds
     connected = _find_connected(steps, instructions, paths, rounds, timing.slots)

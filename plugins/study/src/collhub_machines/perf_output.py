@@ -555,16 +555,18 @@ def _points(
 ) -> Iterator[Measurement]:
     """Yield the measurements of one test in row order.
 
-    A test without rows yields none. A test that is no collective yields none and adds one
-    note to `skipped`; so does each invalid row. Ranks, nodes and collective are the printed
-    ones, otherwise those of `facts`. If the bandwidths of an all-reduce contradict the listed
-    ranks, ranks and nodes of `facts` count (by default 1 node). The machine is the device
-    name, "" if none is printed. The library is RCCL if it is printed as NCCL without a
-    version and the device begins with `AMD `. Its variant lists test parameters, then the
-    forced choices by name.
+    A test without rows yields none. A test that is no collective yields none and adds one note to
+    `skipped`; so does each invalid row. Ranks and nodes are the printed ones, otherwise those of
+    `facts`. The collective is the first that is known of: the printed name, the command line before
+    the test, `facts`, the file name, the ratio of the bandwidths. If the bandwidths of an
+    all-reduce contradict the listed ranks, ranks and nodes of `facts` count (by default 1 node).
 
-    Raises `InputError` (`missing-facts`), in this order: unknown ranks or collective, or a
-    rank listed twice; bandwidths of an all-reduce that fit no ranks; different device names.
+    The machine is the device name, "" if none is printed. The library is RCCL if it is printed as
+    NCCL without a version and the device begins with `AMD `. Its variant lists test parameters,
+    then the forced choices, sorted by their names.
+
+    Raises `InputError` (`missing-facts`), in this order: unknown ranks or collective, or a rank
+    listed twice; bandwidths of an all-reduce that fit no ranks; different device names.
     """
     if not test.rows:
         return

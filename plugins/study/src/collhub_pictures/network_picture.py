@@ -90,22 +90,18 @@ def draw(
 ) -> bytes:
     """Draw the network as an ASCII SVG document, the same bytes for equal arguments.
 
-    The groups are single nodes as `_select_network` decides from `collapse`. With AUTO this happens
-    only if the picture would be crowded. Parallel links are one line with the sum of their
-    bandwidths. Links of equal bandwidth and latency in both directions are one line too. Other
-    directions are arrows. The colour of a line shows its bandwidth and latency, its width the
-    bandwidth. Every node and line has a tooltip with its data. Pictures wider than a page are
-    scaled down.
+    `_select_network` decides from `collapse` which groups are drawn as single nodes. Parallel links
+    are one line with the sum of their bandwidths. Both directions are one line if bandwidth and
+    latency are equal, otherwise two arrows. Every node and line has a tooltip with its data.
 
-    `loads`: results of a simulation. With loads, the colour shows the fraction of `time_ns` for
-    which a line is busy instead. If `time_ns` is None, 100 % is the busy time of the busiest drawn
-    link. Loads inside collapsed groups are omitted.
+    `loads`: results of a simulation. Without loads, the colour of a line shows bandwidth and
+    latency. With loads, it shows the fraction of `time_ns` for which the line is busy. If `time_ns`
+    is None, 100 % is the busy time of the busiest drawn link. Loads inside collapsed groups are
+    omitted.
 
-    Raises `UsageError`, in this order:
-
-    - `load-without-link`: a load of a link that the network does not have
-    - `no-groups`: ALWAYS for a network without groups
-    - `too-large-to-draw`: after collapsing, more than `MAX_NODES` nodes or `MAX_LINES` lines
+    Raises `UsageError`, in this order: `load-without-link` for a load of a missing link,
+    `no-groups` for ALWAYS and a network without groups, `too-large-to-draw` for more than
+    `MAX_NODES` nodes or `MAX_LINES` lines after collapsing.
     """
     original = topology
     check_loads(topology, loads)

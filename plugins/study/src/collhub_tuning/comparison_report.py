@@ -434,14 +434,15 @@ def check_picture(out: str, registry: Registry) -> None:
 def create_picture_request(outcome: ComparisonOutcome) -> BandwidthComparison:
     """Return the request for a picture: the bus bandwidths of all algorithms, and of the bound.
 
-    `series` has one entry per algorithm, in the order of the first measurements. Each has one
-    value in bytes/s per size of the comparison, in the same order: the bus bandwidth that
-    follows from the time, None without a time or for time 0. Algorithms without any value are
-    omitted. For a custom collective all values are None, so `series` is empty.
+    The title names the collective, the network, the number of ranks and the backend. `series` has
+    one entry per algorithm, in the order of their first measurements. Each has one value in bytes/s
+    per size of the comparison, in the same order. It is None without a time or for time 0.
+    Algorithms without a value above 0 are omitted.
 
-    `bound` is a series named "bound" with the bandwidths that follow from the bounds, None at
-    sizes without a bound or with a bound of 0. It is never omitted. The bounds are computed
-    here if `outcome` has not cached them, which may take long.
+    `bound` is a series named "bound" with the bandwidths that follow from the bounds, None at sizes
+    without a bound or with a bound of 0. It is never omitted. For a custom collective, `series` is
+    empty and all values of `bound` are None. The bounds are computed here if `outcome` has not
+    cached them, which may take long.
     """
     question = outcome.question
     times: dict[str, dict[int, int | None]] = {}

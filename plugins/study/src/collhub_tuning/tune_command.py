@@ -331,12 +331,16 @@ def _create_outcome(
 ) -> TuningOutcome:
     """Compare every collective, and create the files of every format in memory.
 
-    Nothing is written to disk. The result has one `WrittenFormat` per format, in order; it has
-    none if no collective has a window of sizes for which an algorithm is selected. The plan lists
-    the measurements for undecided sizes. They run other algorithms than NCCL's as MSCCL programs
-    if `msccl` is among the formats, otherwise as programs for NCCL. Raises the errors of
-    `_run_comparisons`, the `HubError` of the writer of a format, and `InputError` if the created
-    files cannot be read back.
+    No files are written, but a comparison may print a note. The result has the comparisons, one
+    `WrittenFormat` per format, in order, and a plan of measurements. There are no `WrittenFormat`s
+    if no collective has a window (range of sizes for which one algorithm is selected).
+
+    The plan lists the measurements for sizes that are not decided, except for uneven collectives.
+    They run other algorithms than NCCL's as MSCCL programs if `msccl` is among the formats,
+    otherwise as programs for NCCL.
+
+    Raises the errors of `_run_comparisons`, the `HubError` of the writer of a format, and
+    `InputError` if the created files cannot be read back.
     """
     from collhub_tuning.measurement_plan import plan_measurements
     from collhub_tuning.tuned_collectives import create_selection

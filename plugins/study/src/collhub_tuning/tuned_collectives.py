@@ -448,17 +448,17 @@ def _create_synthesis(
 ) -> Callable[[str, int], Algorithm]:
     """Return a function (name, size in bytes) that creates and verifies an algorithm.
 
-    The measurement of this name and size decides how: the algorithm is created for the size
-    `made_for` of the measurement (the size itself if it is None), with its instances and
-    pieces. Without a measurement, it is created for the size itself, with 1 instance and 1
-    piece.
+    If `tuned` has a measurement of this name and size, the algorithm has its instances and pieces,
+    and is created for its size `made_for`, or for the given size if that is None. Without a
+    measurement, it is created for the given size with 1 instance and 1 piece.
 
-    If the question names runtimes, the algorithm must also serve all measured sizes of the
-    window that contains the size. If no window does, only this size is required. Calls with
-    the same name, creation size, instances, pieces and served sizes return the same object.
+    If the comparison is for a runtime (not `IDEAL`), the algorithm must also serve all sizes of the
+    first window of `tuned` (a list of measured sizes) that contains the given size. Without such a
+    window, it must serve the given size.
 
-    The function raises `KeyError` for an unknown name. It raises `HubError` if the algorithm
-    cannot be created, is wrong, or does not serve these sizes.
+    Calls with equal name, creation size, instances, pieces and served sizes return the same object.
+    The function raises `KeyError` for an unknown name. It raises `HubError` if the algorithm cannot
+    be created, is wrong, or does not serve the sizes.
     """
     by_name: Mapping[str, ComparedAlgorithm] = {
         algorithm.name: algorithm for algorithm in tuned.algorithms

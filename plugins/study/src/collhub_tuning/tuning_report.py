@@ -169,15 +169,18 @@ def create_tuning_report(outcome: TuningOutcome) -> TuneReport:
 def tuning_page(outcome: TuningOutcome) -> str:
     """Return the report as Markdown that ends with one line feed.
 
-    The head has the network, number of ranks, sizes, mode, timing and tolerance. Network,
-    sizes and timing are those of the first collective. The table of `create_tuning_rows`
-    follows, always.
+    The head has network, ranks, first and last size, and timing of the first collective, and the
+    mode and tolerance of `outcome`. The table of `create_tuning_rows` follows. Then come these
+    sections, each only if it has lines:
 
-    These sections follow in this order, each only if it has lines: what NCCL does today, sizes
-    that keep the runtime's default, measurements that decide undecided sizes (a code block),
-    and algorithms that were left out. Last comes one section per written format. The lines
-    within a section are in the order of the collectives. Raises `IndexError` without a
-    collective.
+    1. the choices of NCCL today
+    2. sizes that keep the runtime's default
+    3. measurements that decide undecided sizes, as a code block
+    4. algorithms that were left out
+    5. one section per written format
+
+    Lines within sections 1, 2 and 4 are in the order of the collectives. Raises `IndexError`
+    without a collective.
     """
     first = outcome.tuned[0].outcome
     sizes = first.question.sizes

@@ -387,14 +387,15 @@ def _compute_directed_partition_rate(
 
 
 def _check_blocks(claim: Claim, declared: CertifiedBound) -> list[list[int]]:
-    """Return the declared blocks of a bound, unchanged, after a check that they can prove one.
+    """Check that the blocks of a declared bound can be a partition; return them unchanged.
 
-    Raises `FlawError` (`bound`) in the first of these cases:
+    A block is a list of nodes. Raises `FlawError` (`certificate-bound`) for the first of these
+    defects:
 
     - a switch of the network multicasts or reduces
-    - there are fewer than two blocks (also none declared)
-    - a number in a block is not a node of the network, 0 to nodes - 1
-    - a block has no rank of the claim
+    - fewer than two blocks (also if none are declared)
+    - a number in a block that is not a node of the network, 0 to nodes - 1
+    - a block without a rank of the claim
 
     Blocks may overlap here, and need not contain all ranks; the callers check this.
     """

@@ -256,7 +256,11 @@ def _plan_binomial_all_reduce(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _compute_tree_reduce_cost(task: ClassicTask) -> AlphaBetaCost:
-    """Compute the cost of a reduce on a k-nomial tree; k is the option `radix`, or 2 without it."""
+    """Compute the cost of a reduce on a k-nomial tree: depth of the tree x (alpha + m beta).
+
+    k is the option `radix`, or 2 without it; m: bytes of the collective. A rank receives from
+    several senders at once. For the depth see `compute_knomial_reduce_cost`.
+    """
     options = task.options
     radix = options.radix if isinstance(options, RadixOptions) else 2
     return exchanges.compute_knomial_reduce_cost(task.num_ranks, radix)

@@ -145,17 +145,21 @@ def find_rings(topology: Topology) -> list[int]:
 def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int) -> NestedShape:
     """Choose the levels, their order, and the parts of the data for a collective of all NPUs.
 
-    `text`: option `sizes`, `UsageError` (`option-range`) if invalid; `size`: total bytes. A part of
-    the data has an order of the levels, in which it is gathered. With `is_moved`, units are first
-    sent to the ranks that start with them in an all-reduce, so that messages are ranges.
+    `text`: option `sizes`, `UsageError` (`option-range`) if invalid; `size`: total bytes. Each part
+    of the data is gathered level by level, in an order of its own. `is_moved`: before that, each
+    unit is sent to the rank where it starts in an all-reduce, so that later messages are ranges of
+    units.
 
     If the levels are not the rings of a torus, there is one part, which gathers the last level
-    first. It is moved if it would have more than `MAX_STEPS_OF_PARTS` steps otherwise. For an
-    all-reduce and a moved part, outer levels are divided further if `find_forwarding_group` gives
-    the first level.
+    first. It is moved if it would have more than `MAX_STEPS_OF_PARTS` steps otherwise. Levels
+    beyond the first are divided again, the second one into at most 16 ranks that forward data while
+    other data arrive (`is_forwarded`), if all of these hold: the collective is an all-reduce or the
+    part is moved; there are 4096 or more ranks; the groups of the first level have links of their
+    own to other groups (`find_forwarding_group`); a division has at most `MAX_STEPS_OF_PARTS`
+    steps.
 
-    On a torus of d dimensions, the result is the first of these with at most
-    `MAX_STEPS_OF_PARTS` steps and at least `MIN_UNIT_BYTES` per unit, otherwise the last:
+    On a torus of d dimensions, the result is the first of these with at most `MAX_STEPS_OF_PARTS`
+    steps and at least `MIN_UNIT_BYTES` per unit, otherwise the last:
     1. 2 d parts (from every dimension on, both directions), then d parts (one direction)
     2. except for an all-reduce: the same two with `is_moved`
     3. one part from dimension 0 on

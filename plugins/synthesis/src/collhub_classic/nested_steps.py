@@ -508,13 +508,15 @@ class _Stream:
         """Add the row that receives the range `key` from `source` and adds it; return its position.
 
         `source`: sending rank of every rank. The other operand is the current sum of the range, in
-        the buffer of `_get_partial_buffer`; the row depends on all writers of the range. The row
-        becomes the only writer. The result is written at the same offset, in this buffer:
+        the buffer of `_get_partial_buffer`, at the offset of the range. The row depends on all
+        writers of the range, and replaces them as its only writer. The result is written to:
 
-        - reduce-scatter: OUTPUT with `is_last`, at the offset of the rank's own unit, unless the
-          shape moves the results at the end (`is_moved`); otherwise SCRATCH
+        - reduce-scatter: OUTPUT with `is_last`, at the offset of the rank's unit of this stream,
+          unless the shape moves the results at the end (`is_moved`). Otherwise SCRATCH.
         - all-reduce: SCRATCH with `is_one_shot` (ranks then exchange their complete sums),
-          otherwise OUTPUT; `is_last` has no effect
+          otherwise OUTPUT. `is_last` has no effect.
+
+        Except in the first case, its offset is that of the range.
         """
         offset = target_offset = self._compute_offset(key)
         target = Buffer.OUTPUT

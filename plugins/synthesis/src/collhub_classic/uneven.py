@@ -378,10 +378,14 @@ def _join(
     """Join consecutive pieces of a hop to messages; return (messages, message of every piece).
 
     A piece is the data of one pair of ranks that a relay forwards. `pieces`: its messages into the
-    relay (`hop` 0) and out of it (`hop` 1). Only those of `hop` are joined. Two consecutive pieces
-    are joined if they have the same source and destination and are adjacent in both buffers.
-    Without `is_united`, every piece is a separate message. The messages keep the order of the
-    pieces. Without pieces both results are empty.
+    relay (hop 0) and out of it (hop 1). Only those of `hop` are read.
+
+    With `is_united`, a piece is joined to the previous one if it has the same source and
+    destination, and begins where the previous one ends in both buffers. Otherwise it is a separate
+    message. A message has the values of its first piece, and the sum of `count`.
+
+    The messages keep the order of the pieces. The second result is the index of each piece's
+    message. Without pieces both are empty.
     """
     piece = pieces[hop]
     starts = np.ones(len(piece), np.bool_)

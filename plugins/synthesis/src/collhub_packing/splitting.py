@@ -461,10 +461,15 @@ def _order_neighbours(
 def _find_components(
     switch: int, neighbours: list[int], endpoints: Iterable[_Pair]
 ) -> dict[int, int]:
-    """Return for each neighbour of a switch its part of the network without the switch.
+    """Return the component of each neighbour of a switch, in the network without the switch.
 
-    Parts are numbered from 0 in the order of their first neighbour. Links count in both directions,
-    also those over other nodes. The result has the order of `neighbours`.
+    Two neighbours are in one component if a path joins them. `endpoints` has the two nodes of each
+    link. Links count in both directions; links of the switch itself are ignored. Other nodes may be
+    on the path.
+
+    Components are numbered 0, 1, 2, ... in the order in which their first neighbour appears in
+    `neighbours`. The keys of the result are the neighbours in this order. An isolated neighbour has
+    its own component.
     """
     # List the neighbours of every node in either direction, without links of the switch.
     linked: dict[int, list[int]] = defaultdict(list)

@@ -56,21 +56,19 @@ def build_system_phases(
 
     `kind`: index in `NATIVE_TYPES`. `sizes`: NPUs of each dimension. `dimensions`: bit d is set if
     dimension d takes part. The d-th algorithm of the system runs in dimension d. A dimension has no
-    phase if it has one NPU, no algorithm, or a bit of 0.
+    phase if it has one NPU, no algorithm, or a bit of 0. Without phases the result is ().
 
     If the name of the first algorithm begins with `one` (lower case), only this algorithm counts.
-    It runs in a single phase over all ranks, as if they were dimension 0; there is no phase if bit
-    0 is 0.
+    It runs over all ranks, as if they were dimension 0; there is no phase if bit 0 is 0.
 
-    `_order_phases` determines the order and the queues. It may divide an all-reduce into more
-    phases: two dimensions give reduce-scatter, all-reduce, all-gather. Without phases the result is
-    ().
+    Phases ascend with the dimension, those of an all-gather descend. An all-reduce is divided into
+    reduce-scatters, an all-reduce and all-gathers, unless its optimization is `baseline`
+    (`_order_phases`).
 
     Raises `KeyError` for an unknown algorithm name of a phase, and `InputError`
     (`no-implementation`) if:
 
-    - the system has no algorithm for the collective
-    - it has more algorithms than dimensions
+    - the system has no algorithm for the collective, or more algorithms than dimensions
     - an all-reduce has several phases and the system has no `collective-optimization`
     - an all-to-all has a phase of halvingDoubling
     - a doubleBinaryTree runs over a number of ranks that is no power of two

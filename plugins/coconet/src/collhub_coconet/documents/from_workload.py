@@ -403,11 +403,12 @@ def _find_header(workload: Workload, statements: Iterable[Fields]) -> Fields:
 def _collect_arguments(
     workload: Workload, statements: Iterable[Fields], header: Fields
 ) -> list[Fields]:
-    """Collect the arguments that the statements declare, each once.
+    """Collect the arguments that the statements declare.
 
-    If the header lists argument names, only these are returned, in its order; names that no
-    statement declares are skipped. Otherwise all arguments are in the order of their first
-    declaration. Raises `InputError` if an argument is declared in two ways.
+    If the header has a list `arguments` of names, only these are returned, in its order. An empty
+    list gives none, and a name that no statement declares is skipped. Without this list, every
+    declared argument is returned once, in the order of the first declarations. Raises
+    `InputError` (`tensor-attributes`) if two statements declare an argument in different ways.
     """
     fields_by_name: dict[str, Fields] = {}
     for fields in statements:

@@ -168,20 +168,20 @@ def compute_elements(
 ) -> Array:
     """Return elements of the result of a computation on a rank, from values available there.
 
-    `rank`: of the job. `elements`: flat row-major indices into the complete result. The
-    result is a new array in their order, with the element type of the operation. By kind:
+    `rank`: of the job. `elements`: flat row-major indices into the complete result. The result is a
+    new array in their order, with the element type of the operation. By kind:
 
-    - Reduction to a scalar: `elements` is ignored. The result has one element, the
-      reduction of the rank's part of the operand.
-    - Contraction, Transpose, Cast, pointwise operation: only the required elements of the
-      operands are read. Named operands are broadcast to the shape of the result.
+    - Reduction to a scalar: `elements` is ignored. The result has one element, the reduction of the
+      rank's part of the operand.
+    - Contraction, Transpose, Cast, pointwise operation: only the required elements of the operands
+      are read. Named operands are broadcast to the shape of the result.
     - Dropout: the mask depends only on seed and index, so all ranks drop the same elements.
     - Update: the elements of the second operand.
-    - `FUNCTIONS_OF_ONE_RANK` and opaque operations: the rank's parts of all operands are
-      read. `elements` must be in the rank's part of the result (not checked).
+    - `FUNCTIONS_OF_ONE_RANK` and opaque operations: the rank's parts of all operands are read.
+      `elements` must be in the rank's part of the result (not checked). Opaque views between local
+      values and blocks read only the required elements of the first operand.
 
-    Raises `InputError` (`not-there`) if a required element of an operand is not available
-    yet.
+    Raises `InputError` (`not-there`) if a required element of an operand is not available yet.
     """
     if operation.kind in REDUCTIONS_TO_SCALARS:
         name = operation.reads[0]

@@ -503,15 +503,18 @@ class _FlatBuilder:
         """Add the nodes of a collective's algorithm, once for every piece of its data.
 
         `operations`: a single operation, or the members of a bucket (fused into one collective).
-        `operands`: names of their inputs, in the same order; the nodes wait for all of them. A
-        mesh of several axes and uneven collectives (with counts per rank) have separate methods.
+        `operands`: names of their inputs, in the same order. With a mesh of several axes, or for an
+        uneven collective (with counts per rank), another method adds the nodes.
 
-        The choice for the first operation gives the number of pieces and `at_once`: on each rank,
-        piece i waits until piece i - `at_once` has ended there. An operation that is no
-        communication reduces to a scalar; it is an all-reduce in one piece. Message tags differ
-        between pieces. One `CollectiveRuns` is appended to `parts`, and the producers of the
-        results are recorded. Raises `HubError` for an algorithm that does not fit or is
-        incorrect.
+        `select_choice` for the first operation gives the number of pieces and `at_once`. On each
+        rank, piece i waits until piece i - `at_once` has ended there; if this needs many edges,
+        MARKER nodes are added. Each node that reads chunks of an operand waits for their producers
+        on its rank.
+
+        An operation that is no communication reduces to a scalar; it is an all-reduce in one piece.
+        Message tags differ between pieces. One `CollectiveRuns` is appended to `parts`, and the
+        producers of the results are recorded. Raises `HubError` for an algorithm that does not fit
+        or is incorrect.
         """
         if len(self.program.mesh) > 1:
             self._add_mesh_collective(operations, operands)

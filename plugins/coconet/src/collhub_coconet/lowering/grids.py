@@ -171,19 +171,19 @@ def build_row_grids(
 def derive_product_grid(
     program: Program, binding: Binding, operation: Operation, name: str, operand: Grid
 ) -> Grid | None:
-    """Derive the chunks of a matrix product from those of one operand, or return None.
+    """Derive the grid (division into chunks) of a matrix product from the grid of one operand.
 
-    `name`: the operand; `operand`: its grid. The product has the same numbers of blocks and chunks,
-    along the dimension that comes from the divided one of the operand. If the product is sliced
-    along another dimension, that is `across`. Returns None if:
+    `name`, `operand`: the operand and its grid. The product has the same numbers of blocks and of
+    chunks per block. It is divided along the dimension that comes from the divided dimension of the
+    operand. If it is sliced along another dimension, this is `across` of its grid.
 
-    - the operation is no plain or batch matrix product, or reads this value twice
-    - the operand has `across`, or is divided along the contracted or a batch dimension
-    - the operand has one block, and the product is sliced
+    Returns None in these cases:
 
-    If the operand has rows of an uneven collective (`row_blocks`), this replaces the last rule: a
-    right operand, or a product sliced along dimension 0, gives None. Otherwise the product has the
-    grid of the operand with the shape of the product.
+    - The operation is no plain or batch matrix product, or reads this value twice.
+    - The grid has `across`, or is divided along the contracted or a batch dimension.
+    - The grid has one block without `row_blocks`, and the product is sliced.
+    - The grid has `row_blocks` (rows of an uneven collective), and the operand is the right one or
+      the product is sliced along dimension 0. Otherwise the product keeps this grid with its shape.
     """
     if operation.kind not in (Kind.MATMUL, Kind.BATCH_MATMUL) or operand.across is not None:
         return None
@@ -340,24 +340,22 @@ def number_regions(program: Program) -> dict[str, int]:
 def find_cuts(
     program: Program, binding: Binding, regions: dict[str, int], grid_of: GridFunction
 ) -> dict[str, Cut]:
-    """Return the cut (division into chunks) of each operation that works chunk by chunk, by name.
+    """Return the cut (division into chunks) of operations that work chunk by chunk, by name.
 
-    A grid is the division of a tensor into chunks. Cuts pass only between operations with one
-    number in `regions`. An operation gets a cut only once, by the first rule in this order:
+    `regions`: a number by operation; a cut passes only between operations with equal numbers. The
+    first rule that gives an operation a cut counts; without one it is missing in the result:
 
-    1. Each communication, in program order, gets the grid `grid_of(operation, grid)`. `grid` is
-       that of its operand if this is a communication of the region, otherwise None.
-    2. Backwards: a computation gets the cut of its first reader that has a fitting one. Of an
-       uneven collective this is the grid of its operand.
-    3. Forwards: a matrix product gets the grid that `derive_product_grid` derives from its first
-       suitable operand; a convolution gets none. Any other computation gets the first fitting cut
-       of an operand.
+    1. Communications, in program order: the grid `grid_of(operation, grid)`. `grid` is that of the
+       first operand if this is an earlier communication of the region, otherwise None.
+    2. Computations, last to first: the cut of the first reader whose cut fits. If this reader is an
+       uneven collective, the grid of its operand is used.
+    3. Computations, first to last: a matrix product derives a cut (`derive_product_grid`) from its
+       first suitable operand, a convolution gets none. Others get the cut of the first operand
+       whose cut fits.
 
-    Last, each Send with an operand of its region that has a cut gets this cut instead.
-
-    A cut fits a result whose shape is that of the grid. If the result is sliced, it must be along a
-    dimension of several blocks, or for a grid of rows not along dimension 0. Reductions to a scalar
-    get no cut. Errors of `grid_of` are raised.
+    Last, each Send gets the cut of its operand instead, if this has one in the region. A cut fits
+    if `_fits_grid` accepts the result; a reduction to a scalar never fits. Errors of `grid_of` are
+    passed on.
     """
     cuts: dict[str, Cut] = {}
     _cut_communications(program, binding, regions, grid_of, cuts)

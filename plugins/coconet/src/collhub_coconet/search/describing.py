@@ -71,13 +71,13 @@ def describe_completeness(
 ) -> str:
     """Describe in one line whether the search covered all reachable programs and algorithms.
 
-    The first rule that applies decides the beginning of the text:
+    The first rule that applies decides the text. Rules 1, 3 and 4 add a fixed explanation.
 
-    1. `search is NOT complete: it stopped at a limit`: the exploration is not complete.
+    1. `search is NOT complete: it stopped at a limit ...`: the exploration is not complete.
     2. `search is NOT complete: algorithms were not compared: A, B`: some omissions are not proven
-       (`is_proven`). Their distinct names follow in alphabetical order.
-    3. `search is restricted`: there are `restrictions`, whose texts are not included.
-    4. `search is complete`: all other searches.
+       (`is_proven`). A, B are their distinct names in alphabetical order.
+    3. `search is restricted: ...`: there are `restrictions`; their texts are not included.
+    4. `search is complete: ...`: all other searches.
 
     So proven omissions (algorithms that are at most 1 % faster or do not exist) count as covered.
     """

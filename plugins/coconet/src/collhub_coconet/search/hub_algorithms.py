@@ -184,7 +184,7 @@ class HubAlgorithms:
         of the entire network. The rates are then those of the protocol (`change_protocol`).
         `protocol`: name of an entry of `PROTOCOLS`; another one raises `KeyError`. Raises
         `UsageError` for an NPU that does not exist or is listed twice, unless the result is the
-        entire network. Cached by `members`.
+        entire network. Results are cached by `members` and protocol.
         """
         if members not in self._networks:
             network = self.topology

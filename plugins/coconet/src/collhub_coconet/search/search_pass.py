@@ -62,16 +62,17 @@ class Outlook:
     ) -> dict[str, JsonValue]:
         """Build the record of the search, which follows those of the transformations.
 
-        `before`, `after`: the original and the selected program; `size_index`: the size of all its
-        numbers, as index in `timings`. The members are, in this order:
+        `before`, `after`: the original and the selected program. `size_index`: index in `timings`
+        of the problem size for which all numbers are. The members are, in this order:
 
         - `transformation`: "search"
         - `predicted_ns`, `predicted_before_ns`: times of the slowest rank of `after` and of
           `before`, rounded to whole ns
         - `peak_bytes`, `peak_before_bytes`: peak memory of a rank
         - `times_are`, `restrictions`: those of this object
-        - `means`: a text such as `ring simple, 2 chunks` by collective or chain of `after`
-        - `machine`: `topology`, its name, and the fields of the rates
+        - `means`: the choice for each collective, stage or chain of `after`, by its name, as text
+          such as `ring simple, 2 chunks`
+        - `machine`: `topology` (its name), then all fields of `rates`
         """
         choices = {name: str(means) for name, means in after.timings[size_index].choices.items()}
         return {
@@ -382,11 +383,10 @@ def _lower_fastest(
     are used for the workload and for the recorded costs.
 
     Its history is that of `bound`, then one record per transformation in the order of
-    application. A record has the changes of the costs (bytes, operations, kernels) by this
-    transformation; if it was applied to equal parts of the program, the changes in all of them.
-    The last record is that of the search (`Outlook.to_record`), also without any
-    transformation. Raises `InputError` for a symbol without a size, and for layouts that do not
-    fit the ranks.
+    application, with the changes of the costs (bytes, operations, kernels). For a transformation
+    of several equal parts, the change is multiplied by their number. The record of the search
+    (`Outlook.to_record`) is always last. Raises `InputError` for a symbol without a size, and for
+    layouts that do not fit the ranks.
     """
     fastest = exploration.fastest(size_index)
     history = list(bound.history)

@@ -44,18 +44,20 @@ def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
     """Move operations before an AllGather, so that they compute on slices.
 
     `members`: names to move, in any order. Pointwise operations with a name that begins with `_`
-    are added if only members read them. Members that depend on the AllGather `target`, also
-    indirectly, are moved. Their replicated operands are cut by new Slices. Moved members that are
-    outputs or have readers that are not moved get an AllGather.
-
-    Members that do not depend on `target` keep their place. Such a member computes only a slice if
-    it is pointwise, no output, and only members that compute slices read it.
+    become members if only members read them. Members that depend on the AllGather `target`, also
+    indirectly, are moved. Their replicated operands are cut by new Slices. A moved member gets an
+    AllGather if it is an output, or if an operation that is not moved reads it. Other members stay
+    in place. They compute only a slice if they are pointwise, no output, and all readers compute
+    slices.
 
     Raises `RefusedMoveError` for the first violated condition:
-    1. `target` is an AllGather, names exist, and a member reads it (`uses-gather`).
-    2. No other operation is on a path from it to a member (`closed`).
-    3. Moved members have no local operand and one axis, and commute with slicing.
-    4. The conditions of `build_program`, which may also raise `InputError`.
+
+    1. `target`: `target` is an AllGather, and all members exist.
+    2. `uses-gather`: a moved member reads `target`.
+    3. `closed`: no other operation is on a path from `target` to a moved member.
+    4. Each moved member meets the conditions of `_Move._find_obstacle`: no local operands, an
+       AllGather over one axis, an operation that gives the same values on slices.
+    5. The conditions of `build_program`, which may also raise `InputError`.
     """
     conditions = Conditions("reorder", program, {"target": target, "members": tuple(members)})
     find_operation(program, target, Kind.ALL_GATHER, conditions)
@@ -337,10 +339,11 @@ class _Move:
     def _record_slice(self, operation: Operation, slice_name: str) -> None:
         """Store the name and the sliced dimension of the result of a moved operation in the object.
 
-        The dimension is counted from the end of the shape. Usually it is that of the sliced
-        operands: at least one must be stored, and all must have the same (not checked). For a
-        contraction, the dimension counted from the start is equal instead. A reduction to a scalar
-        is not stored, because its result is replicated.
+        A sliced dimension is stored as its distance from the end of the shape. At least one operand
+        must have a stored distance, and all stored ones must be equal (not checked). The result
+        gets the same distance, except for a contraction: there the number of dimensions before the
+        sliced one remains equal. A reduction to a scalar is not stored, because its result is
+        replicated.
         """
         if operation.kind in REDUCTIONS_TO_SCALARS:
             return

@@ -98,9 +98,10 @@ class Database:
     def columns(self, table: str) -> frozenset[str]:
         """Return the names of the stored columns of a table; empty if the file lacks the table.
 
-        Hidden and generated columns are left out, and names other than letters, digits and `_`
-        (at most 100 characters). The names are read once and cached. Raise `InputError`: `view`
-        if the name is that of a view or a virtual table, `sqlite` for a damaged file.
+        Hidden and generated columns are left out. Other names count only if they consist of at most
+        100 ASCII letters, digits and `_`, and do not begin with a digit. The names are read once
+        and cached. Raise `InputError`: `view` if the name is that of a view or a virtual table,
+        `sqlite` for a damaged file.
         """
         if table not in self._columns:
             self._columns[table] = self._read_columns(table)

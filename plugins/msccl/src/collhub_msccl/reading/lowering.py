@@ -97,22 +97,25 @@ def lower(
 ) -> Lowered:
     """Convert a checked thread-block program to the rows of a step table.
 
-    A nop becomes no row; a step that receives and sends becomes two rows, of which the second sends
-    the data that the first stored; every other step becomes one row. Rows keep the order of the
-    steps. An `rrs` step stores its value in scratch after the declared scratch of its rank.
-    Adjacent `re` steps that the runtimes execute as one (`fuse_reductions`) all get the count of
-    the last of them. With `is_dsl_reading`, reductions of received data take their local operand
-    from dst, as in MSCCLang, otherwise from src. Warnings are added to `findings`.
+    Rows keep the order of the steps. A nop becomes no row. A step that receives and sends becomes
+    two rows, of which the second sends the data that the first stored. Other steps become one row.
 
-    The result has the columns, the data dependencies (the declared ones, and that of each second
-    row on its first row), the program order within thread blocks as pairs (before, after), the
-    first thread block of each rank, and the scratch units of each rank, including those for `rrs`.
-    A dependency on a nop becomes dependencies on the steps before the nop and on those that the nop
-    waits for.
+    - An `rrs` step stores its value in scratch after the declared scratch of its rank.
+    - Adjacent `re` steps that the runtimes execute as one (`fuse_reductions`) get the last one's
+      count.
+    - With `is_dsl_reading`, reductions of received data take their local operand from dst, as in
+      MSCCLang, otherwise from src.
+    - A wait for an earlier step of the same thread block is dropped. If a nop waits, the next step
+      of its block waits instead; if a step waits for a nop, it waits for the step before the nop
+      and for the steps for which the nop waits (`resolve_dependencies`).
 
-    Raises `InputError` for a wait that no step ends, for a wait for a later step of the same thread
-    block, and for a cycle of nops; other cycles are not checked here. Also if a step exceeds the
-    declared scratch of a rank with `rrs` steps; in other ranks the verification reports this.
+    The result has the columns, the data dependencies (including that of each second row on its
+    first row), the program order within thread blocks as pairs (before, after), the first thread
+    block of each rank, and the scratch units of each rank. Warnings are added to `findings`.
+
+    Raises `InputError` for a wait that never ends, a cycle of nops, more than 2^22 waits that pass
+    through nops, and a step beyond the declared scratch of a rank with `rrs` steps. Other cycles
+    and ranks are left to the verification.
     """
     fusion = fuse_reductions(program, findings)
     declared = resolve_dependencies(program, fusion, findings)

@@ -231,12 +231,17 @@ def _choose_spelling(
     options: WriteOptions,
     imported: Mapping[str, str],
 ) -> str:
-    """Return the value of the attribute `coll`.
+    """Return the value of the attribute `coll`, the name of the collective in the runtime.
 
-    It is the first of these that exists: the option `collective`; for a custom collective, the
-    imported name if the runtime knows it; the runtime's name of the kind; the runtime's name of
-    custom collectives. Raises `UsageError` if the runtime does not know the option's name, and
-    `InputError` (`unknown-collective`) if the runtime has neither name.
+    The first rule that applies:
+
+    1. The option `collective` is given: its value; `UsageError` if the runtime does not know it.
+    2. The collective is custom and the runtime knows `imported["coll"]`: this name, with which the
+       algorithm was read.
+    3. The runtime's name of the kind of collective, if it has one.
+    4. The runtime's name of custom collectives, if it has one.
+
+    Otherwise raises `InputError` (`unknown-collective`).
     """
     if options.collective is not None:
         if options.collective in runtime.collectives:

@@ -269,14 +269,17 @@ def rename_scratch_values(algorithm: Algorithm) -> Algorithm | None:
     move together. Only offsets in SCRATCH, `scratch_units` and the dependencies change; the rows
     and their order remain.
 
-    The data dependencies are: those of the algorithm between steps that access no common unit of
-    SCRATCH (in the old memory), and those from earlier to later rows that conflict in the new
-    memory. Conflicts are computed for all buffers, in every mode (in place, out of place) that the
-    collective supports. This is correct if the algorithm orders all conflicting steps. All control
-    dependencies are dropped, also without SCRATCH.
+    The new data dependencies are:
 
-    Returns None if there are too many accesses for this analysis (`find_accesses`). The argument is
-    not changed.
+    - those of the algorithm between steps that access no common unit of SCRATCH (in the old
+      memory);
+    - for each unit of the new memory, in the order of the rows: from the last write to each read,
+      and to a write from the reads since the last write, or from that write if there are none. All
+      buffers count, in every mode (in place, out of place) that the collective supports.
+
+    This is correct if the algorithm orders all conflicting steps. All control dependencies are
+    dropped, also without SCRATCH. Returns None if there are too many accesses for this analysis
+    (`find_accesses`). The argument is not changed.
     """
     columns = {name: getattr(algorithm.steps, name) for name in COLUMN_DTYPES}
     accesses = _find_accesses(columns)
@@ -450,10 +453,10 @@ def _order_by_memory(
 
     - Two rows of a rank conflict if they access a common unit and at least one writes it.
       Units are compared by address, because buffers can share memory in place.
-    - The later row of a conflict gets a dependency on the earlier one, unless dependencies
-      through other rows order them.
-    - Conflicts of all modes (in place, out of place) that the collective supports count. If
-      it supports none, only the dependencies of `kept_keys` remain.
+    - The later row of a conflict depends on the earlier one, unless other conflicts of the
+      same unit already order both. `kept_keys` and messages do not count for this.
+    - Conflicts of all modes (in place, out of place) that the collective claims count. If
+      it claims none, only the dependencies of `kept_keys` remain.
 
     The table has no control dependencies, and each dependency once. Returns None if a mode
     has too many accesses to analyse.

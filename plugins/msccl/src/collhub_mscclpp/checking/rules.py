@@ -48,8 +48,9 @@ def check_header(
 
     - `zero-chunks`: an input or output of 0 chunks, by which the executor divides (refused)
     - `channel-to-itself`: a channel of a rank to itself, once per kind of channel (refused)
-    - `switch-order`: two ranks whose lists of the groups that contain both of them differ in a
-      group or in the order; once per pair (refused)
+    - `switch-order`: two ranks whose lists of common groups differ, or have another order (refused,
+      once per pair). A common group contains both ranks. Groups are equal if their buffers and
+      members are; the order of members has no effect.
     - `chunk-counts`: counts that contradict the collective (`counts_defect`); only without
       `zero-chunks`
     - `no-contract`: a note that the name of the collective is not in `_COLLECTIVES`

@@ -57,15 +57,20 @@ _SWITCH = ("glres", "gstore", "gstorepkt")
 def read(source: Source, options: NoOptions) -> Algorithm:
     """Read a plan as an algorithm.
 
-    A unit is a chunk, or the part of a chunk if thread blocks divide ranges. The steps are
-    those of the first launch, in the order of its simulation. The extension `mscclpp` has
-    the header, the units per chunk and the number of operations by name.
+    A unit is a chunk, or a part of it if thread blocks transfer parts of chunks. The steps are
+    those of the first launch, in the order of its simulation. The extension `mscclpp` has the
+    header, the units per chunk and the number of operations by name.
 
-    Raises `InputError` with all errors of the check (`check_plan`) except two kinds. Wrong
-    outputs are not reported, because the verification of the algorithm does that. Errors
-    that concern only later launches are reported as warnings to `source.report`, unless the
-    first launch deadlocks or has a race. Also raises `InputError` for a document that is no
-    valid plan.
+    The plan is checked first (`check_plan`). Its errors raise one `InputError`, with two
+    exceptions:
+
+    - Wrong outputs are dropped, because the verification of the algorithm reports them.
+    - Errors that concern only later launches become warnings, unless the first launch deadlocks or
+      has a race.
+
+    Warnings and notes of the check go to `source.report`. A plan with operations of switches gives
+    one more note: they are read as messages from and to every rank of the group. Also raises
+    `InputError` for a document that is no valid plan.
     """
     del options
     return _read_plan(source, has_lines=True)

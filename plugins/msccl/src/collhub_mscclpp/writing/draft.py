@@ -97,12 +97,14 @@ MAX_BLOCKS = 64
 def assign_blocks(work: PlanWork) -> Int64Array:
     """Assign every step to a thread block of its rank, numbered from 0: int64[rows].
 
-    Steps of a rank share a block if they are in one group of `_group_steps`. Blocks of a rank are
-    numbered in this order:
+    Each of the following has a block of its own; the blocks of a rank are numbered in this order:
 
-    1. lanes of the algorithm, ascending
-    2. steps without a lane that are no messages, copies or reductions with a data dependency
-    3. messages without a lane: one group per direction of a connection, or for joined ones
+    1. each lane of the algorithm, ascending
+    2. all steps without a lane that are neither messages nor copies or reductions with a data
+       dependency
+    3. the messages without a lane of one direction of a connection. Directions share a block if one
+       adds to sums that the other receives, or if one forwards what the other receives
+       (`_group_connections`).
 
     A copy or reduction without a lane is in the block of the last step whose data it needs. After
     block 63 (`MAX_BLOCKS` - 1), block numbers start again at 0.

@@ -74,15 +74,15 @@ def order_work(
 ) -> PlanWork:
     """Return an order of execution of all steps of an algorithm, with messages and connections.
 
-    A step follows its dependencies, a receive its send, and a message the earlier messages of
-    its connection (a channel of the plan). Steps of a switch operation (multicast or sum) are
-    adjacent. Without `network` there are none. `has_switch_sums`: switches may add.
-    `is_sliced`: messages are sent in slices; operations with many messages are not formed
-    then. Switch operations in a cycle of waiting steps are dissolved.
+    A step follows its dependencies, a receive its send, and a message the earlier messages of its
+    connection (a channel of the plan). Steps of a switch operation (multicast or sum) are adjacent.
+    Without `network` there are no switch operations. `has_switch_sums`: switches may add.
+    `is_sliced`: messages are sent in slices; operations with many messages are not formed then.
+    Switch operations in a cycle of waiting steps are dissolved.
 
-    Raises `InputError` for the first case: unknown units of steps; another reduction than
-    sum; compute steps; unmatched messages or regions out of range (all errors); steps that
-    wait in a cycle without switch operations.
+    Raises `InputError` for the first case that occurs: unknown units of steps; another reduction
+    than sum; compute steps; unmatched messages and regions out of range, which are reported
+    together; steps that wait in a cycle without switch operations.
     """
     steps = algorithm.steps
     if not algorithm.has_contents:

@@ -166,18 +166,18 @@ def tree_algorithm(
 ) -> Algorithm:
     """Return the algorithm of an all-reduce over trees: tree number i sends on channel i.
 
-    Each tree reduces an equal share of the data to its root, then broadcasts the result.
-    `trees` has the nodes by rank. No trees raise `IndexError`, trees of one rank `ValueError`.
-    All trees must span the same ranks 0 to n - 1, which is not checked.
-
-    A tree sends its share as `chunks` equal parts, in a pipeline that uses both directions at
-    the same time: part k starts k rounds after part 0. Unit numbers are tree * `chunks` + part.
+    Each tree (nodes by rank) reduces an equal share of the data to its root, then broadcasts the
+    result. All trees must span the same ranks 0 to n - 1, which is not checked. A tree sends its
+    share as `chunks` equal parts, in a pipeline that uses both directions at the same time: part k
+    starts k rounds after part 0. Unit numbers are tree * `chunks` + part.
 
     `npus[r]` is the NPU of rank r, by default r, among `num_npus` NPUs (by default the highest
-    + 1). The collective becomes custom unless `npus` are 0 to `num_npus` - 1. The algorithm is
-    for calls in place and out of place. `collective_bytes`, `provenance` and `extensions` are
-    stored. Raises `InputError` (`schedule-acausal`) if a rank would send data before they
-    arrive.
+    + 1). The collective becomes custom unless `npus` is 0 to `num_npus` - 1 in this order. The
+    algorithm is for calls in place and out of place. `collective_bytes`, `provenance` and
+    `extensions` are stored; None means empty for the last two.
+
+    Raises `IndexError` without trees, `ValueError` for trees of one rank, and `InputError`
+    (`schedule-acausal`) if a rank would send data before they arrive.
     """
     count, ranks = len(trees), len(trees[0])
     collective = Collective(

@@ -43,17 +43,17 @@ class Lanes:
 def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int) -> Lanes:
     """Assign the channels of an algorithm to at most `max_lanes` lanes, which run at the same time.
 
-    Two channels must share a lane if both access one block of memory that is written. The same
-    holds for the channels of the two sides of a message. Channels joined by such conditions form a
-    group. The groups that have records above level 0 are numbered from 0 by their lowest channel.
-    Group number g gets lane g mod `max_lanes`. Records of level 0 (local work before all messages)
-    belong to lane 0.
+    Two channels are in one group if both access the same block of memory, and a record writes this
+    block. The channels of the two sides of a message are in one group, too. If A and B, and B and C
+    are in one group, so are A and C. Groups with records above level 0 are numbered from 0 by their
+    lowest channel. Group number g gets lane g mod `max_lanes`. Records of level 0 (local work
+    before all messages) belong to lane 0.
 
     There is one lane, with unchanged offsets, in three cases: `max_lanes` is 1, there is only one
     channel, or all records have together more than `_MAX_ADDRESSES` / 2 blocks.
 
     The result has the lane and both offsets of each record, and the SCRATCH blocks of each rank.
-    The offsets change, because each lane gets its own slots in SCRATCH (`_separate_slots`).
+    Offsets in SCRATCH change, because each lane gets separate slots there (`_separate_slots`).
     """
     channels, channel = np.unique(algorithm.steps.channel[program.row], return_inverse=True)
     algorithm_blocks = algorithm.scratch_units // program.block_units

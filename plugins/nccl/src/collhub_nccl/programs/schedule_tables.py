@@ -110,16 +110,16 @@ def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int
     """Build the tables of the emitted program from an algorithm and its levelled program.
 
     - Records are the operations of the program. Their offsets and counts are in its blocks.
-    - Promises are the runs of contents that the collective requires in OUTPUT. The collective
-      is converted to the blocks of the program first, but a custom one keeps its units. A
-      custom one without required contents has no promises.
+    - Promises are the runs of contents that the collective requires in OUTPUT. They are in blocks
+      of the program, or in units for a custom collective. A custom collective without required
+      contents has no promises.
 
     `most_lanes`: maximum number of lanes (groups of channels that run at the same time); the
     actual number can be lower.
 
-    Raises `InputError` (`too-large`) for more than 4,000,000 records, more than 1,000,000
-    promises, or a number of a record above 2^31 - 1. Also for a standard collective that
-    requires more than 2^26 units.
+    Raises `InputError` (`too-large`) for more than 4,000,000 records, a number of a record above
+    2^31 - 1, more than 1,000,000 promises, or a standard collective that requires more than 2^26
+    units. The arguments are not changed.
     """
     collective = algorithm.collective
     # The contract of a custom collective is defined per unit, and the program does not divide

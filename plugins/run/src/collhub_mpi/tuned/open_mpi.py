@@ -379,16 +379,17 @@ def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[Served
     """Yield the calls of one collective, one per rule, after all of its rules were read.
 
     A rule serves calls in and out of place from its first number of bytes to one byte before that
-    of the next rule; the last one has no upper limit. They are served by the algorithm of the rule,
-    with the size of its segments in bytes if that is not 0. Fan and number of requests are ignored.
+    of the next rule. The last rule has no upper limit. The calls name the rule's algorithm, and the
+    size of its segments in bytes if that is not 0. Fan and number of requests are ignored.
 
-    `numbers` advances behind the rules. Raises `InputError` when the first call is requested:
+    `numbers` advances behind the rules. Raises `InputError` when the first call is requested. For
+    the first defect in the file:
 
     - `not-a-rule`: a number is missing or invalid
     - `unknown-algorithm`: a number of an algorithm that no release has
-    - `not-ascending`, at the line of the number of rules: there are no rules
-    - `not-ascending`, at the line of the size: the first size is not 0, or a size is not above the
-      previous one
+
+    Then `not-ascending`: there are no rules (at the line of their number), the first size is not 0,
+    or a size is not above the previous one (at the line of this size).
     """
     rules = []
     locations = []

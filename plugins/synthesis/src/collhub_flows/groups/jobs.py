@@ -290,12 +290,13 @@ class GroupSchedule:
         return Turns(np.concatenate([row, *copies]), row[earlier], row[later])
 
     def _create_transfers(self) -> Transfers:
-        """Create one transfer per edge of the trees; times are in picoseconds.
+        """Create one transfer per edge of the trees, in the order of the edges; times are in ps.
 
-        Its chunk is the piece of data of the tree, and its source and destination are NPUs. It
-        reduces if its tree leads inward, to the root. It starts with the job on the first link of
-        its route, and finishes with the arrival over the last link. Transfers are in the order of
-        the edges.
+        A transfer has the piece of data of its tree as chunk, and NPUs as source and destination.
+        It reduces if its tree leads inward, to the root. Its link is the first one of its route. It
+        starts with the job on this link, and finishes with the arrival over the last link. Its
+        window (number of messages of the link that may be in flight) is that of `windows_of`,
+        without messages that are ready at once.
         """
         trees, network, jobs = self.trees, self.network, self.jobs
         tree = trees.tree_of_entry

@@ -274,7 +274,8 @@ class _PackedSchedule:
 
         The schedule is valid if the core's verification accepts every mode (in place, out of
         place) that its collective claims. Otherwise `InputError` (`invalid-schedule`) is
-        raised, with the first diagnostic of the verification.
+        raised, with the first diagnostic of the verification. `InputError`
+        (`schedule-acausal`) is raised earlier if a transfer sends a chunk before it arrives.
         """
         algorithm = algorithm_of(
             self.pipeline.collective,

@@ -211,10 +211,12 @@ class Setting:
 def _prepare_topology(topology: Topology, options: TacosOptions) -> Topology:
     """Return the topology to synthesize for: switches are unwound if the options request it.
 
-    With `switches=unwind`, every switch is replaced by links between its neighbours, to at most
-    `degree` of them (0: all). Otherwise the result is the same object. Raises `UsageError` for
-    several planes, in any case (`planes-unsupported`), and, only with unwinding, for a degree below
-    0 or above the number of nodes (`option-range`).
+    With any other option than `switches=unwind`, the result is the same object. Otherwise each
+    switch is replaced by links from each neighbour to the `degree` neighbours after it, in cyclic
+    order of their numbers (0: to all). See `unwind_switches` for rates and latencies.
+
+    Raises `UsageError` (`planes-unsupported`) for several planes, with any options. When unwinding,
+    raises `UsageError` (`option-range`) for a degree below 0 or above the number of nodes.
     """
     planes = topology.num_planes
     if planes > 1:

@@ -82,17 +82,17 @@ def estimate_memory_bytes(
 ) -> int:
     """Estimate the peak memory of `find_best_all_gather` in bytes.
 
-    The memory consists of logs, each of which holds one schedule. There is one log if `seeds`
-    is 1, otherwise `threads` + 1: one per thread, and the best one so far. A log has:
+    The memory consists of logs, each of which holds one schedule. There is one log if `seeds` is 1,
+    otherwise `threads` + 1: one per thread, and the best one so far. A log has:
 
-    - per NPU: 2 bytes per chunk (4 if there are more than 65536 chunks), one bit per chunk in
-      words of 8 bytes, and 600 bytes;
+    - per NPU: 2 bytes per chunk (4 if there are more than 65536 chunks), one bit per chunk in words
+      of 8 bytes, and 600 bytes;
     - per link: 8 bytes;
     - per step: one bit per link, rounded up to bytes.
 
-    The number of steps is assumed to be `num_chunks` divided by the fewest incoming links of an
-    NPU; networks with bottlenecks elsewhere have more. `threads` must be at least 1; it is not
-    limited to `seeds`.
+    The assumed number of steps is `num_chunks` divided by the fewest incoming links of an NPU (at
+    least 1), rounded up; networks with bottlenecks elsewhere have more. `threads` must be at least
+    1; it is not limited to `seeds`.
     """
     fewest_in_links = int(network.in_degree[: network.num_npus].min())
     steps = -(-num_chunks // max(1, fewest_in_links))
