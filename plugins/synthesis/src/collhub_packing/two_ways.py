@@ -15,6 +15,7 @@ must enter a switch as much as leave it, so that it can be split off.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -80,8 +81,10 @@ def pack_two_ways(
     Both kinds run at the same time and share the capacity of every link. At each root both have the
     same total weight, `per_root`. The rate, which is the total weight of one kind, is within 1e-6
     of the maximum over all divisions of the links. The in-trees `up` are out-trees of the reversed
-    graph; arcs have the same numbers in both graphs. For `seeds` and `first_seed` see
-    `pack_rooted_trees`. `graph` is not changed. These cases are checked in this order:
+    graph; arcs have the same numbers in both graphs. Without switches, the trees of each way may
+    use all capacity that those of the other way leave; `down_network` and `up_network` have these
+    capacities. For `seeds` and `first_seed` see `pack_rooted_trees`. `graph` is not changed. These
+    cases are checked in this order:
 
     1. More than 256 nodes: None.
     2. `InputError` as in `all_gather_rate`: a single compute node, too large capacities, or a
@@ -98,22 +101,30 @@ def pack_two_ways(
     if solution is None:
         return None
     division, sending, receiving = solution
-    ways = []
-    for way, capacity in ((graph, division.down), (transposed(graph), division.up)):
-        directed = replace(way, capacity=capacity)
-        try:
-            network = remove_switches(directed, division.weights)
-        except InputError as error:
-            # Direct links cannot replace a switch whose links differ by direction. Other errors
-            # are passed on.
-            if error.diagnostics[0].code != "unbalanced-switch":
-                raise
-            return None
-        trees = pack_rooted_trees(
-            network.graph, division.weights, seeds=seeds, first_seed=first_seed
-        )
-        ways.append((trees, network))
-    (down, down_network), (up, up_network) = ways
+    reverse = transposed(graph)
+
+    def pack(way: CapacityGraph, capacity: Int64Array) -> tuple[list[SpanningTree], DirectNetwork]:
+        """Pack the trees of one way into these capacities of its links, without switches."""
+        network = remove_switches(replace(way, capacity=capacity), division.weights)
+        sent = division.weights
+        return pack_rooted_trees(network.graph, sent, seeds=seeds, first_seed=first_seed), network
+
+    try:
+        up, up_network = pack(reverse, division.up)
+        if graph.has_switches:
+            down, down_network = pack(graph, division.down)
+        else:
+            # The program gives most links that limit no cut to the way up. Each way gets all that
+            # the trees of the other one leave, so that its trees are flat.
+            total = division.down + division.up
+            down, down_network = pack(graph, total - _sum_loads(graph, up))
+            up, up_network = pack(reverse, total - _sum_loads(graph, down))
+    except InputError as error:
+        # Direct links cannot replace a switch whose links differ by direction. Other errors are
+        # passed on.
+        if error.diagnostics[0].code != "unbalanced-switch":
+            raise
+        return None
     return TwoWayPacking(
         unit=Fraction(1, division.scale),
         per_root=division.weights,
@@ -124,6 +135,15 @@ def pack_two_ways(
         sending=sending,
         receiving=receiving,
     )
+
+
+def _sum_loads(graph: CapacityGraph, trees: Sequence[SpanningTree]) -> Int64Array:
+    """Return the total weight of the trees on every arc of a network without switches: int64."""
+    load = np.zeros(graph.num_arcs, np.int64)
+    for tree in trees:
+        # A tree has an arc only once.
+        load[tree.arc[tree.arc >= 0]] += tree.weight
+    return load
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -75,6 +75,16 @@ def test_rings_of_one_way_links_are_divided_between_both_ways() -> None:
     assert ring.rate == Fraction(2, 3)
 
 
+def test_trees_down_are_flat_although_the_program_gives_spare_links_to_the_way_up() -> None:
+    # Node 0 sends slowly; all other links have capacity to spare.
+    links = [(a, b, 8 if a else 1) for a in range(6) for b in range(6) if a != b]
+    packing = pack_two_ways(graph_from(6, links))
+    assert packing is not None
+    assert packing.rate == 5
+    # Trees in the capacities that the program assigns to the way down have a depth of 3 to 5.
+    assert max(tree.depth for tree in [*packing.down, *packing.up]) <= 2
+
+
 def test_trees_in_two_ways_pass_switches_at_the_best_rate() -> None:
     packing = pack_two_ways(graph_of("switch:4"))
     assert packing is not None
