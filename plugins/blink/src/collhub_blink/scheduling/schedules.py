@@ -14,7 +14,7 @@ from collhub_packing.pipelining import Pipeline, Pipelining
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.streams import prepare_pipelining
+from collhub_blink.scheduling.streams import measure_trees, prepare_pipelining
 from hub_core.model import InputError
 from hub_core.network import Occupancy
 
@@ -26,6 +26,11 @@ _MAX_FAST_MESSAGES = 1 << 18
 # Minimum relative gain in time that justifies twice or four times as many chunks: all users of the
 # algorithm pay for its steps. If twice the chunks save 0.3 %, filling the pipelines takes 0.6 %.
 MIN_GAIN_OF_DOUBLING, MIN_GAIN_OF_QUADRUPLING = 3e-3, 5e-3
+# More messages take seconds to simulate and to verify, so that doubling must save more.
+_MAX_MESSAGES_WITHOUT_DELAY = 1 << 19
+_MIN_GAIN_OF_SLOW_DOUBLING = 5e-3
+# Minimum relative gain in time to fill the pipelines that justifies chunks of two sizes.
+_MIN_GAIN_OF_SMALL_CHUNKS = 0.1
 # A link may have this many messages in flight at once, see `hub_core.schedules.Transfers.window`.
 _MAX_MESSAGES_IN_FLIGHT = 12
 
@@ -34,9 +39,10 @@ _MAX_MESSAGES_IN_FLIGHT = 12
 class PackingSchedule:
     """A schedule of a packing.
 
-    `chunks`: approximate number of chunks on the widest tree; see `compute_chunk_counts` for the
-    other trees. `slack`: planned delay between receiving and forwarding a chunk, in rounds; a round
-    sends one chunk of every tree and takes the bandwidth time over `chunks`.
+    `chunks`: approximate number of chunks on the tree with the most chunks; see
+    `compute_chunk_weights` and `compute_chunk_counts` for the other trees. `slack`: planned delay
+    between receiving and forwarding a chunk, in rounds; a round sends one chunk of every tree and
+    takes the bandwidth time over `chunks`.
     """
 
     chunks: int
@@ -65,13 +71,41 @@ def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule 
     if task.chunks is not None:
         counts = compute_chunk_counts(packing.weights, task.chunks)
         return PackingSchedule(task.chunks, pipelining.schedule(counts))
-    search = _CountSearch(pipelining, packing.weights)
+    search = _CountSearch(pipelining, compute_chunk_weights(task, packing))
     try:
         search.run(bandwidth_time_ns(task, packing), task.within_ns)
     except KeyboardInterrupt:
         if search.best is None:
             raise
     return search.best
+
+
+@lru_cache(maxsize=32)
+def compute_chunk_weights(task: PackingTask, packing: PlacedPacking) -> tuple[int, ...]:
+    """Return weights of the trees to which their numbers of chunks are in proportion.
+
+    They are the weights of the packing, so that all chunks have the same size, except in a network
+    without switches, if the numbers of chunks and units are free. A pipeline there fills and drains
+    in about the time of one chunk along the slowest path of all trees. Trees with slow paths get
+    twice the weight, so that their chunks have half the size, if as many messages are then at least
+    10 % faster (`_MIN_GAIN_OF_SMALL_CHUNKS`). With such paths of time p per byte, weights w and m
+    messages per chunk, the time is in proportion to max(p / f) * sum(w * m * f), where f is 2 for
+    the trees with the slowest paths and 1 for the others. The threshold between both is the best.
+    """
+    weights = tuple(packing.weights)
+    if not task.network.is_switchless or task.chunks is not None or task.units is not None:
+        return weights
+    pipelining = prepare_pipelining(task, packing)
+    path_times, messages = measure_trees(pipelining, len(weights))
+    amounts = messages * np.asarray(weights)
+    best_cost = (1 - _MIN_GAIN_OF_SMALL_CHUNKS) * path_times.max() * amounts.sum()
+    chosen = np.ones(len(weights), np.int64)
+    for threshold in np.unique(path_times)[:-1]:
+        factors = np.where(path_times > threshold, 2, 1)
+        cost = (path_times / factors).max() * (amounts * factors).sum()
+        if cost < best_cost:
+            best_cost, chosen = cost, factors
+    return tuple((chosen * np.asarray(weights)).tolist())
 
 
 # The search evaluates the same few packings of a task repeatedly.
@@ -108,8 +142,8 @@ def estimate_fine_grained_time_ns(time_ns: float, bandwidth_ns: float) -> float:
 def build_coarse_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule | None:
     """Build the schedule with `task.chunks` chunks, or a coarse one to compare packings.
 
-    The number of chunks is that of the widest tree. It is `task.chunks` if that is given,
-    without a limit. Otherwise it is the smaller of these two numbers, but at least 1:
+    The number of chunks is that of the tree with the most chunks. It is `task.chunks` if that is
+    given, without a limit. Otherwise it is the smaller of these two numbers, but at least 1:
 
     - a quarter of the largest number that all limits allow, rounded down; the quarter
       leaves room for refinement
@@ -121,10 +155,10 @@ def build_coarse_schedule(task: PackingTask, packing: PlacedPacking) -> PackingS
         return _build_schedule_or_none(
             prepare_pipelining(task, packing), packing.weights, task.chunks
         )
-    pipelining = prepare_pipelining(task, packing)
+    pipelining, weights = prepare_pipelining(task, packing), compute_chunk_weights(task, packing)
     # A quarter, so that there is room for refinement.
-    quarter = _find_maximum_chunks(pipelining, packing.weights, _MAX_MESSAGES) // 4
-    few = _find_maximum_chunks(pipelining, packing.weights, _MAX_COARSE_MESSAGES)
+    quarter = _find_maximum_chunks(pipelining, weights, _MAX_MESSAGES) // 4
+    few = _find_maximum_chunks(pipelining, weights, _MAX_COARSE_MESSAGES)
     return build_schedule(task, packing, max(1, min(quarter, few)))
 
 
@@ -132,9 +166,10 @@ def build_coarse_schedule(task: PackingTask, packing: PlacedPacking) -> PackingS
 def maximum_chunks(
     task: PackingTask, packing: PlacedPacking, *, is_fast_to_simulate: bool = False
 ) -> int:
-    """Compute the maximum number of chunks on the tree with the largest weight: 1 to `_MAX_CHUNKS`.
+    """Compute the maximum number of chunks on the tree with the most chunks: 1 to `_MAX_CHUNKS`.
 
-    Other trees have the chunks of `compute_chunk_counts`. A number is allowed if all of these hold:
+    Other trees have the chunks of `compute_chunk_counts` for the weights of
+    `compute_chunk_weights`. A number is allowed if all of these hold:
 
     - All trees together have at most `_MAX_MESSAGES` messages, or `_MAX_FAST_MESSAGES` with
       `is_fast_to_simulate`.
@@ -145,23 +180,24 @@ def maximum_chunks(
     1 is returned even if it is not allowed. The result is cached.
     """
     max_messages = _MAX_FAST_MESSAGES if is_fast_to_simulate else _MAX_MESSAGES
-    return _find_maximum_chunks(prepare_pipelining(task, packing), packing.weights, max_messages)
+    pipelining, weights = prepare_pipelining(task, packing), compute_chunk_weights(task, packing)
+    return _find_maximum_chunks(pipelining, weights, max_messages)
 
 
 def build_schedule(
     task: PackingTask, packing: PlacedPacking, chunks: int, slack: float = 0.0
 ) -> PackingSchedule | None:
-    """Build the schedule of a packing with about `chunks` chunks on the widest tree.
+    """Build the schedule of a packing with about `chunks` chunks on the tree with the most chunks.
 
-    `chunks` must be at least 1; the other trees have chunks in proportion to their weights
+    `chunks` must be at least 1; the trees have chunks in proportion to `compute_chunk_weights`
     (`compute_chunk_counts`). `slack`: number of rounds for which received data wait before
     they are sent on; a round is the bandwidth time of the packing divided by `chunks`.
     Return None if a chunk would be below one byte.
     """
     round_ns = bandwidth_time_ns(task, packing) / chunks
     slack_ps = 1000 * slack * round_ns
-    pipelining = prepare_pipelining(task, packing)
-    return _build_schedule_or_none(pipelining, packing.weights, chunks, slack, int(slack_ps))
+    pipelining, weights = prepare_pipelining(task, packing), compute_chunk_weights(task, packing)
+    return _build_schedule_or_none(pipelining, weights, chunks, slack, int(slack_ps))
 
 
 def build_schedule_with_half_the_chunks(
@@ -171,9 +207,8 @@ def build_schedule_with_half_the_chunks(
 
     None if `schedule` has a single chunk or a chunk would have less than a byte.
     """
-    return _build_schedule_or_none(
-        prepare_pipelining(task, packing), packing.weights, schedule.chunks // 2
-    )
+    pipelining, weights = prepare_pipelining(task, packing), compute_chunk_weights(task, packing)
+    return _build_schedule_or_none(pipelining, weights, schedule.chunks // 2)
 
 
 def remove_link_order(schedule: PackingSchedule) -> PackingSchedule:
@@ -194,10 +229,9 @@ def compute_chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
     greatest common divisor of all weights.
 
     - If `chunks` >= W, the numbers are exactly in proportion to the weights, so that all chunks
-      have the same size. The widest tree has the multiple of W that is nearest to `chunks`; of two
-      equally near ones, the even multiple, but at least W.
-    - Otherwise each number is the power of two that is nearest, by logarithm, to `chunks` * weight
-      / largest weight. It is 1 if that is below 1.
+      have the same size. The widest tree has the multiple of W that is nearest to `chunks`.
+    - Otherwise each number is the power of two that is nearest, by logarithm, to `chunks` *
+      weight / largest weight. It is 1 if that is below 1.
 
     Raise `ValueError` without weights, and for 0 `chunks`.
     """
@@ -232,21 +266,18 @@ class _CountSearch:
     def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
         """Search for a number of chunks with a good planned time; store its schedule in `best`.
 
-        M is the maximum number of chunks for the widest tree. Divisions are rounded down. To try a
-        number means to plan its schedule. The schedule becomes `best` if there is none yet, or if
-        its time exceeds that of `best` by at most a tolerance.
-
-        1. M / 4 is planned. With time t, the best time to be expected is `bandwidth_ns` + (t -
-           `bandwidth_ns`) / 4. If this is at least `within_ns` (None: no such limit), the schedule
-           becomes `best` and the search ends.
-        2. If t is at most 0.5 % above `bandwidth_ns`, M / 4 is tried first, otherwise M. Then a
-           quarter of the number is tried, and so on, with a tolerance of 0.5 %. This ends at 0, and
-           at the first schedule that does not become `best`.
-        3. If `best` is None, 1 is tried. Otherwise half of its number is tried with a tolerance of
-           0.3 %, unless a quarter of it was planned and took more than 1.8 % longer than `best`.
-
-        A number with chunks below one byte has no schedule and is skipped; `best` stays None if
-        this holds for all numbers.
+        M is the maximum number for the widest tree; divisions are rounded down. Growth is the
+        increase of the time relative to `best`.
+        1. Plan M / 4. It is the result if `within_ns` (time to beat) is at most `bandwidth_ns` +
+           (time - `bandwidth_ns`) / 4.
+        2. If its time is more than 0.5 % above `bandwidth_ns`, and M / 2 gains more than 0.3 %, the
+           result is that of `_refine`.
+        3. Otherwise store M / 4, or M if a chunk of M / 4 has less than a byte. Then divide the
+           number by four and store that schedule, until it is 0 or the growth exceeds 0.5 %. If
+           `best` is still None, 1 is tried.
+        4. Half of the number of `best` is stored if the growth is at most 0.3 %. It is not tried
+           if a quarter was planned and its growth is above 1.8 %.
+        5. Numbers with chunks below one byte are skipped; `best` stays None if all are.
         """
         count = self._most
         quarter = self.build_schedule(count // 4)
@@ -260,8 +291,9 @@ class _CountSearch:
             if cannot_beat_known_time:
                 self.best = quarter
                 return
-            # Start here: more chunks cannot gain enough.
-            count = quarter.chunks if is_near_bandwidth_time else count
+            if not is_near_bandwidth_time and self._refine(quarter):
+                return
+            count = quarter.chunks
         while count and self._is_good(count, MIN_GAIN_OF_QUADRUPLING):
             count //= 4
         if self.best is None:
@@ -269,13 +301,37 @@ class _CountSearch:
         elif self._may_half_do(self.best):
             self._is_good(self.best.chunks // 2, MIN_GAIN_OF_DOUBLING)
 
+    def _refine(self, quarter: PackingSchedule) -> bool:
+        """Store the schedule with half of the maximum number of chunks, or with all of them.
+
+        Half must gain more than 0.3 % of time over `quarter`, else nothing is stored and the result
+        is False. The maximum number is planned only if the gain that is expected from it, half of
+        the gain before, is sufficient: more than 0.3 %, or more than 0.5 % with more than 2^19
+        messages. It is stored if it does gain that much over half of it.
+        """
+        half = self.build_schedule(self._most // 2)
+        if half is None:
+            return False
+        gain = _relative_slowdown(half, quarter)
+        if gain <= MIN_GAIN_OF_DOUBLING:
+            return False
+        self.best = half
+        is_slow = 2 * len(half.pipeline.transfers) > _MAX_MESSAGES_WITHOUT_DELAY
+        min_gain = _MIN_GAIN_OF_SLOW_DOUBLING if is_slow else MIN_GAIN_OF_DOUBLING
+        # Filling the pipelines takes half as long with twice the chunks, each time.
+        if gain / 2 > min_gain:
+            full = self.build_schedule(self._most)
+            if full is not None and _relative_slowdown(full, half) > min_gain:
+                self.best = full
+        return True
+
     def _may_half_do(self, schedule: PackingSchedule) -> bool:
         """Return whether half as many chunks may be almost as fast as `schedule`.
 
-        - Without a schedule with a quarter of the chunks: True.
-        - Otherwise the slowdown with half of the chunks is estimated. It is a third of that with a
-          quarter, because filling the pipelines then takes twice as long instead of four times.
-          True if it is at most twice `MIN_GAIN_OF_DOUBLING`, that is 0.6 %.
+        It is estimated from the slowdown with a quarter of the chunks. The slowdown with half
+        of them is a third of it, because filling the pipelines then takes twice as long instead
+        of four times. True if this is at most twice `MIN_GAIN_OF_DOUBLING`, that is 0.6 %, and
+        if no schedule with a quarter was built.
         """
         quarter = self._made.get(schedule.chunks // 4)
         if quarter is None:

@@ -23,6 +23,7 @@ from collhub_packing.pipelining import (
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.placing import PlacedTree
 from collhub_blink.packing.task import PackingTask
+from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology
 
@@ -71,6 +72,32 @@ def _prepare_without_size(
         return Pipelining.of_streams(topology, tuple(streams), collective, size, occupancy)
     trees = [placed.tree for placed in packing.trees]
     return Pipelining.of(topology, trees, collective, size, occupancy, npus)
+
+
+def measure_trees(pipelining: Pipelining, trees: int) -> tuple[Float64Array, Int64Array]:
+    """Return the slowest path of a chunk on every tree, in s per byte, and its number of messages.
+
+    A path is a sequence of messages that wait for each other; its time is the sum of 1 / bandwidth
+    over all links of their routes, without latencies. Of several streams on a tree, the path is
+    that of the slowest one, and messages are added. Both arrays have one entry per tree, 0 for a
+    tree without messages.
+    """
+    operations, routes = pipelining.operations, pipelining.routes
+    link_times = 1 / pipelining.topology.bandwidth_bytes_per_s[routes.links]
+    message_of_link = np.repeat(np.arange(len(operations)), np.diff(routes.indptr))
+    times = np.zeros(len(operations))
+    np.add.at(times, message_of_link, link_times)
+    finish, previous = times, np.zeros(0)
+    # One round per message of the longest path.
+    while not np.array_equal(finish, previous):
+        start = np.zeros(len(operations))
+        np.maximum.at(start, operations.after, finish[operations.before])
+        finish, previous = start + times, finish
+    tree_of_stream = np.asarray([stream.tree for stream in pipelining.streams])
+    tree = np.repeat(tree_of_stream, [len(stream.operations) for stream in pipelining.streams])
+    slowest = np.zeros(trees)
+    np.maximum.at(slowest, tree, finish)
+    return slowest, np.bincount(tree, minlength=trees)
 
 
 def _generate_path_streams(
