@@ -113,7 +113,7 @@ def test_the_chosen_chunks_cost_less_than_a_percent() -> None:
 
 
 def test_smaller_chunks_on_slow_trees_save_time_with_as_many_messages() -> None:
-    task = _uneven_task("mesh:4x4", 256 * MIB)
+    task = _uneven_task("mesh:4x4", 4096 * MIB)
     (packing,) = find_packings(task)
     weights = compute_chunk_weights(task, packing)
     # Every tree has 30 messages per chunk.
@@ -127,13 +127,19 @@ def test_smaller_chunks_on_slow_trees_save_time_with_as_many_messages() -> None:
 
 @pytest.mark.parametrize("change", [{"chunks": 4}, {"units": UnitLimits(1 << 26)}])
 def test_chunks_have_one_size_if_their_number_or_units_are_given(change: dict[str, object]) -> None:
-    task = replace(_uneven_task("mesh:4x4", 256 * MIB), **change)  # type: ignore[arg-type]
+    task = replace(_uneven_task("mesh:4x4", 4096 * MIB), **change)  # type: ignore[arg-type]
+    (packing,) = find_packings(task)
+    assert compute_chunk_weights(task, packing) == (1, 1, 1)
+
+
+def test_small_chunks_are_not_made_smaller_where_latencies_decide() -> None:
+    task = _uneven_task("mesh:4x4", MIB)
     (packing,) = find_packings(task)
     assert compute_chunk_weights(task, packing) == (1, 1, 1)
 
 
 def test_more_than_half_a_million_messages_must_save_half_a_percent() -> None:
-    task = _uneven_task("torus:6x6", 256 * MIB)
+    task = _uneven_task("torus:8x8?latency=100ns", 256 * MIB)
     (packing,) = find_packings(task)
     most, found = _finest(task, packing), find_schedule(task, packing)
     assert found is not None

@@ -14,8 +14,8 @@ from collhub_packing.pipelining import Pipeline, Pipelining
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.streams import measure_trees, prepare_pipelining
-from hub_core.model import InputError
+from collhub_blink.scheduling.streams import measure_chunk_times, prepare_pipelining
+from hub_core.model import CollectiveKind, InputError
 from hub_core.network import Occupancy
 
 _MAX_CHUNKS = 1 << 14
@@ -26,7 +26,8 @@ _MAX_FAST_MESSAGES = 1 << 18
 # Minimum relative gain in time that justifies twice or four times as many chunks: all users of the
 # algorithm pay for its steps. If twice the chunks save 0.3 %, filling the pipelines takes 0.6 %.
 MIN_GAIN_OF_DOUBLING, MIN_GAIN_OF_QUADRUPLING = 3e-3, 5e-3
-# More messages take seconds to simulate and to verify, so that doubling must save more.
+# An all-reduce of more messages takes seconds to simulate and to verify, so that doubling must save
+# more.
 _MAX_MESSAGES_WITHOUT_DELAY = 1 << 19
 _MIN_GAIN_OF_SLOW_DOUBLING = 5e-3
 # Minimum relative gain in time to fill the pipelines that justifies chunks of two sizes.
@@ -84,27 +85,32 @@ def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule 
 def compute_chunk_weights(task: PackingTask, packing: PlacedPacking) -> tuple[int, ...]:
     """Return weights of the trees to which their numbers of chunks are in proportion.
 
-    They are the weights of the packing, so that all chunks have the same size, except in a network
-    without switches, if the numbers of chunks and units are free. A pipeline there fills and drains
-    in about the time of one chunk along the slowest path of all trees. Trees with slow paths get
-    twice the weight, so that their chunks have half the size, if as many messages are then at least
-    10 % faster (`_MIN_GAIN_OF_SMALL_CHUNKS`). With such paths of time p per byte, weights w and m
-    messages per chunk, the time is in proportion to max(p / f) * sum(w * m * f), where f is 2 for
-    the trees with the slowest paths and 1 for the others. The threshold between both is the best.
+    They are the weights of the packing, so that all chunks have the same size, except for an
+    all-reduce in a network without switches, if the numbers of chunks and units are free. Its
+    pipelines fill and drain in about the time of one chunk on the slowest tree. Slow trees get
+    twice the weight, so that their chunks have half the size, if as many messages then save at
+    least 10 % of this time (`_MIN_GAIN_OF_SMALL_CHUNKS`) with the most chunks. Slow are trees on
+    which a chunk takes longer than a limit, for which the times of all trees are tried.
     """
     weights = tuple(packing.weights)
-    if not task.network.is_switchless or task.chunks is not None or task.units is not None:
+    are_free = task.chunks is None and task.units is None
+    is_all_reduce = task.collective.kind is CollectiveKind.ALL_REDUCE
+    if not (are_free and is_all_reduce and task.network.is_switchless):
         return weights
     pipelining = prepare_pipelining(task, packing)
-    path_times, messages = measure_trees(pipelining, len(weights))
-    amounts = messages * np.asarray(weights)
-    best_cost = (1 - _MIN_GAIN_OF_SMALL_CHUNKS) * path_times.max() * amounts.sum()
+    most = _find_maximum_chunks(pipelining, weights, _MAX_MESSAGES)
+    counts = np.asarray(compute_chunk_counts(weights, most))
+    latencies, times = measure_chunk_times(pipelining, counts)
+    messages = counts * [len(stream.operations) for stream in pipelining.streams]
+    best_time_s = (1 - _MIN_GAIN_OF_SMALL_CHUNKS) * times.max()
     chosen = np.ones(len(weights), np.int64)
-    for threshold in np.unique(path_times)[:-1]:
-        factors = np.where(path_times > threshold, 2, 1)
-        cost = (path_times / factors).max() * (amounts * factors).sum()
-        if cost < best_cost:
-            best_cost, chosen = cost, factors
+    for limit in np.unique(times)[:-1]:
+        factors = np.where(times > limit, 2, 1)
+        # All chunks are larger by this ratio, so that the number of messages is the same.
+        ratio = (messages * factors).sum() / messages.sum()
+        time_s = (latencies + (times - latencies) * ratio / factors).max()
+        if time_s < best_time_s:
+            best_time_s, chosen = time_s, factors
     return tuple((chosen * np.asarray(weights)).tolist())
 
 
@@ -270,11 +276,13 @@ class _CountSearch:
         increase of the time relative to `best`.
         1. Plan M / 4. It is the result if `within_ns` (time to beat) is at most `bandwidth_ns` +
            (time - `bandwidth_ns`) / 4.
-        2. If its time is more than 0.5 % above `bandwidth_ns`, and M / 2 gains more than 0.3 %, the
-           result is that of `_refine`.
-        3. Otherwise store M / 4, or M if a chunk of M / 4 has less than a byte. Then divide the
-           number by four and store that schedule, until it is 0 or the growth exceeds 0.5 %. If
-           `best` is still None, 1 is tried.
+        2. For an all-reduce with more than 2^19 messages for M, if the time of M / 4 is more than
+           0.5 % above `bandwidth_ns`, and M / 2 gains more than 0.3 %, the result is that of
+           `_refine`.
+        3. Otherwise begin with M / 4 if its time is at most 0.5 % above `bandwidth_ns`, or for such
+           an all-reduce, otherwise with M. Store this schedule. Then divide the number by four and
+           store that schedule, until it is 0 or the growth exceeds 0.5 %. If `best` is still None,
+           1 is tried.
         4. Half of the number of `best` is stored if the growth is at most 0.3 %. It is not tried
            if a quarter was planned and its growth is above 1.8 %.
         5. Numbers with chunks below one byte are skipped; `best` stays None if all are.
@@ -291,9 +299,14 @@ class _CountSearch:
             if cannot_beat_known_time:
                 self.best = quarter
                 return
-            if not is_near_bandwidth_time and self._refine(quarter):
+            is_slow = (
+                self._pipelining.collective.kind is CollectiveKind.ALL_REDUCE
+                and 4 * len(quarter.pipeline.transfers) > _MAX_MESSAGES_WITHOUT_DELAY
+            )
+            if not is_near_bandwidth_time and is_slow and self._refine(quarter):
                 return
-            count = quarter.chunks
+            # Start at a quarter if more chunks cannot gain enough.
+            count = quarter.chunks if is_near_bandwidth_time or is_slow else count
         while count and self._is_good(count, MIN_GAIN_OF_QUADRUPLING):
             count //= 4
         if self.best is None:
@@ -306,8 +319,7 @@ class _CountSearch:
 
         Half must gain more than 0.3 % of time over `quarter`, else nothing is stored and the result
         is False. The maximum number is planned only if the gain that is expected from it, half of
-        the gain before, is sufficient: more than 0.3 %, or more than 0.5 % with more than 2^19
-        messages. It is stored if it does gain that much over half of it.
+        the gain before, exceeds 0.5 %. It is stored if it does gain that much over half of it.
         """
         half = self.build_schedule(self._most // 2)
         if half is None:
@@ -316,12 +328,10 @@ class _CountSearch:
         if gain <= MIN_GAIN_OF_DOUBLING:
             return False
         self.best = half
-        is_slow = 2 * len(half.pipeline.transfers) > _MAX_MESSAGES_WITHOUT_DELAY
-        min_gain = _MIN_GAIN_OF_SLOW_DOUBLING if is_slow else MIN_GAIN_OF_DOUBLING
         # Filling the pipelines takes half as long with twice the chunks, each time.
-        if gain / 2 > min_gain:
+        if gain / 2 > _MIN_GAIN_OF_SLOW_DOUBLING:
             full = self.build_schedule(self._most)
-            if full is not None and _relative_slowdown(full, half) > min_gain:
+            if full is not None and _relative_slowdown(full, half) > _MIN_GAIN_OF_SLOW_DOUBLING:
                 self.best = full
         return True
 

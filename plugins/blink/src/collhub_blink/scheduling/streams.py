@@ -23,7 +23,7 @@ from collhub_packing.pipelining import (
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.placing import PlacedTree
 from collhub_blink.packing.task import PackingTask
-from hub_core.columns import Float64Array, Int64Array
+from hub_core.columns import Float64Array, Int64Array, first_positions, group_of_entry
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology
 
@@ -32,7 +32,8 @@ def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
     """Convert a packing to a `Pipelining`, from which schedules are computed.
 
     It lists the streams: which fraction of the data is sent along which tree. Size, occupancy
-    and unit limits are those of the task; `reduces_first` is that of the packing. Messages
+    and unit limits are those of the task; `reduces_first` is that of the packing. The messages of
+    an all-reduce have deadlines if there are no switches, where messages queue too. Messages
     follow `Topology.routes`, one route per pair of NPUs, which may differ from the packing's
     routes. Without size-dependent parts, the result is cached for up to 32 packings. Raises
     `IndexError` for a packing without targets and trees.
@@ -44,6 +45,9 @@ def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
         occupancy=task.occupancy,
         reduces_first=packing.reduces_first,
         units=task.units,
+        has_deadlines=task.collective.kind is CollectiveKind.ALL_REDUCE
+        and task.network.is_switchless
+        and not packing.reduces_first,
     )
 
 
@@ -74,30 +78,30 @@ def _prepare_without_size(
     return Pipelining.of(topology, trees, collective, size, occupancy, npus)
 
 
-def measure_trees(pipelining: Pipelining, trees: int) -> tuple[Float64Array, Int64Array]:
-    """Return the slowest path of a chunk on every tree, in s per byte, and its number of messages.
+def measure_chunk_times(
+    pipelining: Pipelining, counts: Int64Array
+) -> tuple[Float64Array, Float64Array]:
+    """Return how long one chunk of every stream takes in s without other data: (0 bytes, its size).
 
-    A path is a sequence of messages that wait for each other; its time is the sum of 1 / bandwidth
-    over all links of their routes, without latencies. Of several streams on a tree, the path is
-    that of the slowest one, and messages are added. Both arrays have one entry per tree, 0 for a
-    tree without messages.
+    The time is that of the slowest sequence of messages that wait for each other, with latencies.
+    `counts`: number of chunks of every stream. Every stream must have messages.
     """
-    operations, routes = pipelining.operations, pipelining.routes
-    link_times = 1 / pipelining.topology.bandwidth_bytes_per_s[routes.links]
-    message_of_link = np.repeat(np.arange(len(operations)), np.diff(routes.indptr))
-    times = np.zeros(len(operations))
-    np.add.at(times, message_of_link, link_times)
-    finish, previous = times, np.zeros(0)
-    # One round per message of the longest path.
-    while not np.array_equal(finish, previous):
-        start = np.zeros(len(operations))
-        np.maximum.at(start, operations.after, finish[operations.before])
-        finish, previous = start + times, finish
-    tree_of_stream = np.asarray([stream.tree for stream in pipelining.streams])
-    tree = np.repeat(tree_of_stream, [len(stream.operations) for stream in pipelining.streams])
-    slowest = np.zeros(trees)
-    np.maximum.at(slowest, tree, finish)
-    return slowest, np.bincount(tree, minlength=trees)
+    operations, routes, topology = pipelining.operations, pipelining.routes, pipelining.topology
+    streams = pipelining.streams
+    first = first_positions([len(stream.operations) for stream in streams])
+    parts = np.asarray([float(stream.part) for stream in streams])
+    chunk_bytes = pipelining.collective_bytes / pipelining.num_shares * parts / counts
+    stream_of_message = np.searchsorted(first, np.arange(len(operations)), side="right") - 1
+    message_of_link = group_of_entry(routes.indptr)
+    bandwidths = topology.bandwidth_bytes_per_s[routes.links]
+    sending_s = chunk_bytes[stream_of_message[message_of_link]] / bandwidths
+    times = []
+    for links_s in (topology.latency_s[routes.links], topology.latency_s[routes.links] + sending_s):
+        messages_ps = np.zeros(len(operations), np.int64)
+        np.add.at(messages_ps, message_of_link, np.rint(links_s * 1e12).astype(np.int64))
+        remaining_ps = operations.measure_remaining(messages_ps)
+        times.append(np.maximum.reduceat(remaining_ps, first) / 1e12)
+    return times[0], times[1]
 
 
 def _generate_path_streams(

@@ -4,8 +4,8 @@ Algorithm: greedy list scheduling (Graham 1966) as a discrete-event simulation. 
 message over one route, is repeated for every chunk of its stream. An event is a link that becomes
 free or a message that arrives. All events of one instant are processed before any link takes its
 next message, and a free link takes the first message of its line: forwarded messages of a switch in
-the order of arrival, then by round (the fraction of the tree's data before the chunk) minus
-urgency, then by number. Arrived data is sent on after the slack.
+the order of arrival, then by turn (of the chunk: its round or its deadline) minus urgency, then by
+number. Arrived data is sent on after the slack.
 
 Invariant: a message waits in the line of exactly one link, or is in flight over one, or has
 finished, or has unmet needs; a free link has an empty line between two instants. So the schedule is
@@ -37,9 +37,9 @@ class PipelinePlan(NamedTuple):
     """Input of the scheduler; int64 arrays that are only read.
 
     Stream s has the operations `stream_operation[s]:stream_operation[s + 1]`, and the messages from
-    `stream_message[s]` on: chunk by chunk, each with all operations. `turn`: round per chunk of all
-    streams, from `stream_chunk[s]` on. Per operation: `urgency`: priority within its round;
-    `needs`: number of operations of the same chunk that must finish before;
+    `stream_message[s]` on: chunk by chunk, each with all operations. `turn`: round or deadline per
+    chunk of all streams, from `stream_chunk[s]` on. Per operation: `urgency`: priority, subtracted
+    from `turn`; `needs`: number of operations of the same chunk that must finish before;
     `next_operation[next_indptr[o]:next_indptr[o + 1]]`: operations that wait for it;
     `route_link[route_indptr[o]:route_indptr[o + 1]]`: its links. `busy`, `arrival`: picoseconds by
     size class and link, int64[classes, links]; `size_class`: by stream. `slack`: int64[1],
@@ -221,8 +221,8 @@ def _enqueue(message: int, touched: int, plan: PipelinePlan, state: PipelineStat
     """Enqueue a message at its next link; return the new number of touched links.
 
     Messages forwarded by a switch precede those that start their route on the link, in the order of
-    arrival. Those that start there are ordered by the round of their chunk (`plan.turn`), then by
-    urgency, the highest first. Ties go to the lower message number.
+    arrival. Those that start there are ordered by the turn of their chunk (`plan.turn`) minus the
+    urgency of the operation, the lowest first. Ties go to the lower message number.
     """
     stream = state.stream[message]
     operation = _find_operation(message, stream, plan)

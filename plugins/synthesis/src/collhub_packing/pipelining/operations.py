@@ -62,6 +62,20 @@ class Operations(ColumnTable):
         """
         return replace(self, before=self.before + first, after=self.after + first)
 
+    def measure_remaining(self, times: Int64Array) -> Int64Array:
+        """Return the time of the slowest sequence of messages that begins with each one: int64.
+
+        `times`: duration of every message, in any unit. Each message of a sequence waits for the
+        one before it, and nothing else delays it.
+        """
+        remaining, previous = times, np.zeros(0, np.int64)
+        # One round per message of the longest sequence.
+        while not np.array_equal(remaining, previous):
+            following = np.zeros(len(self), np.int64)
+            np.maximum.at(following, self.before, remaining[self.after])
+            remaining, previous = times + following, remaining
+        return remaining
+
     def waiting(self, before: Int64Array, after: Int64Array) -> Operations:
         """Return the operations with additional dependencies.
 

@@ -5,8 +5,9 @@ of the earliest chunk, and of these the one followed by the longest sequence of 
 ones, every NPU begins with the tree of the next higher NPU number, and with its own last: so no two
 NPUs send to one NPU at once in networks that are equal from the view of all NPUs, and trees finish
 one after the other. The progress of trees is compared by the fraction of their data before a chunk,
-so that trees with unequal numbers of chunks finish together. Reduce and broadcast of different
-chunks overlap; a barrier between the phases would cost up to half of the rate.
+so that trees with unequal numbers of chunks finish together. With deadlines, a message that begins
+a long sequence precedes those of earlier chunks that begin a short one. Reduce and broadcast of
+different chunks overlap; a barrier between the phases would cost up to half of the rate.
 
 `windows_of` computes how many messages of a link are in flight at once in a schedule.
 """
@@ -31,6 +32,7 @@ from collhub_packing.pipelining.operations import (
 from collhub_packing.trees import SpanningTree
 from hub_core.columns import (
     BoolArray,
+    Float64Array,
     Int64Array,
     counted_positions,
     csr,
@@ -54,11 +56,18 @@ if TYPE_CHECKING:
 _EVENTS_PER_CALL = 1 << 21
 # Units of a collective are 64-bit integers; sums of two fit too.
 _MAX_UNITS = 1 << 62
+# Differences of priorities are above the keys of forwarded messages in the event kernel.
+_MAX_PRIORITY = 1 << 60
 
 
 # A runtime needs as many buffers as messages in flight. With contention at switches, a third of
 # this limit left links idle that had messages to send.
 _MAX_IN_FLIGHT = 32
+
+# With deadlines, the time that the messages after a message are expected to take, relative to their
+# times without other messages. On 17 networks of equal links without switches, the pipelines of an
+# all-reduce fill 20 % sooner than without deadlines; with 1 and 2 it is 18 %.
+_EXPECTED_DELAY = Fraction(3, 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +91,8 @@ class Pipelining:
 
     `reduces_first`: on every link reductions precede broadcasts, so that an all-reduce is a
     reduce-scatter and then an all-gather if all links are busy with both. `units`: allowed numbers
-    of units of the collective, None for any; all chunks then have one unit.
+    of units of the collective, None for any; all chunks then have one unit. `has_deadlines`:
+    messages of a link are sent in the order of the latest times at which they should start.
     """
 
     topology: Topology
@@ -94,6 +104,7 @@ class Pipelining:
     routes: Routes
     reduces_first: bool = False
     units: UnitLimits | None = None
+    has_deadlines: bool = False
 
     @classmethod
     def of(
@@ -330,7 +341,8 @@ class Pipelining:
         3. The higher urgency of the operation (`_compute_urgency`).
 
         The kernel sends the lowest `turn - urgency` first. `turn` is the round times (largest
-        urgency + 1). For rule 1, `urgency` of reductions is raised above all rounds.
+        urgency + 1). For rule 1, `urgency` of reductions is raised above all rounds. With
+        deadlines, rules 1 and 2 are replaced by `_compute_deadlines`.
         """
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan
@@ -355,7 +367,11 @@ class Pipelining:
         # Quotients of integers below 2^26 are equal as doubles only if they are equal.
         _, round_number = np.unique(fraction_before, return_inverse=True)
         round_number = round_number.ravel().astype(np.int64) * (int(urgency.max(initial=0)) + 1)
-        if self.reduces_first:
+        if self.has_deadlines:
+            round_number, urgency = self._compute_deadlines(
+                repeats, (busy[size_class], arrival[size_class]), fraction_before, urgency
+            )
+        elif self.reduces_first:
             # Reductions precede all broadcasts: larger than all rounds and urgencies.
             precedence = int(round_number.max(initial=0) + urgency.max(initial=0)) + 1
             urgency += np.where(self.operations.reduces, precedence, 0)
@@ -375,6 +391,41 @@ class Pipelining:
             arrival=arrival,
             slack=np.asarray([slack_ps], np.int64),
         )
+
+    def _compute_deadlines(
+        self,
+        counts: Int64Array,
+        times: tuple[Int64Array, Int64Array],
+        fraction_before: Float64Array,
+        urgency: Int64Array,
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return priorities (by chunk, by operation) whose difference orders messages by deadline.
+
+        Messages with the lowest differences are sent first. The deadline to start a message is that
+        of its chunk minus the expected time of the slowest sequence of messages from this one to
+        the end of the chunk: `_EXPECTED_DELAY` times the sum of their times. The deadline of a
+        chunk is the fraction of its stream before it, times the bandwidth time of the busiest link.
+        Equal deadlines are ordered by `urgency`, the highest first.
+
+        `counts`: chunks by stream. `times`: for how long a chunk occupies a link, and its time to
+        the end of the link, in ps by stream and link. `fraction_before`: by chunk.
+        """
+        widths = [len(stream.operations) for stream in self.streams]
+        stream = np.repeat(np.arange(len(widths)), widths)
+        operation, link = group_of_entry(self.routes.indptr), self.routes.links
+        busy, arrival = times
+        load = np.zeros(busy.shape[1])
+        chunks = counts[stream[operation]].astype(np.float64)
+        np.add.at(load, link, busy[stream[operation], link] * chunks)
+        message_ps = np.zeros(len(stream), np.int64)
+        np.add.at(message_ps, operation, arrival[stream[operation], link])
+        remaining = self.operations.measure_remaining(message_ps)
+        remaining = remaining * _EXPECTED_DELAY.numerator // _EXPECTED_DELAY.denominator
+        # Priorities must fit into 62 bits.
+        ranks, bandwidth_ps = int(urgency.max(initial=0)) + 1, float(load.max(initial=0))
+        unit = int(max(bandwidth_ps, remaining.max(initial=0))) * ranks // _MAX_PRIORITY + 1
+        deadline = np.rint(fraction_before * (bandwidth_ps / unit)).astype(np.int64)
+        return deadline * ranks, remaining // unit * ranks + urgency
 
     def _compute_urgency(self) -> Int64Array:
         """Return the priority of every operation within its round; the highest is sent first.

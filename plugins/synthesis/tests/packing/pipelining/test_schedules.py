@@ -107,6 +107,24 @@ def test_simulated_time_is_the_planned_time(kind: CollectiveKind, occupancy: Occ
     assert abs(simulated - pipeline.time_ps / 1000) <= longest
 
 
+def test_deadlines_fill_the_pipelines_of_an_all_reduce_sooner() -> None:
+    topology = parse_topology(f"mesh:4x4{CONSTANTS}")
+    pipelining, trees = prepared(CollectiveKind.ALL_REDUCE, topology, size=64 * SIZE)
+    by_deadline = replace(pipelining, has_deadlines=True)
+    counts = counts_of(trees, 64)
+    by_rounds, pipeline = pipelining.schedule(counts), by_deadline.schedule(counts)
+    assert pipeline.time_ps < by_rounds.time_ps
+    assert verify(algorithm_of(pipeline.collective, pipeline.chunks, pipeline.transfers)).ok
+
+
+def test_deadlines_of_days_fit_into_the_priorities() -> None:
+    topology = parse_topology("mesh:3x2?bandwidth=1KB/s&latency=200ns")
+    pipelining, trees = prepared(CollectiveKind.ALL_REDUCE, topology, size=1 << 30)
+    counts = counts_of(trees, 16)
+    days = replace(pipelining, has_deadlines=True).schedule(counts).time_ps / 8.64e16
+    assert 10 < days < 1.1 * pipelining.schedule(counts).time_ps / 8.64e16
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_slack_data_lie_so_long_before_they_are_sent_on(kind: CollectiveKind) -> None:
     slack_ps = 3_000_000
