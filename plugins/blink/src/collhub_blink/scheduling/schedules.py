@@ -27,9 +27,9 @@ _MAX_FAST_MESSAGES = 1 << 18
 # algorithm pay for its steps. If twice the chunks save 0.3 %, filling the pipelines takes 0.6 %.
 MIN_GAIN_OF_DOUBLING, MIN_GAIN_OF_QUADRUPLING = 3e-3, 5e-3
 # An all-reduce of more messages takes seconds to simulate and to verify, so that doubling must save
-# more.
+# more. Up to this number it may save less.
 _MAX_MESSAGES_WITHOUT_DELAY = 1 << 19
-_MIN_GAIN_OF_SLOW_DOUBLING = 5e-3
+_MIN_GAIN_OF_SLOW_DOUBLING, _MIN_GAIN_OF_HALF = 5e-3, 2e-3
 # Minimum relative gain in time to fill the pipelines that justifies chunks of two sizes.
 _MIN_GAIN_OF_SMALL_CHUNKS = 0.1
 # A link may have this many messages in flight at once, see `hub_core.schedules.Transfers.window`.
@@ -217,6 +217,21 @@ def build_schedule_with_half_the_chunks(
     return _build_schedule_or_none(pipelining, weights, schedule.chunks // 2)
 
 
+def build_schedule_by_rounds(
+    task: PackingTask, packing: PlacedPacking, schedule: PackingSchedule
+) -> PackingSchedule | None:
+    """Build the schedule with the chunks of `schedule`, in which earlier chunks always go first.
+
+    Its messages have no deadlines. None if those of `schedule` have none, or if a chunk would have
+    less than a byte.
+    """
+    pipelining, weights = prepare_pipelining(task, packing), compute_chunk_weights(task, packing)
+    if not pipelining.has_deadlines:
+        return None
+    by_rounds = replace(pipelining, has_deadlines=False)
+    return _build_schedule_or_none(by_rounds, weights, schedule.chunks)
+
+
 def remove_link_order(schedule: PackingSchedule) -> PackingSchedule:
     """Return a copy of the schedule without an order of messages on links (all windows 0).
 
@@ -277,7 +292,7 @@ class _CountSearch:
         1. Plan M / 4. It is the result if `within_ns` (time to beat) is at most `bandwidth_ns` +
            (time - `bandwidth_ns`) / 4.
         2. For an all-reduce with more than 2^19 messages for M, if the time of M / 4 is more than
-           0.5 % above `bandwidth_ns`, and M / 2 gains more than 0.3 %, the result is that of
+           0.5 % above `bandwidth_ns`, and M / 2 gains more than 0.2 %, the result is that of
            `_refine`.
         3. Otherwise begin with M / 4 if its time is at most 0.5 % above `bandwidth_ns`, or for such
            an all-reduce, otherwise with M. Store this schedule. Then divide the number by four and
@@ -317,7 +332,7 @@ class _CountSearch:
     def _refine(self, quarter: PackingSchedule) -> bool:
         """Store the schedule with half of the maximum number of chunks, or with all of them.
 
-        Half must gain more than 0.3 % of time over `quarter`, else nothing is stored and the result
+        Half must gain more than 0.2 % of time over `quarter`, else nothing is stored and the result
         is False. The maximum number is planned only if the gain that is expected from it, half of
         the gain before, exceeds 0.5 %. It is stored if it does gain that much over half of it.
         """
@@ -325,7 +340,7 @@ class _CountSearch:
         if half is None:
             return False
         gain = _relative_slowdown(half, quarter)
-        if gain <= MIN_GAIN_OF_DOUBLING:
+        if gain <= _MIN_GAIN_OF_HALF:
             return False
         self.best = half
         # Filling the pipelines takes half as long with twice the chunks, each time.

@@ -35,6 +35,7 @@ from collhub_blink.scheduling.schedules import (
     bandwidth_time_ns,
     build_coarse_schedule,
     build_schedule,
+    build_schedule_by_rounds,
     build_schedule_with_half_the_chunks,
     estimate_fine_grained_time_ns,
     find_schedule,
@@ -479,6 +480,10 @@ def _generate_halved_schedules(
     The times come from `evaluate_time_ns`, in ns. Only `schedule` is yielded for any other
     collective, and if the task requests a number of chunks.
 
+    If the time of `schedule` is more than 1 + `MIN_GAIN_OF_DOUBLING` times its planned time, the
+    schedule of `build_schedule_by_rounds` follows; the faster one of both counts as the previous
+    schedule below.
+
     Each further schedule has half the chunks of the previous one, rounded down. The generator ends
     before it in these cases:
 
@@ -499,6 +504,14 @@ def _generate_halved_schedules(
     is_bidirectional = task.collective.kind is CollectiveKind.ALL_REDUCE
     if not is_bidirectional or task.chunks is not None:
         return
+    # Messages that should arrive just in time may be late if their order differs from the plan.
+    if best_time_ns > (1 + MIN_GAIN_OF_DOUBLING) * planned_time_ns(schedule):
+        by_rounds = build_schedule_by_rounds(task, packing, schedule)
+        if by_rounds is not None:
+            time_ns = evaluate_time_ns(packing, by_rounds)
+            yield TimedSchedule(packing, by_rounds, time_ns)
+            if time_ns < best_time_ns:
+                schedule, best_time_ns = by_rounds, time_ns
     while best_time_ns > _MAX_TIME_OVER_BANDWIDTH_TIME * bandwidth_time_ns(task, packing):
         # By the plan fewer chunks are slower: they help only if the evaluated time exceeds the
         # plan.
