@@ -302,12 +302,12 @@ def _measure_columns(table: Sequence[Sequence[str]]) -> list[int]:
 
 
 def fitted_widths(table: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """Return column widths that fit into `room` characters, or None if words would be broken.
+    """Return column widths that fit into `room` characters, or None if this is impossible.
 
-    `room` includes gaps of two. While the longest cells do not fit, the widest column wider
-    than its longest word (of equal ones the leftmost) loses a character. A number and its
-    unit are one word. Only if the longest words do not fit, words are also split after
-    hyphens between letters.
+    `room` includes gaps of two. The widths are those of the longest cells, if they fit. If not, the
+    widest column (of equal ones the leftmost) loses a character until they do. No column becomes
+    narrower than its longest word; a number and its unit are one word. Only if the longest words do
+    not fit, words are also split after hyphens between letters.
     """
     widths = _measure_columns(table)
     room -= len(_GAP) * (len(widths) - 1)

@@ -162,12 +162,12 @@ class SessionOutputs(SessionState):
     ) -> Written:
         """Write a network to `out` and report the losses; return the written paths and the losses.
 
-        `out`: a file, which is replaced if it exists, or `-` for standard output.
-        `target_format`: name of the writer. None chooses the only writer with the suffix of
-        `out`; if none or several have it, the hub's topology document. `options`: those of the
-        writer. Losses are printed as warnings; if `strict`, `LossyError` is raised for them
-        instead, and nothing is written. Raises `HubError` for an unknown format, wrong options,
-        or an output that cannot be written.
+        `out`: a file, which is replaced if it exists, or `-` for standard output. `target_format`:
+        name of the writer. None chooses the only writer with the suffix of `out`; if none or
+        several have it, the hub's topology document. `options`: those of the writer. Losses are
+        printed as warnings, then the notes of the writer. If `strict`, `LossyError` is raised for
+        losses instead, and nothing is written. Raises `HubError` for an unknown format, wrong
+        options, or an output that cannot be written.
         """
         from hub_core.pipeline.outputs import write_topology
 

@@ -100,14 +100,14 @@ class Arcs:
         return self.shorten(np.where(starts, 0.0, np.inf), weight)
 
     def shorten(self, length: Float64Array, weight: Float64Array) -> Float64Array:
-        """Shorten the lengths of paths to the nodes by all arcs, in place; return them.
+        """Reduce `length` to the shortest path lengths of the nodes, in place, and return it.
 
-        `length`: float64[nodes], or [nodes, searches] for several searches at once: the lengths to
-        begin with, infinite for unknown ones. `weight`: float64[arcs], infinite for an arc that is
-        not used; negative weights are permitted without a cycle of negative length.
+        `length`: float64[nodes], or [nodes, searches] for several searches at once; the initial
+        lengths, infinite if unknown. `weight`: float64[arcs], infinite for an arc that must not be
+        used. Negative weights are permitted, but with a cycle of negative length this does not end.
 
-        All arcs are relaxed in rounds (Bellman 1958, Ford 1956): O(arcs * arcs of the longest
-        shortest path). With numpy this is faster than a heap in Python.
+        All arcs are relaxed in rounds until no length changes (Bellman 1958, Ford 1956): O(arcs *
+        arcs of the longest shortest path). With numpy this is faster than a heap in Python.
         """
         rows, heads, first = self.entering
         tail, weight = self.tail[rows], weight[rows]

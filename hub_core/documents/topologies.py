@@ -71,14 +71,14 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
 
 
 def topology_to_json(topology: Topology) -> bytes:
-    """Return the JSON document of a topology in ASCII: members sorted by name, one line per link.
+    """Return the JSON document of a topology in ASCII: members by name, one line per link.
 
     Equal topologies give equal bytes. `schema`, `name`, `npus` and `links` are always present,
-    other members only if they are not empty. `npus` and `switches` are lists of names, or counts if
-    the nodes have no names. A link has `from`, `to` (node numbers), `bandwidth_bytes_per_s` and
-    `latency_s`, and `plane` only in networks of several planes. Dimensions have kind, size and the
-    same two units. `groups`: node numbers by name of the group. `multicast`, `reduce`: lists of
-    node numbers. `measured_switches`: `switches` and `bytes_per_s`. Whole numbers have no fraction.
+    other members only if the topology has them. `npus`, `switches`: lists of names, or counts
+    without names. A link has `from`, `to` (node numbers), `bandwidth_bytes_per_s`, `latency_s`, and
+    `plane` in networks of several planes. A dimension has `kind`, `size`, bandwidth and latency.
+    `groups`: nodes by name. `multicast`, `reduce`: lists of switches. `measured_switches`:
+    `switches` and `bytes_per_s`. Bandwidths and latencies that are whole numbers have no fraction.
     """
     npus, names = topology.num_npus, list(topology.node_names)
     parts = {"schema": _format_compact(SCHEMA), "name": _format_compact(topology.name)}

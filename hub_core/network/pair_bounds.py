@@ -307,13 +307,13 @@ class _Distances:
         return fillings
 
     def steps(self, chosen: BoolArray) -> tuple[Float64Array, Float64Array]:
-        """Return when one message at a node can hold the data of how many of the chosen NPUs.
+        """Return from when on one message at a node can hold the data of several chosen NPUs.
 
-        `chosen`: bool[npus]. With `is_backwards`: the latency after which this many of them can
-        have the data of one message. Returns (times in ns, float64[nodes, steps], ascending;
-        numbers that each step adds, float64[steps]). A message leaves one NPU and passes only
-        switches, except that all paths count if switches reduce (backwards: multicast). At most
-        `_MAX_STEPS` steps, the earliest time of several counts.
+        `chosen`: bool[npus]. Returns (times in ns, float64[nodes, steps], ascending per node; NPUs
+        that each step adds, float64[steps]). A message leaves one NPU, which may have data of
+        others, and passes only switches. If switches reduce (backwards: multicast), all paths count
+        instead. With `is_backwards`: the latency after which so many NPUs can have data of a
+        message. At most `_MAX_STEPS` steps; several steps in one have the earliest time.
         """
         topology = self.topology
         is_plain = bool(topology.multicast if self.is_backwards else topology.reduction)

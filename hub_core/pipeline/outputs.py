@@ -366,11 +366,11 @@ def _write_artifacts(
 def _check_artifacts(writer: AnyWriter, result: WriteResult) -> Iterator[Content]:
     """Yield the artifacts of a writer as contents, in its order; each is loaded on request.
 
-    Raises `PluginError` for the first defect of a loaded artifact, in this order: a name that does
-    not fit the layout of the format (`name_defect`); a repeated name; content that is not `bytes`,
-    `bytearray` or `memoryview`. Raises it at the end if there was no artifact; None in place of an
-    artifact is the end. Other exceptions of a plugin's writer become `PluginError` (`blame`), apart
-    from `HubError`, `KeyboardInterrupt` and `MemoryError`, which pass through.
+    Ends after the last artifact, or at a None in place of an artifact. Raises `PluginError` for the
+    first defect of a loaded artifact, in this order: a name that does not fit the layout of the
+    format (`name_defect`); a repeated name; content that is not `bytes`, `bytearray` or
+    `memoryview`. Raises it at the end if there was no artifact. For a plugin's writer, it also
+    replaces all exceptions except `HubError`, `KeyboardInterrupt` and `MemoryError` (`blame`).
     """
     is_single = writer.offer.format.layout is Layout.FILE
     seen: set[str] = set()

@@ -146,12 +146,12 @@ class SearchBudget:
         self.check()
 
     def simulated(self, steps: int, simulate: Callable[[], T], *, is_checked: bool = True) -> T:
-        """Check the limits, count a simulation of `steps` steps, and return its result.
+        """Check the limits, count a simulation, call `simulate`, and return its result.
 
-        `simulate` runs the simulation, which counts as `steps` plus 500, also if it fails. Inside
-        another simulation of the same outermost search it is neither checked nor counted. With
-        `is_checked` False it is counted without a check. Raises `BudgetReached` as `check`,
-        uncounted.
+        The work of `steps` + 500 steps is counted for this and all containing searches, before the
+        call, so also if `simulate` raises an error. `BudgetReached` is raised as in `check`, before
+        counting; with `is_checked` False the limits are not checked. While a simulation of the
+        outermost containing search runs, a further call neither checks nor counts.
         """
         outermost = self._get_outermost()
         if outermost._is_simulating:

@@ -52,26 +52,22 @@ def algorithm_of(
     """Build the algorithm that performs `transfers`; rank v of the algorithm is NPU v.
 
     - `npus[r]`: the NPU of rank r of `collective`, by default r. Other NPUs only relay data.
-    - `num_npus`: by default the highest NPU of the collective + 1; a smaller one raises
-      `IndexError`.
-    - `wanted`: the NPUs whose steps are created, None for all. Other ranks have no steps.
-    - `startup_ns[p]`: time in ns until plane p of the topology is ready; channel c belongs to plane
-      c mod `len(startup_ns)`. If it is above 0, a COMPUTE step of this time precedes the sends of a
-      rank on the plane that read INPUT. Empty: all planes are ready.
+    - `num_npus`: by default the highest NPU in `npus` + 1; `IndexError` if it is smaller.
+    - `wanted`: the NPUs whose steps are created, None for all.
+    - `startup_ns[p]`: time in ns until plane p of the topology is ready; empty: all are ready.
+      Channel c belongs to plane c mod `len(startup_ns)`. A COMPUTE step of this time, if above 0,
+      precedes those sends of an NPU on the plane that read INPUT.
     - `provenance`, `extensions`: None means empty. `collective_bytes` is stored as it is.
 
-    Every transfer becomes a SEND and a RECV, or a RECV_REDUCE if the transfer reduces and the
-    destination already has an operand. The channel is that in `transfers.channel`; if that is None,
-    it is that of `link_channels`. A received chunk is stored in OUTPUT if the rank needs it,
-    otherwise in SCRATCH; later sends read it there. A message has a data dependency on the last
-    arrival of its chunk before it at its rank. Control dependencies keep the order of the sends on
-    a link (`order_links`). A chunk of which a rank is the only contributor, and which it needs, is
-    copied at the end.
+    A transfer becomes a SEND and a RECV, or a RECV_REDUCE if it reduces and the destination already
+    has an operand. A received chunk is stored in OUTPUT if the rank needs it, otherwise in SCRATCH;
+    later sends read it there. `build_steps` gives the channels and the dependencies. A chunk whose
+    only contributor also needs it is copied at the end.
 
-    The collective is that of `collective_among`. An all-to-all, also an uneven one, then is
-    out-of-place only: in place, arriving chunks would overwrite chunks that are still to be sent.
-    Raises `InputError` for a chunk that is sent before its source has it (`schedule-acausal`), for
-    steps that `StepTable.from_columns` refuses, and for the errors of `collective_among`.
+    The collective of the algorithm is that of `collective_among`. An all-to-all, also an uneven
+    one, is out-of-place only: in place, arriving chunks would overwrite chunks still to be sent.
+    Raises `InputError` (`schedule-acausal`) for a chunk that is sent before its source has it, and
+    as `StepTable.from_columns` and `collective_among`.
     """
     members = np.arange(collective.num_ranks) if npus is None else np.asarray(npus, np.int64)
     if collective.kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_TO_ALL_V):

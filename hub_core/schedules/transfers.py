@@ -68,12 +68,12 @@ class Chunks(ColumnTable):
 
     @classmethod
     def of_blocks(cls, collective: Collective, max_units: int = MAX_UNITS) -> Chunks:
-        """Return the blocks of a collective, also of an uneven one, as chunks without empty ones.
+        """Divide the blocks of a collective, which may be uneven, into chunks of similar size.
 
-        A block of n units becomes p = ceil(n / `max_units`) chunks, none for n = 0. Chunk k has the
-        units k n // p to (k + 1) n // p - 1 of the block: 7 units with the limit 4 give 3 and 4.
-        The order is that of the blocks in `cut`, then of the offsets. `max_units` must be positive
-        and the collective not custom; neither is checked.
+        A block of n units becomes p = ceil(n / `max_units`) chunks; an empty block has none. Chunk
+        k has the units k n // p to (k + 1) n // p - 1 of the block: 7 units with the limit 4 give 3
+        and 4. Chunks are sorted by block, in the order of `_RankBlocks`, then by offset.
+        `max_units` must be positive and the collective not custom; neither is checked.
         """
         blocks, counts = _RankBlocks.from_collective(collective), collective.counts
         if counts is None:
@@ -206,15 +206,15 @@ class _RankBlocks:
         """Build the blocks of a standard or uneven collective, in the order of chunk ids.
 
         Block b of an all-to-all has source b // num_ranks and destination b % num_ranks. With
-        other split data, block b has rank b as both. Data that are not split are block 0. The
-        columns, int64[blocks]:
-        - `origin`: `ALL_RANKS` for a reduction; else the root, if data come from it; else the
-          source
-        - `target`: the root, if data go to it; else the destination, if data are split by target;
-          else `ALL_RANKS`
-        - `input_index`: number in INPUT of the origin: the destination, if data are split by
-          target, else 0
-        - `output_index`: number in OUTPUT: the source, if data are split by source, else 0
+        other split data, block b has rank b as both. Data that are not split are one block, 0.
+        The columns are int64[blocks]; the first rule that applies gives the value:
+
+        - `origin`: `ALL_RANKS` for a reduction; the root if data come from it; the source
+        - `target`: the root if data go to it; the destination if data are split by target;
+          `ALL_RANKS`
+        - `input_index`, position in INPUT of the origin: the destination if data are split by
+          target; 0
+        - `output_index`, position in OUTPUT: the source if data are split by source; 0
         """
         ranks, traits = collective.num_ranks, collective.kind.traits
         if traits.split_by_source and traits.split_by_target:

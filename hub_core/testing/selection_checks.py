@@ -66,12 +66,14 @@ def selected(
     """Build a `SelectedCollective` that selects the fastest algorithm at every size.
 
     `sizes`: ascending, in bytes. `times_ns`: by name of the algorithm, its time at every size.
-    `get_algorithm`: returns the algorithm for a name and a size. The two other functions of the
-    result are `windows` and `slowdowns` below.
+    `get_algorithm(name, size)` returns the algorithm.
 
-    A window starts at every size at which the fastest algorithm changes, and ends one byte
-    before the next one. The first window starts at 0 bytes, the last one has no end. Of equally
-    fast algorithms, the first in `times_ns` is selected.
+    `windows(names)` of the result compares the algorithms in `names` (None for all) and returns ()
+    without any. Of equally fast ones the first in `times_ns` is selected. Neighbouring sizes with
+    the same fastest algorithm form a window, i.e. a range of sizes. The first window starts at 0
+    bytes, each other one at its first size. A window ends one byte before the next one, the last
+    one has no end. `slowdowns(sizes)` returns by algorithm its mean time / fastest time over these
+    sizes.
     """
 
     def slowdowns(requested_sizes: Collection[int]) -> dict[str, float]:

@@ -72,11 +72,12 @@ def _iterate_requests() -> Iterator[SynthesisRequest]:
 
 
 def _build_request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> SynthesisRequest:
-    """Build a request for a collective of 1 MiB in place and out of place.
+    """Build a request for a collective of 1 MiB that must be correct in place and out of place.
 
-    It has one rank and one unit per NPU; `npus[r]` is the NPU of rank r. The root, if the
-    kind has one, is rank 0. `topology`: a text such as `ring:4`. `simulate` of the request
-    is the simulation of the conformance kit (`simulate_time_ns`), not that of a plugin.
+    The collective has `len(npus)` ranks and as many units. `npus[r]` is the NPU of rank r. The
+    root, if the kind has one, is rank 0. `topology`: a text such as `ring:4`; raises the errors
+    of `parse_topology`. The link model is SERIALIZATION. `simulate` of the request is the
+    simulation of this module (`simulate_time_ns`), which returns None if some steps never finish.
     """
     root = 0 if kind in ROOTED else None
     collective = Collective(kind, len(npus), len(npus), root=root, in_place=True)

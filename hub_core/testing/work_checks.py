@@ -168,11 +168,10 @@ def _find_topology_problem(
 ) -> str | None:
     """Read a written topology back; describe the first problem, or return None.
 
-    The result must be a `WriteResult` with exactly one artifact, whose name is empty. Without a
-    reader of the same name nothing else is checked. Otherwise every part that differs after reading
-    must be named by a declared loss or in `restated`, and every loss that names parts must name one
-    that differs (`find_loss_problem`). Errors of the reader are raised, and `AssertionError` if it
-    returns no topology.
+    The result must be a `WriteResult` with exactly one artifact, whose name is empty. Then, with a
+    reader of the writer's name, each part that differs after reading must be named by a loss or an
+    entry of `result.restated`, and each loss that names parts must name one that differs. Errors of
+    the reader are raised, and `AssertionError` if it returns no topology.
     """
     if not isinstance(result, WriteResult):
         return f"returned {type(result).__name__}, expected WriteResult"

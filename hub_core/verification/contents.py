@@ -57,13 +57,11 @@ def check_contents(
     3. `wrong-output`: units of OUTPUT with wrong contents, by address. The first min(8, 2^26 //
        cells), at least 1, are explained; the others are only counted.
 
-    The result (method, probability of a missed error) is:
-
-    - `expected` is None: "none" and 0 (`NOT_COMPARED`).
-    - (contributions + 1) x cells up to 2^24 and x unit operations up to 2^28: "exact" and 0.
-    - Otherwise: "fingerprint" and 2^-64 x number of expected contributions.
-
-    Raises `InputError` (`too-large`) before any work above 2^25 cells or 2^30 operations.
+    If `expected` is None, the result is `NOT_COMPARED`. The method is "exact", with the error
+    probability 0, if (contributions + 1) x cells is at most 2^24 and (contributions + 1) x unit
+    operations is at most 2^28. Otherwise it is "fingerprint", with the probability 2^-64 x number
+    of expected contributions. Raises `InputError` (`too-large`) before any work above 2^25 cells or
+    2^30 unit operations.
     """
     if program.cells > MAX_CELLS or program.work > MAX_WORK:
         sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"

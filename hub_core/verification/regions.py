@@ -274,13 +274,13 @@ def _split_into_atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Arra
     `starts`, `counts`: first block and number of blocks (1 or more) of each access. Borders are the
     first block of every access and the first block after it. An atom is the range between two
     neighbouring borders, so every access covers all of it or none. Its number is the index of its
-    lower border among the distinct borders, ascending from 0. If all counts are 1, the result is
-    `starts` unchanged, with the indices 0, 1, ... of the accesses.
+    lower border among the distinct borders, ascending from 0. Parts are in the order of the
+    accesses, and within an access ascending by atom. Example: starts [0, 2] and counts [4, 4] give
+    atoms [0, 1, 1, 2] of the accesses [0, 0, 1, 1].
 
-    Parts are in the order of the accesses, and within an access ascending by atom. Example: starts
-    [0, 2] and counts [4, 4] give atoms [0, 1, 1, 2] of the accesses [0, 0, 1, 1]. The cost depends
-    on the number of overlaps, not on sizes. Raises `InputError` (`too-large`) for more than
-    `MAX_ACCESSES` parts, which is not checked if all counts are 1.
+    If all counts are 1, or without accesses, atoms are numbered by their blocks instead: the result
+    is `starts` itself and the indices 0, 1, .... Otherwise raises `InputError` (`too-large`) for
+    more than `MAX_ACCESSES` parts. The cost depends on the number of overlaps, not on sizes.
     """
     owner = np.arange(len(starts))
     # Accesses to single blocks are atoms.

@@ -116,10 +116,14 @@ def open_report_files(
     """Return the requested files of findings; None if none of the four options is given.
 
     Each option is a path. `sarif`, `junit` and `write_baseline` are written later, by the result;
-    `baseline` is read at once. `sources`: the inputs of the command. `reported`: list to which the
-    session adds the findings of readers; it is shared. Raises `UsageError` if a file would replace
-    an input, the baseline or another of these files (`output-is-input`), and if both options for
-    baselines are given. Raises `InputError` if the baseline cannot be read.
+    `baseline` is read at once. `sources`: the inputs of the command. `registry`: the plugins whose
+    rules the SARIF file lists. `reported`: list to which the session adds the findings of readers;
+    it is shared with the result. Raises, in this order:
+
+    - `UsageError` if both options for baselines are given.
+    - `UsageError` (`output-is-input`) if a file would replace an input, the baseline or another of
+      these files.
+    - `InputError` if the baseline cannot be read.
     """
     if sarif is junit is baseline is write_baseline is None:
         return None

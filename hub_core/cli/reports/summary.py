@@ -168,15 +168,16 @@ def create_inspect_report(
 ) -> InspectReport:
     """Create the JSON report of an algorithm, for `collhub inspect --json`.
 
-    `source`, `source_format`: name and format of the input. `network`: name of the network that
-    the input contains, None without one. `sent`: traffic by pair of ranks. `units_by_link` and
-    `bytes_by_link` have its sums under keys such as `0->1`, in its order; `bytes_by_link` is None
-    if it has no bytes. `longest`: lengths of the longest chains of dependent steps, or None if
-    steps wait for each other in a cycle; `critical_path` is None then.
+    - `source`, `source_format`: name and format of the input.
+    - `network`: name of the network that the input contains, None without one.
+    - `sent`: traffic by pair of ranks. Its units give `units_by_link`, with keys such as `0->1` in
+      the order of `sent`. Its bytes give `bytes_by_link`, None if `sent.bytes` is None.
+    - `longest`: lengths of the longest chains of dependent steps. None, if steps wait for each
+      other in a cycle, gives None for `critical_path`.
 
     All other members are computed from `algorithm`. `reduce_op` is None for a collective without a
     reduction. `npus` are 0, 1, ... if the algorithm gives no NPUs. `extensions` are all names, in
-    alphabetical order; `stated` has their scalar members. Raises `InputError`
+    alphabetical order; `stated` has their scalar members (`_collect_scalars`). Raises `InputError`
     (`invalid-placement`) if the algorithm's NPUs are not a list of different integers of at least
     0, one per rank.
     """

@@ -186,11 +186,14 @@ def _describe_status(status: int) -> str:
 
 
 def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic]:
-    """Yield the findings of a run: losses of the folder, then a lost event, then unfinished ranks.
+    """Yield the findings of a run, in this order:
 
-    Losses are notes (`loss`). All others are errors: `lost-event` if ASTRA-sim printed that it
-    removed a callable before the call (`printed.lost_event`), and `never-finishes` for every rank,
-    ascending, for whose NPU the output has no finish time.
+    1. Each loss of the folder: a note (`loss`).
+    2. `printed.lost_event`, that is, ASTRA-sim printed that it dropped an event after an exception:
+       one error (`lost-event`).
+    3. Each rank, ascending, for whose NPU the output has no finish time: an error
+       (`never-finishes`). Its message also says if the simulator reported nodes that were never
+       released.
     """
     for loss in folder.losses:
         yield Diagnostic("loss", str(loss), Severity.NOTE)

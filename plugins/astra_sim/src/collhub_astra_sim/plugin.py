@@ -276,9 +276,10 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    """Compile every kernel at once by small simulations on two ranks; the results are discarded.
+    """Compile every kernel before its first run, by small simulations on two ranks.
 
-    They are a ring all-reduce, a training step, and the tables of a custom algorithm.
+    The simulations are a ring all-reduce, a training step, and the tables of a custom algorithm.
+    Their results are discarded. Raises their errors, for example if a kernel cannot be compiled.
     """
     # Imported here, so that a check that is not requested needs no time.
     from collhub_kernels import compile_at_once

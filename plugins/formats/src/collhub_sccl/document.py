@@ -466,8 +466,11 @@ def _parse_steps(steps: ScclValue, ranks: int) -> tuple[Sends, list[int]]:
     `time` is 0 where it is omitted. `reduces` is None if no send has more than three fields;
     otherwise it is True for each send with the reduction `rrc`, and False for others. Without sends
     the columns are empty. Raises `InputError` (`sccl-schema`), with the JSON path, for the first
-    defect in the order of the file: `rounds` that are no integer from 0 to 2^31 - 1, a missing
-    member, or a send that `_parse_send` refuses.
+    defect in the order of the file:
+
+    - `steps` or `sends` is no list, or a step is no object with `rounds` and `sends`.
+    - `rounds` is no integer from 0 to 2^31 - 1.
+    - `_parse_send` refuses a send.
     """
     rows: list[tuple[int, int, int, int, float, bool]] = []
     rounds, has_times = [], False

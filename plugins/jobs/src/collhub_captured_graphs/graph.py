@@ -246,11 +246,11 @@ def graph_to_json(graph: CapturedGraph) -> str:
     """Format a graph as a JSON document in ASCII, with one line per input, node and output.
 
     `graph_from_json` reads it. It ends with a line break. The fields are, in this order: `schema`
-    (`SCHEMA`), `name`, `producer`, `groups`, `mesh` and `mesh_sizes` (each only if not empty),
-    `inputs`, `nodes`, `outputs`. Entries are in the order of the graph; an empty list is `[]`.
-    Inputs and results of nodes have the fields of their tensor; a missing result is null. Keywords
-    of a node are sorted. Floats that are infinite or nan are written as `{"float": "inf"}`. The
-    file of the graph is left out.
+    (`SCHEMA`), `name`, `producer`, `groups`, `mesh`, `mesh_sizes`, `inputs`, `nodes`, `outputs`.
+    `mesh` and `mesh_sizes` are omitted if they are empty; other empty lists are `[]`. Entries are
+    in the order of the graph. Inputs and results of nodes have the fields of their tensor; a
+    missing result is null. Keywords of a node are sorted. Floats that are infinite or nan are
+    written as `{"float": "inf"}`. The file of the graph is omitted.
     """
     inputs: list[dict[str, object]] = [
         {

@@ -45,11 +45,14 @@ def expanded(
     - `duration_ns`: by row of `workload`, new durations of the nodes that are kept. Nodes of
       templates keep theirs.
 
-    The starts of a collective depend on the parents of its call; the children of the call depend on
-    the ends of the collective. Tags of new messages are above those of messages in the workload;
-    each piece has its own range. Returns the new nodes, and for each the row of `workload` from
-    which it comes (of a template's node: the row of the call). Raises `InputError` (`too-large`) if
-    more than 5e8 tags are needed.
+    The first nodes of a collective depend on the parents of its call; the children of the call
+    depend on its last nodes. With more than 16 first or last nodes on a rank, a MARKER stands
+    between. Tags of new messages are above those of the workload; each piece has its own range.
+
+    Returns the new nodes, and for each the row of `workload` from which it comes (of a template's
+    node or MARKER: the row of the call). Nodes are sorted by rank, then by identity of that row.
+    They have new identities, no extras and no algorithms. Raises `InputError` (`too-large`) if more
+    than 5e8 tags are needed.
     """
     book = [*templates, marker(1)]
     entries = catalogue(len(workload.nodes), book)

@@ -508,14 +508,14 @@ def _algorithm_record(
 def _check_compatibility(algorithm: Algorithm, request: CollectiveRequest, size: int) -> None:
     """Raise `InputError` (`algorithm-does-not-fit`) if an algorithm does not fit a request.
 
-    The error names the first difference, in this order:
+    The error has no location. It names the first difference, in this order:
 
     1. The algorithm is for another number of ranks than `request.members` has.
     2. The algorithm is of another kind. An algorithm of kind `CUSTOM` fits every requested kind.
-    3. The request has counts, and those of the algorithm differ, apart from the size of a unit. An
-       algorithm without counts differs, too. Without requested counts, this check is omitted.
-    4. The algorithm has another root. The check is omitted if the requested root is negative, or if
-       the root of the algorithm is `None`.
+    3. The request has counts, and the algorithm has none, or counts that are not proportional to
+       them.
+    4. The request and the algorithm have different roots. A negative requested root, and the root
+       None of an algorithm, fit every root.
     5. The algorithm has no contents (a trace of times only), and its bytes differ from `size` or
        are not known. An algorithm with contents can be scaled to every size.
     """

@@ -178,16 +178,15 @@ def joined(edges: Edges, last_nodes: Lists, first_nodes: Lists) -> Edges:
 def spread(template: Template, members: Sequence[int], stride: int) -> Template:
     """Return a template for all ranks, in which every group of ranks runs a copy of `template`.
 
-    A template has the nodes of a collective by position of the rank in its group. P positions
-    in `template` give the groups {l, l + `stride`, ..., l + (P - 1) * `stride`}: for P = 2
-    and stride 2, these are (0, 2), (1, 3), (4, 6). Rank r has the position (r // `stride`)
-    mod P.
+    A template has the nodes of a collective by position of the rank in its group. P positions in
+    `template` give the groups {l, l + `stride`, ..., l + (P - 1) * `stride`}: for P = 2 and stride
+    2, these are (0, 2), (1, 3), (4, 6). Rank r has the position (r // `stride`) mod P.
 
-    Position i of the result is for rank `members[i]`, with the nodes and dependencies of its
-    position in `template`. A peer becomes the position in `members` of that rank of the same
-    group; no peer (-1) remains. Everything else is copied or derived again. `members` must be
-    a permutation of 0 to its length - 1 with complete groups, which is not checked. Empty
-    `members` give no positions.
+    Position i of the result is for rank `members[i]`, with copies of the nodes and dependencies of
+    its position in `template`. A peer in `template` is a position; its copy is the index in
+    `members` of the rank with this position in the same group. A peer below 0 (none) becomes -1.
+    `members` must be a permutation of 0 to its length - 1 with complete groups, which is not
+    checked. Empty `members` give no positions.
     """
     positions = len(template.first) - 1
     rank = np.asarray(members, np.int64)

@@ -422,17 +422,18 @@ class _Lowering:
 
         - A return, such as `func.return`, appends none: its operands become the results of the
           region.
-        - Any other operation becomes one instruction. A `constant` with a single number keeps its
-          text as literal; the literal is "" otherwise.
+        - Any other operation becomes one instruction. `_opcode` gives its opcode, and counts
+          operations that are not supported as losses.
+        - A `constant` with a single number keeps its text as literal; the literal is "" otherwise.
         - The regions of a loop, conditional, call or async-start become computations. Before a
           loop, a `tuple` instruction is added. Other regions become reducers.
-        - The instruction is a tuple if it is a loop, or has no or several results.
-        - An operation that only declares the placement of a value has `custom_call_target` as its
-          only attribute.
+        - The result is a tuple for a loop, and for no or several results.
+        - If an operation only declares the placement of a value, its only attribute is
+          `custom_call_target`. Attributes of other operations are those of `rewrite_attributes`.
 
         A value of an enclosing region becomes an argument of the region (a capture). Raises
-        `ValueError` for an operation after a return, an undefined operand, a value defined twice, a
-        collective in a reducer, and unreadable types.
+        `ValueError` for an operation after a return, an undefined operand, a value defined twice,
+        control flow that is not supported, a collective in a reducer, and unreadable types.
         """
         region, name = self._regions[-1], operation.name
         if region.is_returned:

@@ -69,13 +69,13 @@ def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
     """Return the smallest numbers of (replicas, partitions) that the ids in collectives allow.
 
     Ids are read from `replica_groups` and from pairs (`get_pairs_text`), also those of sends and
-    receives. The number of an instruction is the product of all sizes of a mesh or an iota if its
-    groups are one. Otherwise it is the largest id plus 1; without ids it is 1.
+    receives. The number of an instruction is the largest id plus 1, or 1 without ids. If its groups
+    are a mesh or an iota, the number is the product of all their sizes.
 
-    The result has the maximum over instructions whose ids are partitions or devices as partitions,
-    and over the other ones, whose ids are replicas (`find_groups`), as replicas. Both are 1 without
-    instructions. Example: groups `{{0,1},{2,3}}` with a channel and `use_global_device_ids` give
-    (1, 4).
+    The ids of an instruction are partitions if it has a `channel_id`, and also has
+    `use_global_device_ids` or an opcode in `PARTITION_OPERATIONS`. Otherwise they are replicas.
+    Each result is the maximum over its instructions, 1 without any. Example: groups `{{0,1},{2,3}}`
+    with a channel and `use_global_device_ids` give (1, 4).
     """
     replicas = partitions = 1
     for instruction in instructions:

@@ -166,9 +166,11 @@ def read_module(
 
 
 def _assume_devices(module: Module) -> None:
-    """Give a module without stated devices the fewest that its collectives allow, with a note.
+    """Set the numbers of replicas and partitions of a module from its collectives, and add a note.
 
-    It is unchanged if these are more than `MAX_RANKS` or only one.
+    The numbers are the smallest that the collectives of all computations allow (`count_devices`).
+    The module is not changed if their product, the number of devices, is 1 or above `MAX_RANKS` (65
+    536). Whether the module states a number of devices is not checked here.
     """
     devices = Devices(
         *count_devices(

@@ -196,19 +196,18 @@ class _GraphBuilder:
     def _place_inputs(self) -> dict[str, int]:
         """Replace the HLO sharding of each input by a placement, such as `S(0)`; return the mesh.
 
-        The mesh is the number of ranks by axis name, the slowest axis first. A placement describes
-        the blocks of one set of devices:
+        The mesh is the number of ranks by axis name, the slowest axis first. It depends on how the
+        collectives divide the devices into groups:
 
-        - Collectives with several partitions of the devices into groups: the mesh is that of
-          `derive_axes` for the first group of each partition. Devices are divided into consecutive
-          ranges of the size of the mesh; the set is the range with the lowest device of the first
-          recorded group.
-        - Collectives with one partition: the mesh is empty, and the set is the first group.
-        - No collectives: the mesh is empty, and the set is all devices.
+        - All in one way: the mesh is empty. Placements are for the devices of the first group.
+        - In several ways: the mesh is that of `derive_axes` for the first group of each way.
+          Placements are for as many consecutive devices as the mesh has ranks, beginning at a
+          multiple of this number. They include the lowest device of the first recorded group.
+        - No collectives: the mesh is empty. Placements are for all devices.
 
-        With an empty mesh, the set counts as one axis. A replicated input has `R`. A missing
-        sharding, or one that no placement describes, gives "" without an error (`find_placement`).
-        Modifies `self._inputs`. Raises `InputError` for groups that form no mesh.
+        With an empty mesh, a placement has one axis, over all these devices. A replicated input has
+        `R`. A missing sharding, or one that no placement describes, gives "" (`find_placement`).
+        Changes `self._inputs`. Raises `InputError` (`groups`) for groups that form no mesh.
         """
         mesh: dict[str, int] = {}
         count = self._module.devices.count

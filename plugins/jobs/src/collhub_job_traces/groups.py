@@ -257,18 +257,16 @@ def translate_groups(
     """Return the column of groups (int64), translated for the ranks without a file.
 
     Nodes of a rank without a file are copies of the nodes of another rank, its stand-in
-    (`stand`), and have the stand-in's groups at first. `rank`, `group`: columns of all nodes,
-    not changed; a group is an index of `groups`, below 0 for none.
+    (`stand`), with the stand-in's groups. `rank`, `group`: columns of all nodes, not changed. A
+    group is an index of `groups`, below 0 for none.
 
-    The first rule that applies gives the new group of a node:
+    A group does not change if the rank has a file, or is in the group. Otherwise the new group
+    has the same shape: the distances between its consecutive ranks are equal, as in (0, 1) and
+    (2, 3). Several groups with this shape are numbered by index, separately for the groups that
+    contain the stand-in and those that contain the rank. The new group has the same number.
 
-    1. Its rank has a file, it has no group, or its group contains its rank: unchanged.
-    2. Groups match if the distances between their consecutive ranks are equal, as in (0, 1)
-       and (2, 3). If its group is match number k (by index) among the groups of the
-       stand-in, it becomes match number k among the groups of its rank.
-
-    Raises `InputError` (`group`) if the stand-in is not in the group, or if the rank has
-    fewer matches. It reports the lowest such rank, and the lowest such group of this rank.
+    Raises `InputError` (`group`) if the stand-in is not in the group, or if the rank has too few
+    groups of the shape. It reports the lowest such rank, and the lowest such group of this rank.
     """
     column = group.astype(np.int64)
     of_rank = _list_groups_by_rank(groups, len(stand.of))

@@ -110,17 +110,18 @@ class StageProgram:
     def forward(self, microbatch: int) -> None:
         """Add the forward pass of a microbatch (numbered from 0) to `program`, in this order.
 
-        1. Except on the first stage, a receive of the activations from the previous stage, which
-           waits for nothing.
-        2. For each layer of the stage: the all-gather of the weights (only with FSDP and more than
-           one data-parallel rank), attention, then MLP or experts. `_half` lists the nodes of both.
+        1. Except on the first stage: a receive of the activations from the previous stage. It waits
+           for no node.
+        2. For each layer of the stage: the all-gather of its weights (only with FSDP and more than
+           one data-parallel rank), attention, then MLP or experts. `_half` lists the nodes of both
+           halves.
         3. On the last stage the computation of the logits; on other stages a send of the
            activations to the next stage.
 
-        Each node of 2 and 3 needs the data of the node before it, with one exception: the
-        all-gather of the weights only waits for an earlier computation (`_gathered_weights`), and
-        only computations need its data. Each computation also waits for the computation before it,
-        also for that of an earlier pass. The tag of the messages is `microbatch`.
+        Each node needs the data of the node before it, without regard to all-gathers of weights.
+        These wait only for an earlier computation (`_gathered_weights`), and the computations of
+        both halves need their data. Each computation also waits for the last computation before it,
+        which may belong to an earlier pass. The tag of the messages is `microbatch`.
         """
         # Stage 0 has the tokens themselves.
         self._flow = [] if self._is_first else [self._received(-1, microbatch)]

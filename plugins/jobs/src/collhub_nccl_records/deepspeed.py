@@ -190,20 +190,19 @@ def read_deepspeed_lines(
 def _parse(lines: Iterable[tuple[int, bytes | None]]) -> _Log:
     """Return the single calls, the last summary, its minima and the skipped lines of a log.
 
-    `lines`: (line number, content), None for a line that is too long. Lines are read as follows:
+    `lines`: (line number, content), None for a line that is too long. A call is a line that
+    logs it, also within a table. A summary is a table of calls, and its minima are a second
+    table:
 
-    - A line of a logged call becomes a call, also within a table.
-    - The heading of a summary begins a table and discards the rows of the previous summary and of
-      its minima. The heading of a table of minima begins another table. Text before a heading, such
-      as the host that a launcher names, is removed from the lines of its table.
-    - In a table, a line with the name of an operation applies to the rows after it. A row has the
-      size, the number of calls and their times.
-    - Too long lines are skipped lines, and so are calls and rows of an operation that is not in
-      `_OPERATIONS`, and rows without calls. In a table of minima such rows are ignored, because the
-      summary has them too.
-    - Any other line, and a row without an operation before it, ends the table and is ignored.
+    - The heading of either table begins it, and the heading of a summary discards the rows of both.
+      Text before a heading, such as a host, is removed from all lines of the table.
+    - A line with the name of an operation applies to the rows after it. A row has the size, the
+      number of calls and their times.
+    - Any other line, and a row before the first operation, ends the table and is ignored.
 
-    Sizes are in bytes (1 KB is 1024); larger ones than 2^62 become 2^62. Raises nothing.
+    Skipped lines are too long lines, calls and rows of an operation that is not in
+    `_OPERATIONS`, and rows without calls. Such rows of minima are dropped instead. Sizes are
+    in bytes (1 KB is 1024), at most 2^62. Raises nothing.
     """
     log = _Log([], [], [], [])
     operation: bytes | None = None
@@ -269,17 +268,18 @@ def _to_entry(
 def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
     """Derive the number n of ranks from bandwidths; return it, and a note if several numbers fit.
 
-    The ratio of bus and algorithm bandwidth is (n - 1) / n; both are rounded to 0.01 Gbit/s. Only
-    operations of `_SCALED` (AllReduce, AllGather, ReduceScatter and AlltoAll) with an algorithm
-    bandwidth of at least 100 times the rounding error (0.5 Gbit/s) are used. Each one limits n from
-    below and above, within 1 to 2^14.
+    The ratio of bus and algorithm bandwidth is (n - 1) / n. Both have a rounding error of at most
+    0.005 Gbit/s. Only entries of the operations in `_SCALED` are used, and only those with an
+    algorithm bandwidth of at least 0.5 Gbit/s. Each one limits n from below and above, within 1 to
+    2^14. If several numbers fit all entries, the result is the one that is divisible by the highest
+    power of two: 96 of 90 to 100. The note names the range; it is "" if only one number fits.
 
-    If several numbers fit all entries, the one that is divisible by the highest power of two is
-    assumed: 96 of 90 to 100. The note names the range; it is "" if only one number fits.
+    Raises `InputError`. Except for the last, it is at the line of the first such entry:
 
-    Raises `InputError`. The code is `rank-range` at the first entry that needs more than 2^14
-    ranks, and `ranks` in these cases: the ratio is at least 1 even with the rounding errors, an
-    entry contradicts the earlier ones, or no entry can be used (without a line).
+    - `ranks`: the ratio is at least 1 even with the rounding errors
+    - `rank-range`: more than 2^14 ranks are needed
+    - `ranks`: the entry contradicts the earlier ones
+    - `ranks`, without a line: no entry can be used
     """
     lowest, highest = 1.0, float(_MAX_RANKS)
     line = 0

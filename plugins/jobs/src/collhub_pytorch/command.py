@@ -308,15 +308,17 @@ def _read_job(
 ) -> tuple[Workload, list[str]]:
     """Return the files as one job, with notes for the user.
 
-    If the first file is a job in another format than profiles (`_open_other_job`), it is read
-    with those options in `reading` that its format declares; the notes are []. Otherwise the
-    files are profiles whose format is detected from the content, with the notes of the reader.
-    Execution traces have one note in place of those: that they record no times.
+    `files`: at least one path. `reading`: options by name, None for not given.
 
-    `reading`: options by name, None for not given. Raises `UsageError` if `step` is given but
-    the format has no steps, and with profiles for an invalid time in `clock_residual` and a
-    file that is given twice. Errors of the readers pass through; options in the cure of an
-    `InputError` are named as options of this command.
+    - If the files are a job in another format than profiles (`_open_other_job`), it is read with
+      those options that its format declares. Other options are dropped silently; the notes are [].
+    - Otherwise the files are profiles. The content determines their format, which must be the same
+      for all. The notes are those of the reader. Execution traces have one note instead: that they
+      record no times.
+
+    Raises `UsageError` if `step` is given but the format has no steps. With profiles it is also
+    raised for an invalid time in `clock_residual` and a file that is given twice. Errors of the
+    readers are passed on. The advice of an `InputError` names options of this command.
     """
     from collhub_pytorch.formats import EXECUTION_TRACE
     from collhub_pytorch.profile_formats import detect_format, read_files

@@ -87,7 +87,9 @@ class Matching:
         - Collective: all ranks of the group (`Records.members`), including the rank of the row. A
           rank that recorded the collective has its row and the state of that row; of several rows,
           the last. Any other rank has no row, and the state that `_arrival` infers.
-        - Batch of messages: only the ranks at the other ends (`_message_partners`).
+        - Message or batch of messages: only the ranks at the other ends, each once. Of several
+          messages with one rank, the least advanced state counts, of equal ones the first message
+          (`_message_partners`). The result may be empty.
 
         The result is cached; all rows of a collective give the same tuple. Raises `KeyError` if the
         members of a group are unknown and no dump names it.

@@ -145,15 +145,18 @@ class _Listing:
         The first rule that applies:
 
         1. A blank line ends the device: returns "".
-        2. A line such as `Switch 36 "GUID" # "NAME"` (or `Ca`, `Rt`) starts a device, which is
-           added: returns its guid. Raises `InputError` if the guid was listed before.
-        3. A line such as `SW 7 1 0xGUID 4x HDR - CA 8 1 0xGUID ( 'NAME' - 'NAME' )` is a port of a
-           list of ports; its device is added, and its cable: returns `guid`. Raises the errors of
-           `_join`.
+        2. A line such as `Switch 36 "GUID" # "NAME"` (or `Ca`, `Rt`) adds a device: returns its
+           guid. Raises `InputError` if the guid was added before.
+        3. A line such as `SW 7 1 0xGUID 4x HDR - CA 8 1 0xGUID ( 'NAME' - 'NAME' )` is a port in a
+           list of ports. Its device is added unless it is known, and its cable if there is another
+           end: returns `guid`.
         4. A line that does not begin with `[` is ignored: returns `guid`.
         5. Any other line is a port of the device `guid`, whose cable is added: returns `guid`.
-           Raises `InputError` if there is no device, if the line does not have the form of a port,
-           and the errors of `_add_cable`.
+           Raises `InputError` if there is no device, or if the line does not have the form of a
+           port.
+
+        A cable that both ends list is added once. Rules 3 and 5 raise `InputError` for a port that
+        is connected to itself, and for an unknown rate (`_join`).
         """
         if not line.strip():
             return ""

@@ -91,18 +91,20 @@ class _Expansion:
         self._size = 0
 
     def build_graph(self) -> VertexGraph:
-        """Build the vertices and edges of all instances (copies of a device). Call it once.
+        """Build the vertices and edges of the document. Call it once, as it fills tables of `self`.
 
-        - Vertices: by instance, then by copy, then as in the device.
-        - Edges: first those within instances, by instance, entry of the device's `edges`, and
-          copy. Then those between instances, by entry of the document's `edges`.
-        - Repeated edges between the same two vertices, in either direction, become one. It has
-          the position and direction of the first one, and the link of the last one.
-        - Links of the document are numbered before those of the devices.
+        An entry of `instances` stands for `count` copies of a device.
 
-        Raises `InputError` with the path if there are no instances, for repeated or unknown
-        names, for invalid values (also in devices without instances), and for more than
-        `MAX_NODES` vertices or `MAX_LINKS` edges within or between instances.
+        - Vertices: by entry of `instances`, then by copy, then as in the device.
+        - Edges: first those within copies, by entry of `instances`, entry of the device's `edges`,
+          and copy. Then those between copies, by entry of the document's `edges`.
+        - Repeated edges between the same two vertices, in either direction, become one. It has the
+          position and direction of the first one, and the link of the last one.
+        - Links: first those of the document, then those of the devices.
+
+        Raises `InputError` with the path if there are no instances, for repeated or unknown names,
+        for invalid values (also in devices without instances), and for more than `MAX_NODES`
+        vertices, or `MAX_LINKS` edges within copies or between them, counted with repeated edges.
         """
         self._add_links("", self._root)
         for name, device in self._device_entries.items():

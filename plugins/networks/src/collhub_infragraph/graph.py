@@ -114,12 +114,12 @@ def parse_link(value: Value, owner: str, attributes: Mapping[str, Attributes]) -
     - Bandwidth, latency: those of the annotation, which are exact. If it has none, those of
       `physical` (`_parse_physical`); None without both.
     - Plane: only from the annotation; None if it is missing or no whole number.
-    - `flaw`: the reason if `physical` has a bandwidth in transfers per second, which gives no
-      bandwidth, also if the annotation gives one; otherwise "".
+    - `flaw`: a text if `physical` has a bandwidth in transfers per second, whether or not the
+      annotation has one; otherwise "". `physical` then gives no bandwidth.
 
-    Raises `InputError` for a missing name, and for a bandwidth or latency directly in a link
-    without `physical`, as before InfraGraph 0.3. Raises it also for invalid values in `physical`,
-    and for a bandwidth or latency of an annotation that is no finite number.
+    Raises `InputError` for a missing name; for a link without `physical` that has the members
+    `bandwidth` or `latency`, the form before InfraGraph 0.3; for invalid values in `physical`; and
+    for a bandwidth or latency of an annotation that is no finite number.
     """
     name = value["name"].text()
     physical = value.get("physical")

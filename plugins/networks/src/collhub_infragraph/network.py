@@ -207,11 +207,12 @@ Positions = tuple[int | None, int | None]
 def _find_positions(graph: VertexGraph) -> dict[tuple[int, int], Positions]:
     """Return for each edge the numbers of its two links in the network, from the hub's annotations.
 
-    The result is {} for documents that the hub did not write with annotations. An annotation
-    `12,40` of the edge (a, b) gives {(a, b): (12, 40), (b, a): (40, 12)}: the number of the link
-    from the first to the second vertex, then of the link back. `12,` gives (12, None), which means
-    no link back. A text that is no number also gives None. An annotation without any text, and one
-    of an unknown vertex, is skipped. Of several annotations of two vertices, the last counts.
+    The result is {} for documents that the hub did not write (`is_exact`). An annotation `12,40` of
+    the edge (a, b) gives {(a, b): (12, 40), (b, a): (40, 12)}: the number of the link from the
+    first to the second vertex, then of the link back. A text that is missing, as in `12,`, is no
+    integer, or exceeds `MAX_NUMBER` gives None, which means no link. An annotation without both
+    texts, and one of an unknown vertex, is skipped. Of several annotations of two vertices, the
+    last counts.
     """
     if not graph.annotations.is_exact:
         return {}

@@ -156,13 +156,13 @@ class Value:
     def number(self) -> Decimal:
         """Return the value as a finite decimal number, exactly as the file states it.
 
-        Integers, floats and texts of numbers are accepted; YAML parses `1e3` as text. Blanks
-        around the number in a text are ignored. A number that the parser made a float keeps
-        only the digits of a double. The number may be negative.
+        Integers, floats and texts of numbers are accepted; YAML parses `1e3` as text. Blanks around
+        the number in a text are ignored. A number that the parser converted to a float keeps only
+        the digits of a double. The number may be negative.
 
-        Raises `InputError` with the code of the value for true and false, for null, lists and
-        objects, for infinities, NaN and 1e100 or more, for other texts, also with `_`, and for
-        more than 40 characters.
+        Raises `InputError` with the code `self.code` for true and false, null, lists and objects,
+        infinities and NaN, a magnitude of 1e100 or more, any other text, a text with `_`, and more
+        than 40 characters (blanks and sign included).
         """
         # YAML parses 1e3, without point and sign, as text.
         is_number = isinstance(self.raw, int | float | str) and not isinstance(self.raw, bool)

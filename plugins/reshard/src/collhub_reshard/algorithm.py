@@ -50,12 +50,14 @@ from hub_core.network import Topology
 def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective:
     """Build the custom collective whose contract gives the source of every byte of a resharding.
 
-    For every unit of OUTPUT, the contract names the rank and the unit of its INPUT that contains
-    the data. `origins`: which device's box each receiver got; empty ones are skipped. If several
-    origins have the same output unit, the output is their sum. If several devices hold the same
-    box, only the one that sent it is named. Buffer sizes are those of `layout`; a rank without
-    input units has no defined INPUT. The unit count of the collective is the largest size of any
-    INPUT or OUTPUT, at least 1.
+    For each unit of OUTPUT, the contract names the rank and the unit of its INPUT that contains the
+    data. Each entry of `origins` is a range of units of a box, with the receiver and the device
+    whose INPUT it comes from. Entries with an empty range are skipped. So of several devices that
+    hold a box, only the one that sends it is named. If several origins have the same output unit,
+    the output is their sum. Without origins the contract is empty.
+
+    Buffer sizes are those of `layout`; a rank without input units has no defined INPUT. The unit
+    count of the collective is the largest size of any INPUT or OUTPUT, at least 1.
     """
     parts = [_build_contributions(layout, origin) for origin in origins if origin.high > origin.low]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]

@@ -57,16 +57,17 @@ class BoxLayout:
 
 
 def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> BoxLayout:
-    """Lay out the boxes of each device without gaps, in the order of the unit tasks.
+    """Build buffers that contain the boxes of each device without gaps, in the order of the tasks.
 
-    A box is the data of one unit task. INPUT of a device has the boxes that it sends, OUTPUT
-    those that it receives; each box is contiguous. A box with several senders or receivers
-    has a region on each of them. A further summand of a sum uses the OUTPUT region of the
-    unit task before it. A device without boxes has 0 units.
+    A box is the data of one unit task. INPUT of a device has the boxes that the device sends,
+    OUTPUT those that it receives. A box with several senders or receivers has one contiguous
+    region on each of them. If a unit task adds a further summand to a sum, its receivers have no
+    new region: they use the OUTPUT region of the unit task before it. A device without boxes has
+    buffers of 0 units.
 
-    All units have one size. It is chosen so that the smallest box has at least `least_units`
-    units, if possible. The bytes of a box are rounded up to units. `padding_bytes` is the sum
-    of the added bytes over all devices; the region of a sum counts once.
+    All boxes have the same unit, whose bytes `_choose_unit_bytes` computes from `least_units`,
+    the desired number of units of the smallest box. The result can have fewer. The bytes of a
+    box are rounded up to units. `padding_bytes` is the sum of the added bytes over all regions.
     """
     unit_bytes = _choose_unit_bytes(units, moves, least_units)
     box_units = -(-units.bytes // unit_bytes)

@@ -45,13 +45,13 @@ class Outcome:
 
 
 def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
-    """Return the outcome of a schedule: its makespan, bound and gap, and what proves the bound.
+    """Return the outcome of a schedule: its makespan, bound and gap, and the proof of the bound.
 
-    `makespan_s` and `bound_s` are ticks converted to float seconds. `bound_s`, `kind`, `hosts`
-    and `task` are those of `schedule.bound`; `weights` is empty. `gap` is the makespan divided
-    by `schedule.lower_bound_ticks`, minus 1, or 0.0 for a bound of 0. That bound may be higher
-    than `bound_s`, because it includes the solver's. Status, proof and method are those of the
-    schedule. A schedule without pieces has a makespan of 0.
+    `makespan_s` (0 without pieces) and `bound_s` are ticks converted to float seconds. `bound_s`,
+    `kind`, `hosts` and `task` are those of `schedule.bound`; `weights` has its default. Status,
+    proof, method and gap are those of the schedule. The gap refers to `schedule.lower_bound_ticks`,
+    the best known bound, which may be higher than `bound_s`, as it can come from the solver. It is
+    the makespan divided by this bound, minus 1, or 0.0 for a bound of 0.
     """
     bound = schedule.bound
     return Outcome(

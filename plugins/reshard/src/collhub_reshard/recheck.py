@@ -174,18 +174,20 @@ _KINDS_BY_HOSTS = ("receiver", "senders", "exclusive")
 def _check_bound(claim: ScheduleClaim) -> Fraction:
     """Recompute the bound that a proof claims, and return it in exact seconds.
 
-    The first flaw raises `FlawError` (`bound`):
+    `bound` of the document has `kind` (nothing, task, receiver, senders or exclusive), `hosts`,
+    `task` and `seconds`. `_compute_bound` defines the kinds. The first of these defects raises
+    `FlawError` (`bound`):
 
-    1. Unknown kind, a host listed twice, or `task` is no task (or not -1 if unused).
-    2. A host has no rate out, or the number of hosts is wrong: 1 for "receiver", at least 1 for
+    1. The kind is unknown.
+    2. A host is listed twice, or `task` is no task. With another kind than "task" it must be -1.
+    3. A host has no rate out, or the number of hosts is wrong: 1 for "receiver", at least 1 for
        "senders" and "exclusive", otherwise 0.
-    3. "task" if the schedule splits a task, or "exclusive" if hosts have several cards.
-    4. The host of "receiver" receives no task, or the claimed seconds differ.
+    4. "task" although the schedule splits a task, or "exclusive" although hosts have several cards.
+    5. The host of "receiver" receives no task, or `seconds` differs from the result.
 
-    Raises `FlawError` (`form`) for `hosts` that are no list of integers of at least 0, a `task`
-    that is no integer of at least -1, and seconds that are no fraction. A missing member raises
-    `KeyError`, a `bound` that is no object `TypeError`, and a bound by senders without tasks
-    `ValueError`.
+    A wrong type of `hosts` (integers of at least 0), `task` (an integer of at least -1) or
+    `seconds` (a fraction) raises `FlawError` (`form`). A missing member raises `KeyError`, a
+    `bound` that is no object `TypeError`, and a bound by senders without tasks `ValueError`.
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     kind = claimed["kind"]

@@ -280,15 +280,14 @@ def _read_weights(claim: _StreamClaim) -> dict[int, int]:
 def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
     """Check that the algorithm sends the bytes of the streams, and only between their devices.
 
-    Rank r is device r. A unit has (bytes of the collective / units) bytes. Raises
-    `FlawError` (`traffic`) for the first violation:
+    Rank r is device r. A unit has (bytes of the collective / units) bytes, 0 if these bytes are
+    None. Raises `FlawError` (`traffic`) for the first violation:
 
-    1. No SEND is between two devices that are not an edge (source, destination) of a
-       stream.
-    2. For every edge, in the order of the streams, the SENDs have at least the bytes of all
-       streams over it, minus one unit per box (block of a tensor) in the part of each
-       stream. Boxes are divided at unit boundaries, so this tolerance is needed. More bytes
-       are allowed.
+    1. A SEND is between two devices that are not an edge (source, destination) of a stream.
+    2. The SENDs over an edge have too few bytes. Required is the sum over its streams of the bytes
+       of the stream, minus one unit for each box (block of a tensor) of which the stream carries
+       bytes. This tolerance is needed, because boxes are divided at unit boundaries. Edges are
+       checked in the order of the streams. More bytes are allowed.
     """
     unit = Fraction(algorithm.collective_bytes or 0, algorithm.collective.unit_count)
     required: dict[tuple[int, int], Fraction] = {}

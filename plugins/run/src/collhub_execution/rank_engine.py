@@ -147,12 +147,16 @@ class _BoundLevel:
 
 
 def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
-    """Run the program of a rank for all warm-ups, all repeats and, if requested, for step times.
+    """Run the program of a rank `task.runs` times: warm-ups, repeats, and a run for step times.
 
-    Return the OUTPUT of the last run. Every rank must call it, because each run starts
-    after a barrier, and at the end all ranks wait for each other. After all runs, the own
-    collective of the communication library is run too, if the engine has one. Positions and
-    times are written to `log`. Warnings of numpy, such as for overflow, are suppressed.
+    The last of these runs is present only if step times are requested. Returns the OUTPUT after it,
+    or else after the last repeat. Then the communication library's collective is run with the same
+    warm-ups and repeats, if the engine has one.
+
+    Every rank must call this function: each run begins with a barrier after the memory has been
+    filled, and the last step is a barrier. `log` gets the record for which the rank waits, and
+    start and end of all runs in s (of the library's collective without warm-ups). Warnings of
+    numpy, such as for overflow, are suppressed in the program's runs.
     """
     levels = [_resolve_level(level, engine) for level in task.plan.levels()]
     # Undefined memory may overflow; warnings must not interrupt a run.

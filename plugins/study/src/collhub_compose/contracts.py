@@ -89,13 +89,14 @@ def are_equal(first: Contributions, second: Contributions) -> bool:
 def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
     """Convert contributions to a form that is equal for equal relations.
 
-    If each of the ranks contributes the same source unit to a result at least n times, n rows with
-    the source `ALL_RANKS` (-1) replace n rows of each rank. Further repetitions stay, and so do
-    rows that already have the source `ALL_RANKS`, which do not count as rows of a rank. For
-    example, with 2 ranks, sources 0, 0 and 1 of one unit become -1 and 0.
+    Contributions with equal rank, offset and source unit form a group. Let n be the number of rows
+    of the rarest source rank in the group, 0 if one of the `num_ranks` ranks is missing. Then n
+    rows of each rank are replaced by n rows with the source `ALL_RANKS` (-1). Rows that already
+    have this source are not counted and stay. For example, with 2 ranks, the sources 0, 0 and 1
+    become -1 and 0.
 
     Rows are sorted by rank, then offset, source unit and source rank. Empty contributions stay
-    empty.
+    empty. The argument is not changed.
     """
     table = np.stack([rows.rank, rows.offset, rows.source_unit, rows.source_rank])
     table, times = _count_distinct(table, np.ones(len(rows), np.int64))

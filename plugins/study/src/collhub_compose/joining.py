@@ -35,9 +35,10 @@ def join_in_sequence(
     Message channels are renumbered above those of all earlier parts, lanes above those of earlier
     parts on the rank. Channels of local steps and the lane -1 (no lane) do not change.
 
-    A step gets a data dependency on a step of an earlier part if both access the same unit, at
-    least one writes it, and no conflicting access is in between. Units are compared in each mode
-    (in place, out of place) of the collective. Steps in a deadlock get none.
+    All dependencies within parts remain. A step gets a data dependency on a step of an earlier part
+    if both access the same unit and at least one writes it, unless other steps that access this
+    unit already order both. This applies to each mode (in place, out of place) that the collective
+    supports. Steps that a deadlock prevents get none.
 
     Raises `InputError` (`too-large`) for 2^61 units of memory or more, or for more than
     `MAX_ACCESSES` overlapping accesses.

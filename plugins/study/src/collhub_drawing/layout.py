@@ -85,12 +85,13 @@ def _place_on_grid(sizes: list[int], width: float) -> Points:
 
 
 def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
-    """Return the offset (x, y) in pixels between neighbours in every dimension; 0 for size 1.
+    """Return the offset (x, y) in pixels between neighbours in every dimension of a grid.
 
-    `sizes`: nodes per dimension. Dimensions of size 1 are ignored for the others. If exactly
-    three dimensions are larger than 1, their offsets are those of `_compute_oblique_steps`,
-    otherwise those of `_compute_flat_steps`. The distance in x of neighbours of the first one
-    is at least `_SPACING` and at least `width`, the width of a node, plus `_NPU_GAP`.
+    `sizes`: nodes per dimension, at least 1. A dimension of size 1 has the offset 0; the offsets of
+    the others are as if it did not exist. They are those of `_compute_oblique_steps` if exactly
+    three dimensions are larger than 1, otherwise those of `_compute_flat_steps`. Both get the
+    distance `across` between neighbours to the right: the larger of `_SPACING` and `width` (of a
+    node) + `_NPU_GAP`. The list is empty for no dimensions.
     """
     large = [size for size in sizes if size > 1]
     across = max(_SPACING, width + _NPU_GAP)

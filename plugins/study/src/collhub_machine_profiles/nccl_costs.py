@@ -321,17 +321,16 @@ def _bandwidth(communicator: Communicator, collective: str, algorithm: str, prot
 def _nvls_bandwidth(communicator: Communicator, collective: str, algorithm: str) -> float:
     """Return the bandwidth of NVLS or NVLS trees in NCCL's cost model: GB of the buffer per second.
 
-    G is the number of GPUs per node, W the GPU's `nvls_speed`, and q = (G - 1) / G. N is the rate
-    of a GPU between nodes: network cards x speed of a channel (`search_channels`) / G. On one node,
-    or without a known network, N = W. Constants are those of the NCCL version.
+    The algorithm `nvls_tree` is NVLS trees, any other is NVLS. G is the number of GPUs per node, W
+    the GPU's `nvls_speed`, and q = (G - 1) / G. N is the rate of a GPU between nodes: network cards
+    x speed of a channel (`search_channels`) / G. On one node, or without a known network, N = W.
 
-    With `nvls_efficiency` (2.28 and later):
+    With `nvls_efficiency` in the constants (NCCL 2.28 and later):
 
-    1. w = W x efficiency of the architecture x q. It is multiplied by 2 for an all-reduce,
-       otherwise by q.
-    2. On several nodes, w is at most N, on exactly two nodes at most 2 N.
-    3. For NVLS trees, w is at most `nvls_tree_caps` for 1, 2 or more nodes.
-    4. The result is G w, for an all-reduce times ranks / `ring_steps`.
+    1. w = W x efficiency of the architecture x q x (2 for an all-reduce, otherwise q).
+    2. On two nodes w is at most 2 N, on more nodes at most N.
+    3. NVLS trees: w is at most the entry of `nvls_tree_caps` for 1, 2, or more nodes.
+    4. The result is G w. For an all-reduce of n ranks, it is G w n / (2 (n - 1)).
 
     Before that:
 

@@ -323,18 +323,17 @@ def _plan_run(
 ) -> _RunPlan:
     """Compute the message sizes, the number of rounds and the constants of a run.
 
-    - Message size in bytes: that in the algorithm / instances of the variant.
-    - Chunk in bytes: that of the kernel, or `chunk_bytes` if this is smaller (None and 0: not
-      given).
-    - Rounds: largest message / chunk, at least 1, and at least the pieces of the variant. The
-      number can be fractional.
-    - `simulated`: rounds, rounded up, at most 2 with one piece, otherwise at most 4. If rounds is
-      lower, it is set to `simulated`: 1.5 rounds become 2. Of 7.5 rounds, 2 are simulated.
+    - Message size in bytes: the size in the algorithm / instances of the variant.
+    - Rounds: see `_count_rounds`, at least the pieces of the variant; can be fractional.
+    - `simulated`: rounds, rounded up, but at most 2 with one piece, at most 4 with more pieces.
+    - Rounds below `simulated` are then raised to `simulated`: 1.5 become 2, but 7.5 remain 7.5.
     - `row_bytes`: message size / rounds.
 
-    The constants are those of the kernel for this variant. Thread blocks share the processors. Link
-    efficiencies are multiplied by the nominal rate / rate of the topology. For the kernel nvls, the
-    link efficiency is limited by the measured rate of the switches, if it is known.
+    The constants are those of `kernel_timing`, changed in this order: share of time of a thread
+    block (`_block_share`); both link efficiencies x nominal rate / rate of the topology (1 if it
+    states none); for the kernel nvls, a link efficiency of at most measured rate of the switches /
+    rate of the topology, if the topology has a measured rate; start time with the time to fill the
+    pipeline (`with_filled_pipeline`). `chunk_bytes`: upper limit of a chunk, None or 0 for none.
     """
     instances = variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)
@@ -618,19 +617,19 @@ def _search_pieces(
     instances: int | None,
     chunk_bytes: int | None,
 ) -> Search:
-    """Try to divide the data of runs into pieces, simulate that, and return the best run of all.
+    """Repeat runs with their data divided into pieces, and return the best of all runs.
 
-    `runs` must not be empty. They are examined from the fastest on. A run is skipped if its
-    estimated minimum time x 1.02 exceeds the best time so far. Each other one is repeated with
-    its protocol, `instances` copies (None or 0: the most possible) and these numbers of pieces:
-    4 and then 16, as far as above its number of rounds; 2 if neither is. A repeated run becomes
-    the best one if its time x 1.02 is below the best time so far. No run is repeated if
-    `_separate_phases_of` cannot separate the phases of the case.
+    `runs`, not empty, are examined from the fastest on; of equal times the first comes first. A run
+    is skipped if 1.02 x its estimated minimum time exceeds the best time so far. Otherwise the run
+    is simulated again with its protocol and `instances` copies (None or 0: the most possible): with
+    4 and 16 pieces, without numbers up to its number of rounds, or with 2 pieces if no number
+    remains. A simulation becomes the best run if 1.02 x its time is below the best time so far.
 
-    `chunk_bytes`: upper limit of the bytes per round, None for that of the kernel. A simulation
-    costs its instructions x simulated rounds. If one would exceed a total cost of 200 000, it and
-    the further ones of the same run are only counted, in `not_tried`. `simulated` counts `runs`
-    and all new simulations.
+    A simulation costs its instructions x simulated rounds. Before one that would raise the sum of
+    the costs above 200 000, the run is left, and its remaining simulations are counted in
+    `not_tried`. `simulated` counts `runs` and all new simulations. Nothing is simulated if
+    `_separate_phases_of` returns the case itself. `chunk_bytes`: upper limit of the bytes per
+    round; None and 0 mean no limit.
     """
     best = min(runs, key=lambda one: one.time_ps)
     simulated, not_tried, work = len(runs), 0, 0

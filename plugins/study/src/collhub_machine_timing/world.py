@@ -309,12 +309,16 @@ def _connect_rounds(
 ) -> _ConnectedRounds:
     """Connect the instructions of several rounds, each of which executes the same instructions.
 
-    Instruction i of round r has the number r x (instructions of a round) + i. The children of
-    an instruction are, in this order: its dependents in the same round, the next instruction of
-    its block (after the last one, the first one of the next round), and the send that waits for
-    the slot which its receive frees. The last two can be in a later round. `slots`: messages in
-    flight on a connection. No instruction has started in the result; its roots are the instructions
-    without dependencies.
+    Instruction i of round r has the number r x (instructions of a round) + i. The children of an
+    instruction wait for it. They are, in this order:
+
+    1. its dependents in the same round
+    2. the next instruction of its block; after the last one, the first one of the next round
+    3. if it is a receive: the send `slots` messages later on the same connection, perhaps in a
+       later round
+
+    `slots`: maximum number of messages in flight on a connection. In the result no instruction has
+    started. Its roots are the instructions that wait for nothing, ascending.
     """
     order = _find_round_order(instructions)
     count, total = len(instructions), len(instructions) * rounds
@@ -425,10 +429,11 @@ class _RoundOrder:
 def _find_round_order(instructions: Instructions) -> _RoundOrder:
     """Sort the dependencies, blocks and messages of one round; the last eight results are cached.
 
-    The result has, by instruction: its dependents, the receives of its messages, how many
-    conditions it waits for (dependencies and received messages), the next one of its block (-1 for
-    the last), and, for the last of a block, the first of that block (otherwise -1). Messages are
-    sorted by connection, with the start and the number of messages of each connection.
+    The fields of the result are described at `_RoundOrder`. Dependent instructions and receives are
+    sorted by the instruction that they wait for, messages by connection; otherwise the order of
+    `instructions` is kept. An instruction waits for one condition per dependency and per message
+    that it receives. Instructions without a block (below 0) have -1 in `next_in_block` and
+    `first_of_last`. A block of one instruction has itself as `first_of_last`.
     """
     count = len(instructions)
     parents, children = instructions.parents, instructions.children

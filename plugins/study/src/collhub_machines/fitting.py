@@ -262,19 +262,21 @@ def robust_fit(
     widths: FloatArray,
     coupling: Coupling | None = None,
 ) -> FloatArray:
-    """Return the logarithms of constants that fit measured times with the smallest error sum.
+    """Return the logarithms of constants that fit measured times with the smallest sum of errors.
 
-    `model`: maps ln of the constants to ln of the times. `measured`: ln of the times; `start`:
-    ln of the first guess, which is not changed. An error is predicted minus measured ln. It
-    counts about quadratically up to the scale 0.1 for too long predictions and 0.03 for too
-    short ones, linearly beyond. Added are the squares of `_PRIOR_WEIGHT` * (constant - start) /
-    `widths` (all above 0), and of the residual of `coupling`, if it is not None.
+    `model` maps ln of the constants to ln of the times. `measured`: ln of the times. `start`: ln of
+    the first guess, which is not changed. The sum has these terms:
 
-    Each iteration makes a damped step (Levenberg-Marquardt), at most `_MAX_STEP` per constant.
-    Only steps that reduce the sum are accepted; others raise the damping. The end is reached
-    after `_ITERATIONS` iterations, after a gain below 1e-9 of the sum, or with damping above
-    1e9. The result need not be converged; without points it stays at the start if `coupling` is
-    None.
+    - per measured time, a function of predicted minus measured ln: about quadratic up to 0.1 if the
+      prediction is too long (0.03 if too short), and linear beyond
+    - per constant, the square of `_PRIOR_WEIGHT` * (ln of the constant - start) / `widths`, where
+      all widths are above 0
+    - the square of the residual of `coupling`, unless it is None
+
+    Each iteration tries one damped step (Levenberg-Marquardt) of at most `_MAX_STEP` per constant.
+    It is accepted only if it reduces the sum; otherwise the damping is raised. The search ends
+    after `_ITERATIONS` iterations, a gain below 1e-9 of the sum, or a damping above 1e9, so the
+    result may not be converged. Without measured times and `coupling` the result equals `start`.
     """
     position, damping = start.copy(), 1e-3
     fixed, fixed_slopes = _fixed_terms(position, start, widths, coupling)

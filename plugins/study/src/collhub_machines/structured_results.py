@@ -245,8 +245,9 @@ def _json_variant(document: dict[str, Any]) -> str:
 def close_json(text: str) -> str:
     """Repair a truncated JSON text: cut it after its last complete object or list, and close it.
 
-    The brackets that are open there are closed. A complete document, a text without a complete
-    object or list inside another, and a text whose brackets do not match are returned unchanged.
+    The closing brackets of all objects and lists around this position are appended. The text is
+    returned unchanged if it is complete, if no complete object or list is inside another one, or if
+    its brackets do not match.
     """
     closers: list[str] = []
     end, tail = 0, ""

@@ -495,19 +495,21 @@ def _find_reason_to_skip(
     search: _Search,
     bound_ns: float | None,
 ) -> str:
-    """Return the reason to skip a synthesizer; "" if it is to be tried.
+    """Return the reason to skip a synthesizer, as a text; "" if it is to be tried.
 
-    "" unless `_is_beyond_search` holds for the request. A candidate is an algorithm that was
-    synthesized before in this search. The ratio is the best time of the candidates divided by
-    `bound_ns`. It is infinite without a candidate, and if `bound_ns` is None or 0. A network is
-    small if NPUs times links are at most 64 000 000 (`_MAX_DIRECT_PAIRS`).
+    The result is "" unless `_is_beyond_search` holds for the request. A candidate is an algorithm
+    that was synthesized before in this search. The ratio is the best time of the candidates divided
+    by `bound_ns`; it is infinite without a candidate, and if `bound_ns` is None or 0. A network is
+    small if NPUs times links are at most 64 000 000 (`_MAX_DIRECT_PAIRS`), direct if it has no
+    switches.
 
-    - An adapting synthesizer (`offer.adapts`), without a candidate: skipped if the network has
-      switches or is not small, and another synthesizer reported that the request is too large.
-    - An adapting synthesizer, with a candidate: tried only if the network has no switches and is
-      small, the ratio is above 1.25, and the synthesizer has no option `within`.
-    - Any other synthesizer (a fixed pattern): skipped only if there is a candidate, its time
-      cannot be estimated, and the ratio is at most 2 or the network is not small.
+    - A synthesizer that adapts to links (`offer.adapts`), without a candidate: skipped if the
+      network is not small and direct, and `search.too_large` is not empty.
+    - An adapting synthesizer, with a candidate: skipped unless the network is small and direct, the
+      ratio is above 1.25, and the synthesizer has no option `within`.
+    - Any other synthesizer: skipped if all of these hold: there is a candidate; the synthesizer
+      cannot estimate the time of its result (`_estimate_ns`); the ratio is at most 2 or the network
+      is not small.
     """
     topology, best_ns = request.topology, search.best_ns
     if not _is_beyond_search(request):
@@ -552,15 +554,15 @@ def _get_first_message(error: HubError) -> str:
 def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Search) -> None:
     """Run one synthesizer, and append its result with its time in ns to `search.candidates`.
 
-    If there is a candidate and the synthesizer has the option `within`, it gets the best time
-    so far as the value of this option. The result is not yet fitted to the runtime of the
-    request.
+    If there is a candidate and the synthesizer has the option `within`, the value of this option is
+    the best time so far. The budget is a part of `search.budget`. Progress is not reported. The
+    result is not yet fitted to the runtime of the request.
 
     A complete result is simulated with `request.simulate`. This counts as work, but no limit is
-    checked before it. If the synthesizer has simulated the same steps itself and they were its
-    fastest, that time is reused. The time of the candidate is the simulated one. It is the time
-    in the result if the result is partial (steps of some ranks only), or if the simulated time
-    is None or 0.
+    checked before it. If its schedule equals the fastest one that the synthesizer simulated, the
+    time of that simulation is used instead. The time of the candidate is this time. It is the time
+    in the result if this time is None or 0, or if the result is partial (steps of some ranks only),
+    which is not simulated.
 
     Errors of the synthesizer (`HubError`) and of the simulator pass through, and nothing is
     appended.

@@ -141,17 +141,17 @@ def _limit_steps(
 def find_chunks(algorithm: Algorithm) -> Int64Array | None:
     """Return the first unit of the collective's data that every step moves: int64, -1 if unknown.
 
-    The first rule that applies:
+    Returns None for a custom collective and for steps without contents. Otherwise the first rule
+    that applies:
 
-    - A step that reads INPUT or OUTPUT and is no receive: the first unit that it reads.
-    - A step that writes OUTPUT, also a receive: the first unit that it writes.
-    - Otherwise the unit of the row from which its data come (`_find_sources`), plus the offset.
-      For a receive this is its send, for other rows the row that wrote the region that it
-      reads. Unknown if there is none.
+    1. A step that reads INPUT or OUTPUT and is no receive: the first unit that it reads.
+    2. A step that writes OUTPUT, also a receive: the first unit that it writes.
+    3. A receive with a matched send: the unit of its send.
+    4. A step whose data another step wrote (`_find_sources`): the unit of that step, plus the
+       distance from the start of the written region to the unit that is read.
 
     Units are numbered as in the full buffer. In an all-to-all, unit u of the INPUT of rank r
-    has the number r * unit_count + u. Returns None for a custom collective and for steps
-    without contents.
+    has the number r * unit_count + u.
     """
     steps, collective = algorithm.steps, algorithm.collective
     if collective.kind is CollectiveKind.CUSTOM or not algorithm.has_contents:

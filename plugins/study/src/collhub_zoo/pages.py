@@ -273,8 +273,9 @@ def _list_problems(report: ZooBuildReport) -> Iterator[str]:
 
     First `report.failures`: entry (`none` if empty), machine, collective, reason. Then
     `report.worse`: entry, machine, collective, curve, reason. Each section is a title, an empty
-    line, a table with its rows in the order of the report, and an empty line. A section without
-    rows is omitted; without both, nothing is yielded.
+    line, a table with its rows in the order of the report, and an empty line. Only reasons are
+    escaped, so that Markdown and HTML in them have no effect. A section without rows is omitted;
+    without both, nothing is yielded.
     """
     if report.failures:
         yield from ("## Failures", "")

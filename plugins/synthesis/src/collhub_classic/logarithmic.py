@@ -280,11 +280,11 @@ def compute_bruck_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
 def plan_bruck_all_to_all(num_ranks: int) -> MessagePlan:
     """Plan Bruck's all-to-all for any number of ranks n; one rank gives no rounds.
 
-    The block from rank s to rank t has the number s * n + t, and the offset (t - s) modulo n.
-    There is one round for each distance d = 1, 2, 4, ... below n. In it each rank r sends one
-    message to rank r + d, with all blocks that it has and whose offset contains the bit d.
-    These are, by ascending offset i, the blocks of source r - (i modulo d). Ranks are modulo n,
-    and messages are in the order of the senders.
+    The block from rank s to rank t has the number s * n + t, and the offset (t - s) modulo n. There
+    is one round for each distance d = 1, 2, 4, ... below n. In a round every rank r sends one
+    message to rank r + d, in the order of r. The message has one block for each offset i from 1 to
+    n - 1 that contains the bit d, ascending: the block with this offset whose source is rank r - (i
+    modulo d). Ranks are modulo n.
     """
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
     rank = np.arange(num_ranks)

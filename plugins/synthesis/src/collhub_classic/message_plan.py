@@ -384,10 +384,11 @@ def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, f
     """Return the means of (latency in s, time per byte in s) over the routes from rank 0.
 
     There is one route to each other rank that rank 0 reaches. If it reaches none, as on one-way
-    links, the routes of the other ranks to it are used. Of more than `_MAX_ROUTED_RANKS` (4096)
-    other ranks, 1024 that are evenly spaced count, since routes of rings have many links. The
-    latency of a route is the sum over its links; its time per byte is that of its slowest link.
-    `npus`: NPU of each rank. For a single rank, both are 0.
+    links, the routes from the other ranks that reach rank 0 are used. Of more than
+    `_MAX_ROUTED_RANKS` (4096) other ranks, only 1024 that are evenly spaced are considered, since
+    routes of rings have many links. The latency of a route is the sum over its links; its time per
+    byte is that of its slowest link. `npus`: NPU of each rank, at least one. For a single rank,
+    both means are 0. Without any route, both are NaN.
     """
     npu_of = np.asarray(npus, np.int64)
     first = npu_of[:1]

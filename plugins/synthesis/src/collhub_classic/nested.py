@@ -108,26 +108,19 @@ def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisRe
 
     The candidates form series, with more chunks from one candidate to the next:
 
-    - all-gather, reduce-scatter, all-reduce: one series for each shape of `list_shapes`, whose
-      levels are those of the network or of the option `sizes` (`_generate_nested`)
-    - broadcast, reduce: one series on trees (`_generate_on_trees`)
-    - all-to-all: one candidate, only on tori, rings and lines (`_build_exchange`)
+    - all-gather, reduce-scatter, all-reduce: one series for each shape of `list_shapes`
+    - broadcast, reduce: one series on trees; all-to-all: one candidate, only on tori and lines
 
     A series ends with the first candidate that is not faster than the one before. The fastest of
-    all is returned, the first of equal ones, with its time in ns and its statistics. The time is
-    the simulated one, or an estimate if that is None or 0 (`_estimate_ns`). The only bound is
-    `ports and distances` (`lower_bound_ns`), if there is one. Ctrl-C ends the search with the best
-    candidate so far; without any, `KeyboardInterrupt` is raised.
+    all is returned, the first of equal ones. Its time in ns is simulated, or estimated if the
+    simulated one is None or 0. The only bound is `ports and distances`, if there is one. Ctrl-C
+    ends the search with the best candidate so far; without any, `KeyboardInterrupt` is raised.
 
-    Raises these errors:
-
-    - `InputError`: other collectives (`collective-unsupported`), ranks that are not all NPUs in
-      order (`subset-unsupported`), an all-to-all on another network (`not-a-torus`) or of too many
-      ranks (`too-large`)
-    - `UsageError`: a single rank (`one-rank`), an option `sizes` whose product is not the number of
-      ranks, or for an all-to-all other sizes or several chunks (`option-range`), units below one
-      byte (`size-too-small`)
-    - the error of the request's unit limits for an all-to-all
+    Raises `InputError` for another collective (`collective-unsupported`), then for ranks that are
+    not all NPUs in order (`subset-unsupported`), and for an all-to-all on another network
+    (`not-a-torus`) or of too many ranks (`too-large`). Raises `UsageError` for one rank
+    (`one-rank`), an option that does not fit (`option-range`), and units below one byte
+    (`size-too-small`). An all-to-all also raises the error of the request's unit limits.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     if kind not in NESTED_KINDS:

@@ -561,21 +561,21 @@ def _find_paces(
     last_child: Int64Array,
     per_level: float,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return pairs (message, later message that waits for its addition) in a reduce on tree pairs.
+    """Return pairs (awaited message, waiting message) of a reduce on pairs of trees.
 
-    Both are int64 arrays of message numbers. A message goes from a rank to its parent in one tree;
-    the other tree is the second one of the pair. Consider a message with chunk c of a rank. It
-    waits until the rank has added chunk min(c - lead, last chunk) that its last child in the other
-    tree sent. The lead is `per_level` x (depth of the rank in this tree - depth in the other tree),
-    rounded up, plus 1; it may be negative. A pair exists only if all of these hold:
+    Both are int64 arrays of message numbers; waiting messages ascend. A waiting message leaves rank
+    r in tree t; "other" is the second tree of the pair. It waits until r has added a message in the
+    other tree. So a rank that has its data at once in tree t does not delay partial sums of the
+    other tree, on which the end depends. All of these must hold:
 
-    - the message has one chunk (`grains`: int64[trees, ranks], chunks per message)
-    - the height of the rank is lower in this tree than in the other one
-    - it has children in the other tree (`last_child`: int64[trees, ranks], added last; else -1)
-    - the number of the awaited chunk is not negative
+    - The messages of r in tree t have one chunk (`grains`: int64[trees, ranks], their chunks).
+    - The height of r (links to the deepest rank below it) is lower in tree t than in the other.
+    - r has a child in the other tree (`last_child`: int64[trees, ranks], added last, or -1).
 
-    `parents`: int64[trees, ranks]. The waits keep a rank that has its data at once in one tree from
-    delaying the partial sums of the other tree, on which the end depends.
+    With chunk c in the waiting message, the awaited message from this child has chunk c - lead, or
+    the last chunk if that is lower. With c < lead there is no pair. The lead is `per_level` *
+    (depth of r in tree t - its depth in the other tree), rounded up, plus 1; it may be negative.
+    `parents`: int64[trees, ranks], -1 at the root.
     """
     depths = np.asarray([compute_depths(parent) for parent in parents])
     heights = np.asarray([compute_heights(parent) for parent in parents])

@@ -52,14 +52,15 @@ def find_disjoint_rings(
     their order. Links are directed; only links between NPUs with a rank count. The first rule that
     applies:
 
-    - If at least 3 ranks are linked in all ordered pairs: the ranks 0, s, 2 s, 3 s (modulo n), and
-      so on, for each stride s that has no common divisor with n, the smallest strides first.
-    - More than `_MAX_RANKS` (256) ranks: one ring in the order of numbers.
-    - The rings of a depth-first search on the links (`_find_ring_set_cached`), if it finds any. A
-      link that is k times as fast as the slowest one serves k rings. These arrays are read-only.
-    - One ring per member number of the equal groups (`find_equal_groups`). It enters each group at
-      this member and leaves at the one before, as NCCL's rings use one network card each. These
-      rings may share links. With a single group it is one ring in the order of numbers.
+    1. There are at least 3 ranks, and each is linked to each other: for each stride s that has no
+       common divisor with n, the ranks 0, s, 2 s and so on (modulo n), the smallest strides first.
+    2. More than `_MAX_RANKS` (256) ranks: one ring in the order of numbers.
+    3. The rings of a search on the links (`_find_ring_set_cached`), if it finds any. A link that is
+       k times as fast as the slowest one serves k rings. These arrays are read-only.
+    4. A single group (`find_equal_groups`): one ring in the order of numbers.
+    5. Ring m, for each position m in a group, passes the groups in order. It begins in each group
+       with member m, continues cyclically, and ends with member m - 1. NCCL's rings use one network
+       card each in the same way. These rings may share links.
     """
     ranks = len(npus)
     # Count the rings that fit on the links between ranks: int64[ranks, ranks].

@@ -239,15 +239,16 @@ def orient_links(
 ) -> tuple[CapacityGraph, int]:
     """Divide the capacity of every link between its directions, so that out-trees at `rate` fit.
 
-    Returns the directed network with capacities times the scale, and the scale. The scale is
-    `min_scale` (default: the denominator of the rate), or twice that if a switch has an odd
-    capacity to halve. The unit of the network is that of `graph` divided by the scale. For every
-    pair of opposite arcs, the two new capacities add up to scale times the capacity of the link.
+    Returns the directed network, with capacities in units of `graph.unit` / scale, and the scale.
+    The scale is `min_scale` (default: the denominator of the rate), or twice that if a switch has
+    an odd total capacity at `min_scale`. For every pair of opposite arcs, the two new capacities
+    add up to scale times the capacity of the link.
 
-    All compute nodes are then reached from `order[0]` at the rate (rounded down at the scale).
-    Different orders of the compute nodes may give different trees. The capacity into every node is
-    lowered in reversed `order` as far as every set of nodes allows, with one minimum cut each; one
-    flow then divides the links (Frank 1980).
+    Trees from the root `order[0]` to all compute nodes, with the total weight floor(rate x scale),
+    then fit. `order`: all compute nodes; different orders may give different capacities. The
+    capacity into every compute node is lowered in reversed `order` as far as every set of nodes
+    allows, with one minimum cut each; half of a switch's capacity leads into it. One flow then
+    divides the links (Frank 1980).
 
     Raises `InputError`, in this order: if `order` does not contain every compute node once;
     `not-duplex` for links that differ by direction; `scale` if the scale is below 1 or the rate

@@ -225,12 +225,14 @@ def _collect_statistics(
 def _build_extension(
     setting: Setting, statistics: Mapping[str, JsonValue], time_ns: int, bounds: Mapping[str, int]
 ) -> dict[str, JsonValue]:
-    """Return the data that are stored in the algorithm's extension.
+    """Return the data that are stored in the algorithm's extension: `statistics` and these keys.
 
-    They are the `statistics`, then the topology's name, occupancy, bytes, time and bounds
-    (ns), and `ratio_to_bound`: `time_ns` divided by the largest bound that holds for
-    messages of any size. Bounds whose name ends with `ONE_SIZE` do not count for it. It is
-    None if no other bound exists or the largest is 0.
+    - `topology` (its name), `occupancy`, `collective_bytes`, `time_ns`, `bounds_ns`
+    - `ratio_to_bound`: `time_ns` divided by the largest bound in `bounds` that holds for messages
+      of any size, i.e. whose name does not end with `ONE_SIZE`. None if there is no such bound, or
+      if it is 0.
+
+    Keys in `statistics` with the same names are replaced.
     """
     any_size_bounds = (time for name, time in bounds.items() if not name.endswith(ONE_SIZE))
     bound = max(any_size_bounds, default=None)

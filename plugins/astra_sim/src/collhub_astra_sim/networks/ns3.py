@@ -80,14 +80,17 @@ class _Words:
     def topology(self) -> Topology:
         """Read the network from the header, the switches and the cables of the file.
 
-        Every cable is a link in each direction. Nodes that are not listed as switches are NPUs,
-        numbered from 0 in the order of their numbers in the file. Switches are numbered after
-        them, in the order in which the file lists them. At most the number of cables in the
-        header is read. Fewer cables, and words after the last one, are reported as a warning
-        (`link-count`).
+        Each cable becomes two links, one per direction. Nodes that are not listed as switches are
+        NPUs, numbered from 0 in ascending order of their numbers in the file. Switches follow, in
+        the order in which the file lists them. In a header of SimAI's format, NVSwitches count as
+        switches.
 
-        Raise `InputError` (`invalid-ns3-topology`) for an invalid header, a node that does not
-        exist, an invalid rate or delay, a repeated switch, and a cable of a node to itself.
+        At most the number of cables in the header is read. One warning (`link-count`) is reported
+        if the file has fewer cables, or has words after the last cable that is read.
+
+        Raises `InputError` (`invalid-ns3-topology`) for an invalid header (also if all nodes are
+        switches), a node that does not exist, a repeated switch, an invalid or zero rate, an
+        invalid delay, and a cable of a node to itself.
         """
         header = self._read_header()
         switches = [self._read_integer("a switch", header.nodes) for _ in range(header.switches)]

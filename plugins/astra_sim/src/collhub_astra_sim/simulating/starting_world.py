@@ -70,23 +70,18 @@ def build_world(
 ) -> tuple[SimulatedWorld, int]:
     """Build the initial state of a simulation: nodes, routes, times and empty queues.
 
-    Returns the `SimulatedWorld`, the arrays that the kernel changes in one run, and a number of
-    events: one per node, plus two per link of the route of every SEND. `groups` do not change it.
-    An empty table of nodes is valid.
+    Returns the `SimulatedWorld`, arrays that the kernel changes in one run, and a number of events:
+    one per node, plus two per link of the route of every SEND, regardless of `groups`. An empty
+    table of nodes is valid.
 
-    `duration_ns`: int64 by node. `npu_of_rank`: int64 by rank. `channel`: int64 by node, None for
-    0; modulo the number of planes it selects the plane of a SEND. `groups`: multicasts and sums in
-    switches, by steps. With `records_transmissions` there is room to record one transmission per
-    message and link, otherwise for none.
+    - `duration_ns`: int64 by node. `npu_of_rank`: int64 by rank.
+    - `channel`: int64 by node, None for 0. A SEND uses plane `channel` modulo the number of planes.
+    - `groups`: steps whose messages switches copy or add; None for no such steps.
+    - `records_transmissions`: reserve one record per message and link of its route, else none.
 
-    Raises `InputError`, in this order:
-
-    - `topology-too-small`: fewer NPUs than ranks. `too-large`: too many nodes on a rank.
-    - `peer-range`, `self-message`, `negative-size`: first invalid message, at `locate(row)`.
-    - `dangling`: a dependency on a node that its rank does not have.
-    - A pair without a path, or `too-large`: too large a table of times.
-    - `too-large`: 2^31 or more nodes or hops. `too-long`: the sum of all durations and of all
-      messages' times over their routes may exceed 146 years.
+    Raises `InputError`: first the errors of `check_nodes`, then those of `build_network` (a pair
+    without a path, or `too-large`). Then `too-large` for 2^31 or more nodes or links of all routes,
+    and `too-long` if `check_longest_time` cannot exclude times of 146 years or more.
     """
     rank = group_of_entry(nodes.rank_indptr)
     check_nodes(nodes, rank, topology, locate)

@@ -154,12 +154,16 @@ _QUEUE_MASK, _REVERSE, _LOWEST = (1 << 16) - 1, 1 << 16, 1 << 17
 
 @outlined
 def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
-    """Create the streams of the collective in node `row`; each starts when its queue has capacity.
+    """Create the streams of the collective in node `row`, and start those that may start at `now`.
 
-    Streams are the parts into which ASTRA-sim divides a collective of a rank. Each has the node's
-    bytes per stream and the next stream number, and begins with the first phase of the algorithm; a
-    custom algorithm has phase -1 and one step. A native algorithm without phases gets no streams,
-    so that the collective never finishes.
+    Streams are the parts into which ASTRA-sim divides a collective of a rank. `_choose_algorithm`
+    first sets the algorithm of the node. `unfinished` of the node is set to its number of streams.
+    A native algorithm without phases then gets no streams, so that the collective never finishes.
+
+    Each stream has the bytes in the node's `work` and the next stream number, and begins with the
+    first phase of the algorithm; a custom algorithm has phase -1 and one step. The stream is added
+    to the queue that `_choose_queues` gives, and waiting streams of this queue start while it has
+    capacity (`start_streams`). `machine` is changed.
     """
     node = machine.node[row]
     _choose_algorithm(row, machine)
@@ -278,13 +282,15 @@ def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Mach
 
 @outlined
 def add_to_queue(index: Integer, machine: Machine) -> Integer:
-    """Append a stream to its chosen queue, and return the number of this queue in `machine`.
+    """Append a stream to the end of its queue, and return the number of this queue in `machine`.
 
-    `index`: number of the stream. The queue is that of the stream's node that was chosen before
-    for its current phase, `machine.stream_queue`. The stream is not started. `machine` is
-    changed: the last stream of the queue points to the new one. The stream stores its queue, the
-    direction (`is_reverse`) and whether the root of its tree is the lowest position
-    (`is_lowest`), both as chosen together with the queue.
+    `index`: number of the stream. `machine.stream_queue` has the queue for each phase of a
+    stream, counted from the first queue of the stream's node. The current phase gives the queue,
+    the direction (`is_reverse`) and whether the root of its tree is the lowest position
+    (`is_lowest`). These three are stored in the stream.
+
+    `machine` is changed: the stream becomes the last one of the queue, and the successor of the
+    previous last one. In an empty queue it also becomes the first. It is not started.
     """
     stream = machine.stream[index]
     choice = machine.stream_queue[index, stream["step"]]

@@ -249,16 +249,14 @@ def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedP
 def build_directed_packing(task: PackingTask) -> PlacedPacking:
     """Build all-reduce trees for links that differ by direction: one tree up and another one down.
 
-    Both trees of a pair have the same root and weight: data are reduced up the first and broadcast
-    down the second. `pack_two_ways` divides the links between both directions at nearly the best
-    rate of such trees. If it returns None (more than 256 nodes, for example), two sets of trees are
-    packed for the full links. Those down are the trees of an all-gather. Those up are the trees of
-    an all-gather on the reversed network.
+    Both trees of a pair have the same root and weight. Data are reduced up the first and broadcast
+    down the second. The trees are those of `pack_two_ways`, for which every link is divided between
+    both directions. If it returns None (more than 256 nodes, for example), both sets are packed for
+    the full links: all-gather trees down, and all-gather trees of the reversed network up.
 
-    Down and up trees are paired root by root (`_pair_trees`), in the order of the roots in
-    `task.npus`. A root with trees in only one direction gives no pair. The unit is the largest at
-    which every link has room for the up and the down trees together. The rate may be below the
-    bound of `compute_directed_bound`. `at_least` is 1.
+    Trees are paired root by root (`_pair_trees`), in the order of `task.npus`. A root with trees in
+    only one direction gives no pair. The unit is the largest at which every link has room for both
+    trees of all pairs. The rate may be below the bound, which is that of `compute_directed_bound`.
 
     Raises `InputError`: `one-node` for a single rank, `unreachable` if a rank cannot be reached,
     `capacities` for too large capacities, `unbalanced-switch` for some switches whose links differ

@@ -250,9 +250,10 @@ def compute_chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
     greatest common divisor of all weights.
 
     - If `chunks` >= W, the numbers are exactly in proportion to the weights, so that all chunks
-      have the same size. The widest tree has the multiple of W that is nearest to `chunks`.
-    - Otherwise each number is the power of two that is nearest, by logarithm, to `chunks` *
-      weight / largest weight. It is 1 if that is below 1.
+      have the same size. The widest tree has the multiple of W that is nearest to `chunks`; of two
+      equally near ones, the even multiple, but at least W.
+    - Otherwise each number is the power of two that is nearest, by logarithm, to `chunks` * weight
+      / largest weight. It is 1 if that is below 1.
 
     Raise `ValueError` without weights, and for 0 `chunks`.
     """
@@ -287,20 +288,23 @@ class _CountSearch:
     def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
         """Search for a number of chunks with a good planned time; store its schedule in `best`.
 
-        M is the maximum number for the widest tree; divisions are rounded down. Growth is the
-        increase of the time relative to `best`.
-        1. Plan M / 4. It is the result if `within_ns` (time to beat) is at most `bandwidth_ns` +
-           (time - `bandwidth_ns`) / 4.
-        2. For an all-reduce with more than 2^19 messages for M, if the time of M / 4 is more than
-           0.5 % above `bandwidth_ns`, and M / 2 gains more than 0.2 %, the result is that of
-           `_refine`.
-        3. Otherwise begin with M / 4 if its time is at most 0.5 % above `bandwidth_ns`, or for such
-           an all-reduce, otherwise with M. Store this schedule. Then divide the number by four and
-           store that schedule, until it is 0 or the growth exceeds 0.5 %. If `best` is still None,
-           1 is tried.
-        4. Half of the number of `best` is stored if the growth is at most 0.3 %. It is not tried
-           if a quarter was planned and its growth is above 1.8 %.
-        5. Numbers with chunks below one byte are skipped; `best` stays None if all are.
+        M is the maximum number of chunks for the tree with the most. Divisions are rounded down. To
+        try a number means to plan its schedule. The schedule becomes `best` if there is none yet,
+        or if its time exceeds that of `best` by at most a tolerance.
+
+        1. M / 4 is planned. With time t, the best time to be expected is `bandwidth_ns` + (t -
+           `bandwidth_ns`) / 4. If this is at least `within_ns` (None: no such limit), the schedule
+           becomes `best` and the search ends.
+        2. If t is at most 0.5 % above `bandwidth_ns`, M / 4 is tried first, otherwise M. But for an
+           all-reduce with more than 2^19 messages for M, `_refine` decides otherwise: the search
+           ends if it stores a schedule, or else M / 4 is tried first. Then a quarter of the number
+           is tried, and so on, with a tolerance of 0.5 %. This ends at 0, and at the first schedule
+           that does not become `best`.
+        3. If `best` is None, 1 is tried. Otherwise half of its number is tried with a tolerance of
+           0.3 %, unless a quarter of it was planned and took more than 1.8 % longer than `best`.
+
+        A number with chunks below one byte has no schedule and is skipped; `best` stays None if
+        this holds for all numbers.
         """
         count = self._most
         quarter = self.build_schedule(count // 4)
@@ -353,10 +357,10 @@ class _CountSearch:
     def _may_half_do(self, schedule: PackingSchedule) -> bool:
         """Return whether half as many chunks may be almost as fast as `schedule`.
 
-        It is estimated from the slowdown with a quarter of the chunks. The slowdown with half
-        of them is a third of it, because filling the pipelines then takes twice as long instead
-        of four times. True if this is at most twice `MIN_GAIN_OF_DOUBLING`, that is 0.6 %, and
-        if no schedule with a quarter was built.
+        - Without a schedule with a quarter of the chunks: True.
+        - Otherwise the slowdown with half of the chunks is estimated. It is a third of that with a
+          quarter, because filling the pipelines then takes twice as long instead of four times.
+          True if it is at most twice `MIN_GAIN_OF_DOUBLING`, that is 0.6 %.
         """
         quarter = self._made.get(schedule.chunks // 4)
         if quarter is None:

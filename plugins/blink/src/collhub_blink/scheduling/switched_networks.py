@@ -475,29 +475,22 @@ def _generate_halved_schedules(
     schedule: PackingSchedule,
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield `schedule` with its time; for an all-reduce, also schedules with fewer chunks.
+    """Yield `schedule` with its time; for an all-reduce, also alternatives that may be faster.
 
-    The times come from `evaluate_time_ns`, in ns. Only `schedule` is yielded for any other
-    collective, and if the task requests a number of chunks.
+    Times come from `evaluate_time_ns`, in ns. Alternatives are yielded only for an all-reduce, and
+    only if the task does not request a number of chunks. The current schedule is the fastest one so
+    far, at first `schedule`. It is late if its time exceeds 1 + `MIN_GAIN_OF_DOUBLING` times its
+    planned time.
 
-    If the time of `schedule` is more than 1 + `MIN_GAIN_OF_DOUBLING` times its planned time, the
-    schedule of `build_schedule_by_rounds` follows; the faster one of both counts as the previous
-    schedule below.
+    1. If `schedule` is late and its messages have deadlines, it is yielded again in the form in
+       which earlier chunks always go first.
+    2. Then schedules with half the chunks of the current one (rounded down) are yielded, one after
+       the other.
 
-    Each further schedule has half the chunks of the previous one, rounded down. The generator ends
-    before it in these cases:
-
-    - The time of the previous schedule is at most `_MAX_TIME_OVER_BANDWIDTH_TIME` (1.02) times the
-      bandwidth time of the packing.
-    - The time of the previous schedule is at most 1 + `MIN_GAIN_OF_DOUBLING` times its planned
-      time.
-    - The previous schedule has one chunk, or a chunk would be below one byte.
-
-    The generator ends after the first schedule that is not faster than the previous one; this
-    schedule is yielded, too.
-
-    Only an all-reduce sends up and down the trees at the same time, so only the evaluation shows
-    how messages share links.
+    Step 2 ends before a schedule if the time of the current one is at most
+    `_MAX_TIME_OVER_BANDWIDTH_TIME` (1.02) times the bandwidth time of the packing. It also ends if
+    the current one is not late, if it has one chunk, or if a chunk would be below one byte. It ends
+    after the first schedule that is not faster than the current one.
     """
     best_time_ns = evaluate_time_ns(packing, schedule)
     yield TimedSchedule(packing, schedule, best_time_ns)

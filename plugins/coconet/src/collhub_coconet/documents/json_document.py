@@ -309,16 +309,17 @@ def argument_fields(argument: Argument, mesh: Sequence[str] = ()) -> dict[str, o
 def _create_argument(fields: Fields, mesh: tuple[str, ...]) -> Argument:
     """Create an argument of a program from the fields of a row of the document.
 
-    `name`, `element`, `shape` and `layout` are required, also `layout` in each entry of a layout by
-    axis, else `KeyError`. Other members are not checked.
+    `name`, `element`, `shape` and `layout` are required, otherwise `KeyError`. `layout` is one of:
 
-    - `layout` as text: a placement that applies to every axis of `mesh`, or to one axis without a
-      mesh, with the row's `dimension`, `reduction` or `root`.
-    - `layout` as a mapping: by name of the axis, an object with these fields. Axes of `mesh` that
-      it lacks are replicated; {} without a mesh is replicated too.
+    - A text: the placement on every axis of `mesh`. Its parameter is a field of the row.
+    - A mapping from axes of `mesh` to objects with `layout` (required) and its parameter. Axes that
+      it lacks are replicated.
 
-    Defaults: `dimension` -1, `reduction` sum, `root` 0, `group` 0, `state` and `whole_after` false.
-    Only the parameter that the placement uses is read. A single axis gives its layout itself.
+    The parameter is `dimension` of a sliced layout (default -1), `reduction` of a partial one
+    (default sum), `root` of one on a root (default 0). Without a mesh, there is one axis, which is
+    replicated for an empty mapping. Other defaults: `group` 0, `state` and `whole_after` false.
+    Other fields are ignored.
+
     Raises `InputError` (`axis`) for the alphabetically first axis that the mesh lacks, and
     `ValueError` for an unknown placement, reduction or element type.
     """

@@ -412,21 +412,19 @@ def mix_operands(
 ) -> Array:
     """Return a deterministic stand-in for the result of an operator that cannot be executed.
 
-    `operands`: the array of each operand on one rank, not arrays by rank. `shape`: of the
-    result on this rank. The element type is that of `kind`. Floats are from -1 to 1, other
-    elements 0 or 1.
+    `operands`: the array of each operand on one rank, not arrays by rank. `shape`: of the result on
+    this rank. `kind` gives the element type. Floats are from -1 to 1, other elements 0 or 1.
 
-    The result depends on `operation.call`, `seed`, the order of the operands and each of their
-    elements. So programs that apply the operator to equal operands have equal results.
+    Equal arguments give equal results. Every element depends on its position, `operation.call`,
+    `seed` and the order of the operands. It also depends on their elements:
 
-    - If no axis of `kind` is sliced, every element depends on all elements of all operands.
-    - If an axis is sliced, the first `operation.count` dimensions (1 if it is None or 0) of the
-      result are rows. Row i depends on row i of each operand that has the same sizes in these
-      dimensions, and on all elements of the other operands. So the blocks of ranks equal those
-      of the complete tensor.
+    - If no axis of `kind` is sliced: on all elements of all operands.
+    - Otherwise the first `operation.count` dimensions (1 if it is None or 0) of the result are
+      rows, and only the position in the row counts. Row i depends on row i of each operand whose
+      first sizes are equal, and on all elements of any other operand. This makes the block of a
+      rank equal to the block of the complete tensor.
 
-    Without operands, the elements depend on call, seed and position in the row. Raises
-    `InputError` (`element`) for a narrow float type if `ml_dtypes` is not installed.
+    Raises `InputError` (`element`) for a narrow float type if `ml_dtypes` is not installed.
     """
     has_rows = any(layout.is_sliced for layout in kind.layout.by_axis)
     sizes = shape[: operation.count or 1] if has_rows else ()

@@ -90,13 +90,14 @@ class Values:
         """Return elements of a value on a rank as a new array, in the order of `elements`.
 
         `rank`: rank of the job. `elements`: indices into the complete tensor in row-major order.
-        The array has the element type of the value. A view reads its source.
+        The array has the element type of the value. A view (`find_viewed_value`) returns elements
+        of the value that it shows.
 
-        Elements that were not written on the rank are read from the first operand of the operation.
-        This is permitted only if all of them are in chunks that the collective leaves unchanged on
-        this rank (`pass_through`). Otherwise `InputError` (`not-there`) is raised, with the first
-        of them. The first access to a value on a rank allocates its arrays, with no element
-        available.
+        Elements of the result of a collective that were not written on the rank are read from its
+        first operand, but only if all of them are in chunks that the collective leaves unchanged on
+        this rank (`pass_through`). For any other missing element, also of an argument, `InputError`
+        (`not-there`) is raised with the first one. The first access to a value on a rank allocates
+        its arrays, with no element available.
         """
         operation = self.program.by_name.get(name)
         source = None if operation is None else find_viewed_value(self.program, operation)
@@ -482,11 +483,12 @@ def _compute_product(
 ) -> Array:
     """Return elements of a matrix product on a rank, as a flat array in the order of `elements`.
 
-    `rank`: rank of the job. `elements`: flat row-major indices into the result. Terms are added one
-    by one, in ascending order, in the element type of the left operand. If that is sliced along the
-    contracted dimension, only the terms of the rank's slice are added, which gives the rank's part
-    of the sum. All rows and all columns that contain an element are read and multiplied; then the
-    elements are selected. Raises `InputError` (`not-there`) if a read element is not available.
+    `rank`: rank of the job. `elements`: flat row-major indices into the result; dimensions of the
+    left operand before its last one count as rows. Terms are added one by one, in ascending order,
+    in the element type of the left operand. If the left operand is sliced along its last dimension,
+    only the terms of the rank's slice are added, which gives the rank's part of the sum. All rows
+    of the left operand and all columns of the right one that an element needs are read. Raises
+    `InputError` (`not-there`) if a read element is not available.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     size, width = values.binding.shape(w.shape)

@@ -650,15 +650,18 @@ class _FlatBuilder:
     ) -> None:
         """Add the nodes of a collective on a mesh: its algorithm once for every subgroup of ranks.
 
-        `operations`: one operation or the members of a bucket; `operands`: the values they read. A
-        subgroup has the ranks that differ only along the axes of the collective. With one rank per
-        subgroup no nodes are added. The producers of a value are the nodes that write it; those of
-        a result are then those of its operand.
+        `operations`: one operation or the members of a bucket; `operands`: the values that they
+        read, in the same order. A subgroup has the ranks that differ only along the axes of the
+        collective. The producers of a value are the nodes that write it.
 
-        Otherwise the algorithm runs once on the data of all members, without a division into
-        chunks. A reduction to a scalar is an all-reduce. Nodes that read wait for the producers of
-        all operands on their rank. On each rank, the producers of all results are the algorithm's
-        nodes that write there. If there are none, they are the producers of all operands.
+        If subgroups have one rank, no nodes are added. The result of each operation then has the
+        producers of its operand, if these are known.
+
+        Otherwise the algorithm (`select_choice`) runs once per subgroup on the data of all members,
+        without a division into chunks. A reduction to a scalar is an all-reduce. Nodes that read
+        INPUT wait for the producers of all operands on their rank. On each rank, the producers of
+        every result are the algorithm's nodes that write there, or else the producers of all
+        operands.
 
         Appends one `MeshRuns` per subgroup to `parts`. Raises `HubError` for an algorithm that does
         not fit or is incorrect.

@@ -410,18 +410,18 @@ def _cut_like_neighbour(
 ) -> None:
     """Give an operation the cut (division into chunks) of a neighbour, if it fits.
 
-    The new cut is added to `cuts`.
-
-    A cut is added only if all these conditions hold:
+    The new cut is added to `cuts` only if all these conditions hold:
 
     - The operation is no communication and no reduction to a scalar, and has no cut.
     - The neighbour has a cut and is in the same region.
-    - The result of the operation fits the grid of the cut (`_fits_grid`).
+    - The result of the operation fits the grid (`_fits_grid`).
 
-    `is_needed`: the neighbour reads the result. With it, an uneven collective gives the
-    grid of its operand instead of that of its result. The new cut is marked as needed by
-    the leading communication if, besides `is_needed`, the neighbour is a communication or
-    its cut is so marked.
+    `is_needed`: the neighbour reads the result of the operation; otherwise the neighbour computes
+    an operand of it. If it is True and the neighbour is an uneven collective, the grid is that of
+    the collective's operand. In all other cases it is the grid of the cut.
+
+    The new cut has `is_needed` set only if the argument is True and the neighbour is a
+    communication or has a cut with `is_needed` set.
     """
     is_local = not operation.is_communication and operation.kind not in REDUCTIONS_TO_SCALARS
     cut = cuts.get(neighbour.name)

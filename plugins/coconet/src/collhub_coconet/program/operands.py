@@ -210,17 +210,17 @@ class Operands:
         """Derive the layout of the result on a mesh of several axes, one part per axis in order.
 
         An operand with a single layout has it on every axis. A communication or Slice changes the
-        axes that it names; on the others the first operand keeps its layout. Any other operation
-        changes all axes. Raises `TypingMistakeError` for the first of these defects; 1 to 3 and 5
-        concern only a communication or Slice:
+        axes that it names; on the others the result has the layout of the first operand. Any other
+        operation changes all axes. The layout on a changed axis is that of `_find_layout`.
+
+        Raises `TypingMistakeError` for the first of these defects. 1, 2, 3 and 5 concern only a
+        communication or Slice.
 
         1. `axis`: it names an unknown axis, names an axis twice, or names none.
-        2. `axis`: its axes slice several dimensions of the first operand. Or they slice one
-           dimension, which another axis slices that comes later in the mesh than the first axis of
-           the operation.
+        2. `axis`: the layouts of the first operand do not permit its axes (`_check_innermost`).
         3. `axis`: it has a root and several axes.
         4. The layouts of the operands on a changed axis cannot be combined (`_find_layout`).
-        5. `axis`: defect 2 holds for the result.
+        5. `axis`: the layouts of the result do not permit its axes (`_check_innermost`).
         6. `layout`: an operand of a pointwise operation lacks a part of the result's block.
         """
         count = len(self.mesh)

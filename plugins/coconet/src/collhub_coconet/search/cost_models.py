@@ -184,19 +184,21 @@ class _TimeCalculation:
     def _compute_kernel_s(self, kernel: list[Operation], label: str) -> float:
         """Return the time in s of a kernel (computation, collectives, or both), launched once.
 
-        The computation takes the longer time of its contractions and its memory traffic. The
-        times of all collectives are added. The first rule that applies gives the time:
+        The computation takes the longer one of two times: that of its contractions and that of the
+        memory traffic of the kernel. The collectives take the sum of their times. The first rule
+        that applies:
 
-        1. Only views, which cost no time, or only updates of states with results of collectives,
-           which are written in place: 0, without a launch.
-        2. Only computation, or only collectives (with views): its time.
-        3. A kernel with a reduction to a scalar: the sum of computation and collectives.
-        4. Otherwise both overlap in the fastest number of chunks. Each chunk after the first adds
-           a latency and a protocol step. The chunk count is stored in `self.choices` under
-           `label`.
+        1. There is no collective and all computations are free (`is_free`), such as views; or all
+           operations write results of collectives to states: 0, without a launch.
+        2. There is no collective, or all computations are free: the time of the part that exists.
+        3. The kernel has a reduction to a scalar: the sum of both parts.
+        4. Otherwise both parts overlap in chunks (`_compute_overlapped_s`). The number of chunks is
+           the fastest one; each chunk after the first costs a latency and a protocol step. The
+           choice is stored in `self.choices[label]`.
 
-        In cases 2 to 4, the launch and the all-reduces of scalars are added. The algorithm,
-        protocol and chunk count of each collective and scalar are stored in `self.choices`.
+        Rules 2 to 4 add the launch and the all-reduces of scalars (`_compute_scalar_s`). The
+        algorithm, protocol and chunk count of each collective and of each all-reduce are stored in
+        `self.choices`.
         """
         communications = [operation for operation in kernel if operation.is_communication]
         scalars = [operation for operation in kernel if reduces_scalar(self.program, operation)]

@@ -142,16 +142,17 @@ class Simulation:
     def list_restrictions(self, program: Program, binding: Binding) -> list[str]:
         """Describe the algorithms and chunk counts that are never simulated in a program.
 
-        Returns up to three texts, in this order:
+        Returns up to three texts, in this order; [] without communications:
 
-        - if some collective has more than `_CONTENDERS` (3) algorithms: only the 3 fastest in
-          isolation are compared
-        - if there are communications: the chunk counts `CHUNKS` (1, 4, 16)
-        - if the largest of these counts needs more than `_MAX_NODES` (60 000) nodes for some
-          communication: such counts are left out
+        1. If some collective has more than `_CONTENDERS` (3) algorithms: only the 3 fastest in
+           isolation are compared.
+        2. If there are communications (also Sends, and reductions to a scalar): only the chunk
+           counts `CHUNKS` (1, 4, 16) are compared.
+        3. If some communication, but no reduction to a scalar, needs more than `_MAX_NODES` (60
+           000) nodes for 16 chunks: such counts are left out.
 
-        Raises `InputError` for a network with too few NPUs, and for a collective without an
-        algorithm.
+        Raises `InputError` for a network with too few NPUs or without links, and for a collective
+        without an algorithm.
         """
         choice = self._start(program, binding)
         restrictions = []

@@ -694,19 +694,19 @@ class _GraphTyper:
     def _exchange(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add an AllToAll on dimension 0 of a tensor, and return the name of the result.
 
-        Dimension 0 on each rank of the process group consists of one equal part per rank. Part
-        j of rank i becomes part i of rank j. The operand is first made local on the axes of the
-        group, and on all axes on which it is sliced, partial or on a root. One view before the
-        AllToAll gives it a dimension of ranks, and one after it removes this. The name of the
-        result is that of `result`, made unique.
+        Dimension 0 on each rank of the process group consists of one equal part per rank. Part j of
+        rank i becomes part i of rank j. The operand is first made local on the axes of the group,
+        and on all axes on which it is sliced, partial or on a root. A view before the AllToAll adds
+        a dimension of ranks, and a view after it removes this dimension. The name of the result is
+        that of `result`, made unique.
 
-        If the output or the input split sizes of the node (`output_split_sizes`,
-        `input_split_sizes`) have different values, and the tensor is no scalar, an AllToAllV is
-        added instead. Equal split sizes are not checked.
+        If the node has a list `output_split_sizes` or `input_split_sizes` whose entries are not all
+        equal, and the tensor is no scalar, the result is that of `_exchange_rows` instead (an
+        AllToAllV). Lists of equal split sizes are ignored.
 
-        Raises `InputError` (`splits`) for a scalar, for a dimension 0 that is no multiple of
-        the number of ranks, and for different split sizes that do not fit. Raises
-        `TypingMistakeError` if an operation is ill-typed.
+        Raises `InputError` (`splits`) for a scalar, for a dimension 0 that is no multiple of the
+        number of ranks, and as `_exchange_rows`. Raises `TypingMistakeError` if an operation is
+        ill-typed.
         """
         lists = [node.arguments.get(name) for name in ("output_split_sizes", "input_split_sizes")]
         splits = [one if isinstance(one, tuple) else () for one in lists]
@@ -813,13 +813,13 @@ class _GraphTyper:
     def _works_by_rows(self, operation: Operation, reads: Sequence[str]) -> bool:
         """Return whether row r of the result is known to depend on row r of each of `reads` only.
 
-        `reads`: those operands of the operation that are examined; a row is a position of
-        dimension 0. True in these cases only:
+        A row is a position of dimension 0. `reads` is a list of those operands of the operation
+        that are examined. True in these cases only:
 
-        - A MatMul, if its first operand is the only one of `reads` and is not the second
-          operand too.
-        - A RowReduce along another dimension than 0.
-        - A pointwise operation, if all of `reads` have its number of dimensions and its rows.
+        - A MatMul, if `reads` is exactly its first operand, and its second operand is another one.
+        - A RowReduce along a dimension above 0.
+        - A pointwise operation, if each of `reads` has as many dimensions as the result, and the
+          same size of dimension 0.
         """
         shape = self.types[operation.name].shape
         if operation.kind is Kind.MATMUL:

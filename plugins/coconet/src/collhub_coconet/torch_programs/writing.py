@@ -604,17 +604,17 @@ class _ModuleWriter:
         ]
 
     def _write_chunks(self, operation: Operation, chain: Chain) -> None:
-        """Write a chain (overlapped operations) in 4 chunks, when its last member is written.
+        """Write a chain of overlapped operations in chunks, when its last member is written.
 
-        If `operation` is another member, no line is written: the chain is written only once.
+        For any other member no line is written, so the chain is written only once. Lines that wait
+        for the operands from outside come first. The result is complete, not pending.
 
-        - A chain that begins with an AllToAllV exchanges chunks of rows, and runs its operations
-          in between on each chunk.
+        - A chain that begins with an AllToAllV exchanges 4 chunks of rows, and runs the operations
+          between both exchanges on each chunk.
         - Any other chain is a matrix product and its all-reduce. The first operand of the product
-          is cut along the dimension of the chain. Each chunk is reduced while the next one is
-          multiplied; then the results are concatenated.
+          is cut along the dimension of the chain into at most 4 chunks (`torch.Tensor.chunk`). Each
+          chunk is reduced while the next one is multiplied; then the results are concatenated.
 
-        First come waits for the operands from outside. The result is complete, not pending.
         Raises `InputError` for a reduction or a computation that PyTorch lacks.
         """
         if self.program.by_name[chain.members[0]].kind is Kind.ALL_TO_ALL_V:
@@ -972,9 +972,11 @@ class _ModuleWriter:
     def _find_local_shape(self, name: str, *, needs_lengths: bool = False) -> tuple[int, ...]:
         """Return the shape of a value on a rank, with -1 for sliced dimensions of unknown length.
 
-        By default a sliced dimension is -1, except on a mesh of several axes if it is divisible and
-        not empty: then it has the length of the block. With `needs_lengths`, every sliced dimension
-        has the length of the block, and unequal blocks raise `InputError`.
+        Dimensions that are not sliced have their full size. A sliced dimension has the length of
+        the rank's block, i.e. its size divided by the number of ranks on the mesh axis, if
+        `needs_lengths`, or if the mesh has several axes, the division has no remainder, and the
+        block is not empty. Otherwise it is -1. Raises `InputError` if `needs_lengths` and a
+        division has a remainder.
         """
         kind = self.program.types[name]
         shape = list(self.bound.binding.shape(kind.shape))

@@ -137,19 +137,18 @@ _FAMILIES = {
 def check_stage(program: Program, members: Sequence[str], conditions: Conditions) -> str:
     """Check that operations can be one kernel, and return the family of this stage.
 
-    The family is `pointwise` without communications, the kind of a single AllReduce, ReduceScatter,
-    Send or ReduceScatterV, or `RS-C-AG` or `RSV-C-AGV` with AllGathers (`_find_family`).
-
-    `members`: names of at least one operation (`KeyError` if unknown). The first violated condition
-    raises `RefusedMoveError`; `conditions` records those that hold. In this order:
+    `members`: names of at least one operation (`KeyError` if unknown); repeated names count once.
+    The conditions are checked in this order, for the members in program order. Each one that holds
+    is recorded in `conditions`; the first violated one raises `RefusedMoveError`.
 
     1. `no-cycle`: no other operation depends on a member and is needed by a member.
-    2. `one-communication`: the communications form one of these families.
+    2. `one-communication`: the communications give a family (`_find_family`), i.e. the result.
     3. `pointwise`: each computation is pointwise, a reduction to a scalar, an Update or a Slice.
-    4. `one-space`: the tensor of each operation can be broadcast to the first one with the most
-       dimensions; the groups are equal and the layouts compatible.
-    5. `slices-only`: in `RS-C-AG`, operations need only slices. In `RSV-C-AGV`, each AllGatherV
-       depends on the ReduceScatterV and has its counts.
+    4. `one-space`: the tensor over which each operation iterates (`_find_space`) fits the first one
+       with the most dimensions: equal group, shape by broadcast, compatible layout (`_fits`).
+    5. `slices-only`: only for the families `RS-C-AG` (`_check_slices`: operations need only slices)
+       and `RSV-C-AGV` (`_check_equal_counts`: each AllGatherV depends on the ReduceScatterV and has
+       its counts).
     """
     inside = set(members)
     operations = [program.by_name[name] for name in sorted(inside, key=program.places.__getitem__)]
@@ -332,17 +331,16 @@ def find_members(program: Program, names: Sequence[str], conditions: Conditions)
 def _find_family(operations: list[Operation], conditions: Conditions) -> str:
     """Return the family of a stage (operations of one kernel), which its communications determine.
 
-    Permitted are:
-
     - no communication: `pointwise`
     - one AllReduce, one ReduceScatter, one ReduceScatterV or one Send, and nothing else: the name
       of its kind
     - one ReduceScatter and at least one AllGather, in any order: `RS-C-AG`
     - one ReduceScatterV and at least one AllGatherV, in any order: `RSV-C-AGV`
 
-    All communications must have the same mesh axes. The condition is recorded in `conditions`.
-    Raises `RefusedMoveError` for any other combination, also for AllGathers only. `operations` has
-    at least one entry.
+    All communications must have the same mesh axes. Otherwise, and for any other combination such
+    as AllGathers only, raises `RefusedMoveError` (condition `one-communication`) for the last
+    communication. If the condition holds, it is recorded in `conditions` for this operation, or for
+    the first operation if there is no communication. `operations` must not be empty.
     """
     communications = [operation for operation in operations if operation.is_communication]
     gathers = (Kind.ALL_GATHER, Kind.ALL_GATHER_V)

@@ -253,13 +253,13 @@ def _sliced_update(program: Program, update: Operation) -> Operation:
 def _find_dimension(program: Program, name: str, conditions: Conditions) -> int:
     """Return the one dimension, counted from 0, along which all uses of a state slice it.
 
-    Conditions that hold are recorded in `conditions`. Raises `RefusedMoveError` for the first
-    violated one, in this order:
+    Conditions that hold are recorded in `conditions`. The first violated one raises
+    `RefusedMoveError`. They are, in this order:
 
-    1. `replicated-state`: a state has the name, and it is replicated on the mesh axis of its uses
-       (`_find_axis`; the first axis without uses).
+    1. `replicated-state`: a state has this name. It is replicated on the mesh axis of its first use
+       that is a Slice or the AllGather of an Update (without one, on the first axis).
     2. `not-needed-whole`: the state is not declared `whole_after`.
-    3. Every reader, in program order, needs only a slice: the conditions of `_check_use`.
+    3. The conditions of `_check_use`: every reader, in program order, needs only a slice.
     4. `one-dimension`: all readers slice along the same dimension, and there is a reader.
     """
     state = program.states.get(name)

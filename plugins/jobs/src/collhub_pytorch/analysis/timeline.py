@@ -286,20 +286,20 @@ def _propagate_offsets(
 ) -> Int64Array:
     """Return a first estimate of the offset of each clock in ns, with offset 0 for clock 0.
 
-    The result is int64[clocks]; the corrected time is the time minus the offset.
-    `clock_of_rank` gives the number of clocks, and the ranks for messages. `clock`, `meeting`,
-    `end`: int64[entries], clock, communication and end in ns of each entry. Of an even number
-    of values, the median is the lower middle one.
+    The result is int64[clocks]; the corrected time is the time minus the offset. `clock_of_rank`:
+    clock of each rank; the highest one gives the number of clocks. `clock`, `meeting`, `end`:
+    int64[entries], clock, communication and end in ns of each entry. `workload` gives the file for
+    an error. The median of an even number of values is the lower middle one.
 
-    At first only clock 0 is known. Rounds with these steps follow until all clocks are known:
+    At first only clock 0 is known. Each round has these steps, until all clocks are known:
 
-    - The common end of a communication is the median of the corrected ends of its entries on
-      known clocks.
-    - A new clock is one with an entry in such a communication. Its offset is the median, over
-      these entries, of end minus common end.
+    1. The common end of a communication is the median of the corrected ends of its entries on
+       known clocks.
+    2. An unknown clock with entries in such communications becomes known. Its offset is the median,
+       over these entries, of end minus common end.
 
-    Offsets of known clocks do not change. Raises `InputError` (`clocks`), which lists the ranks
-    of all unknown clocks, if a round has no new clock.
+    Raises `InputError` (`clocks`), which lists the ranks of all unknown clocks, if no clock becomes
+    known in a round.
     """
     count = int(clock_of_rank.max()) + 1
     meeting_count = int(meeting.max(initial=-1)) + 1

@@ -252,14 +252,15 @@ def _check_dependencies(program: ThreadBlockProgram, findings: FileFindings) -> 
 
 
 def _warn_of_step_limits(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    """Warn of steps with a clear meaning that the runtimes refuse or misinterpret.
+    """Add warnings to `findings` for attributes of steps that the runtimes refuse or misinterpret.
 
-    There is at most one warning per code, at the first such step, with the number of further ones:
+    Each code gives at most one warning, located at the first step (in the order of the table)
+    that meets its condition. The message also gives the number of further such steps.
 
-    - `count-limit`: a `cnt` above 71, except of a nop
-    - `step-number`: an `s` that is not the position in the thread block, counted from 0
-    - `nop-without-dependency`: a nop without a dependency
-    - `dependency-limit`: a `depid` above 127
+    - `count-limit`: the step is no nop and `cnt` is above 71.
+    - `step-number`: `s` is not the position of the step in its thread block, counted from 0.
+    - `nop-without-dependency`: the step is a nop and `depid` is negative.
+    - `dependency-limit`: `depid` is above 127.
     """
     is_nop = program.is_type(StepType.NOP)
     rules = (

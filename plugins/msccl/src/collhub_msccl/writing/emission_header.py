@@ -50,16 +50,15 @@ class Target:
     def build_attributes(self, program: ThreadBlockProgram, largest: int | None) -> dict[str, str]:
         """Return the attributes of `<algo>` for a program, as texts in the order of the file.
 
-        First come `name`, `proto`, `nchannels`, `nchunksperloop` (units of the collective),
-        `ngpus` (ranks), `coll` and `inplace` (1 or 0). `nchannels` is the highest channel of the
-        program plus 1. If the imported file has a larger number that the runtime permits, that
-        number is used. The remaining attributes depend on the runtime:
+        First come `name`, `proto`, `nchannels` (`_count_channels`), `nchunksperloop` (units of the
+        collective), `ngpus` (ranks), `coll` and `inplace` (1 or 0). The other attributes depend on
+        the runtime; `minBytes` is always `self.min_bytes`:
 
-        - With both modes: `outofplace` (1 or 0), `minBytes`, and `maxBytes`. `maxBytes` is
-          `largest`, or 0 for no limit.
+        - It has both modes in one file (`has_both_modes`): `outofplace` (1 or 0), `minBytes`, and
+          `maxBytes`, which is `largest`, or 0 for None.
         - Otherwise: `minBytes`, `maxBytes`, and `nthreads` if the imported file has one above 0.
-          The runtime does not serve `maxBytes` itself, so that it is `largest` + 1. Without a
-          limit it is the runtime's default (`DEFAULT_MAX_BYTES`).
+          `maxBytes` is `largest` + 1, because the runtime excludes it, or `DEFAULT_MAX_BYTES` for
+          None.
 
         `largest`: bytes of the largest call that may use the file, None for no limit.
         """

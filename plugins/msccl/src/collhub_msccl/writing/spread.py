@@ -197,11 +197,16 @@ def iterate_placed_steps(
 def schedule_steps(steps: PlacedSteps, capacity: int) -> Distribution:
     """Choose the order of placed steps by list scheduling.
 
-    `capacity`: messages that a connection holds. The result has the rows with their channels, the
-    lanes (one per block), and the fused pairs (row, later row). The rows of each rank are sorted by
-    the begin of their step, references between rows are renumbered, and `lanes.is_given` is True. A
-    rank's lanes are numbered by their first step. If full connections block the scheduler, the rows
-    keep their order, lanes keep the order of the blocks, and `lanes.is_given` is False.
+    `capacity`: number of messages that a connection buffers. Of the steps whose predecessors have
+    finished, the next is that with the earliest possible begin, of equal ones that with the longest
+    remaining work (`schedule_nodes` has further ties).
+
+    The result has the rows, the lanes (one per thread block) and the fused pairs (row, later row).
+    The rows of each rank are sorted by this order, and references between rows are renumbered. A
+    rank's lanes are numbered by their first step, and `lanes.is_given` is True.
+
+    If full connections block all remaining steps, the rows keep their order. Lanes then have the
+    order of the blocks, and `lanes.is_given` is False. The arguments are not changed.
     """
     placement, arrangement = steps.placement, steps.arrangement
     graph = build_work_graph(steps.draft, arrangement, steps.latency)

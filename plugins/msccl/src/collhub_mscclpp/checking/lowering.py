@@ -221,12 +221,13 @@ def program_of(
 def _proxies_of_writes(
     plan: Plan, proxies: Proxies, ranges: Ranges, writes: Int64Array
 ) -> Int64Array:
-    """Return the number of the lagging channel that writes each given range: int64, -1 for none.
+    """Return the number of the lagging port channel that writes each range in `writes`, or -1.
 
-    A port channel lags if its proxy may read the sources after the thread block has
-    continued (`lagging_proxies`). `writes`: rows of `ranges`. Destination k of an operation
-    on port channels is written through its k-th channel, which must exist. Ranges of other
-    channel types have -1.
+    A port channel lags if its proxy may read the sources after the thread block has continued
+    (`lagging_proxies`). `writes`: rows of `ranges`; the result is int64 in this order. A range that
+    is destination k of an operation on port channels gets the entry of `proxies.of_item` for the
+    k-th channel of the operation, which must exist. It is -1 if this channel does not lag. Ranges
+    of operations on other types of channels, or without channels, get -1.
     """
     operands, items = plan.operands, plan.items
     operand = ranges.operand[writes]

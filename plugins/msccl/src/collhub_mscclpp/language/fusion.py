@@ -70,18 +70,18 @@ def mixes_sources(operation: Recorded) -> bool:
 def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
     """Return the operations in their order, adjacent ones fused wherever `join` permits it.
 
-    Each operation is compared with the last one of the result:
+    Each operation is compared with the last one of the result. If `join` returns a fused operation,
+    it replaces the last one, and may be fused with the next operation again. If `join` returns
+    None, the operation is appended. If then the last one ends with a barrier and the appended one
+    begins with one, `_drop_second_barrier` removes one of them:
 
-    - `join` returns a fused operation: it replaces the last one, and may be fused with the next
-      operation again.
-    - `join` returns None: the operation is appended. If the last one ends and this one begins with
-      a barrier, one barrier is removed: that of the last operation if it is a synchronisation (such
-      as a signal or wait), otherwise that of the appended one if it is one. If neither is one, both
-      remain.
+    - that of the last operation, if it is a synchronisation such as a signal or wait
+    - otherwise that of the appended operation, if this is a synchronisation
+    - otherwise none
 
-    The operations in the body of an appended pipeline are fused in the same way. The body of a
-    pipeline that `join` returned, such as one that replaced a nop, is unchanged. Operations of the
-    argument are not changed; changed ones are copies.
+    The operations in the body of an appended pipeline are fused in the same way, but not those of a
+    pipeline that `join` returned. Operations of the argument are not changed; changed ones are
+    copies.
     """
     fused: list[Recorded] = []
     for operation in recorded:

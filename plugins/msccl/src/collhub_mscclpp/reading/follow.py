@@ -167,19 +167,19 @@ class PlanFollower:
     ) -> None:
         """Add the steps that sum `sources` into `target`, a range on the rank of the thread block.
 
-        `cells`: length of each range. `block`: thread block that executes the steps. Sources on
-        the rank of `target` are local, all other sources remote. The steps, in this order:
+        `cells`: length of each range. `block`: thread block that executes the steps. Sources on the
+        rank of `target` are local, all other sources remote. The steps, in this order:
 
-        1. The first operand. A local source that is the target itself needs no step. Otherwise
-           the first local source is copied to the target. If it is the only local source and
-           there are remote ones, it is not copied; the first message reads it in place.
-        2. One reduction for each further local source. Copies of the target range come first, the
-           rest are in the given order.
+        1. The first operand. If a local source is the target range itself, no step is added for it.
+           Otherwise the first local source is copied to the target. Exception: if it is the only
+           local source and there are remote ones, the first message reads it in place.
+        2. One reduction for each further local source: first for repetitions of the target range,
+           then for all others in the given order.
         3. One message for each remote source, in the given order. Its receive adds the data and
            stores the sum in the target. Without a local source, the first receive only stores.
 
-        If there is no source, or only the target, no step is added. On the local rank, each step
-        follows the earlier steps of the block.
+        No step is added without sources, or if the target is the only one. On the rank of the
+        target, each step follows the earlier steps of the block.
         """
         lane = self._plan.blocks[block].position
         local = [source for source in sources if source.rank == target.rank]

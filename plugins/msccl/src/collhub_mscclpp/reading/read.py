@@ -138,12 +138,14 @@ def _count_operations(plan: Plan) -> dict[str, int]:
 
 
 def _collect_extension(plan: Plan, cells_per_chunk: int) -> Json:
-    """Return the data of a plan that steps do not have, as a JSON object.
+    """Return the data of a plan that steps do not have, as a JSON object without nested header.
 
-    - The header, with the names of the format: `name`, `collective`, `protocol`, `inplace`,
-      `reuse_resources`, `use_double_scratch_buffer`, `buffer_alignment`, `num_threads_per_block`,
-      `min_message_size`, `max_message_size`.
-    - `units_per_chunk`: `cells_per_chunk`, because cells become units.
+    Its keys are, in this order:
+
+    - the fields of the header, as the format names them: `name`, `collective`, `protocol`,
+      `inplace`, `reuse_resources`, `use_double_scratch_buffer`, `buffer_alignment`,
+      `num_threads_per_block`, `min_message_size`, `max_message_size`
+    - `units_per_chunk`: `cells_per_chunk`, because cells become units
     - `operations`: number of operations of all ranks by name, in alphabetical order. Unknown
       operations are not counted.
     """
@@ -301,20 +303,21 @@ _PACKAGES = ("mscclpp", "collhub_mscclpp")
 def read_program(source: Source, options: SourceProgramOptions) -> Algorithm:
     """Execute a program of MSCCL++ in a separate process and read its plan as an algorithm.
 
-    The program uses the package `mscclpp` if it is installed, otherwise this implementation. In the
-    latter case, each defect that the package would have with this program is reported as a warning
-    (`package-defect`). Then the plan is read as in `read`, with its warnings, but steps have no
-    line. The provenance has the hash of the program, the language that was used, and the arguments.
+    The program uses the package `mscclpp` if it is installed, otherwise the implementation in this
+    plugin. In the latter case, each defect that the package would have with this program is
+    reported as a warning (`package-defect`). The plan is read as in `read`, with its warnings, but
+    steps have no line. The provenance has the hash of the program, the language (`mscclpp` or
+    `collhub-mscclpp`) and the arguments.
 
     Raises `InputError`, with the line if known:
 
     - before execution: `too-large` above 16 MiB, `syntax`, and `not-a-program` if no import
       statement names `mscclpp` or `collhub_mscclpp`
-    - if the program fails, exceeds a limit, or ends without a plan
+    - if the program fails, exceeds a limit in `options`, or ends without a plan
     - if the plan is invalid or has no defined result
 
-    Raises `UsageError` if the file defines several programs and `options.program` names none of
-    them, or is missing.
+    Raises `UsageError` if the file defines several programs, and `options.program` is missing or
+    names none of them.
     """
     content = source.content()
     # Any file may be named *.py; only programs of the language may be executed.

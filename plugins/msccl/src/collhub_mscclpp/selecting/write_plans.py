@@ -256,18 +256,19 @@ def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
 def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode) -> None:
     """Add plans for a window, i.e. a range of sizes of one collective and mode, to the folder.
 
-    The mode (in place or out of place) is set in the collective of each plan. Candidates are the
-    selected algorithm of the window, then the others by ascending slowdown (`_list_candidates`).
-    Each is built for the measured size at index `len(sizes) // 2`. The first that can be built and
-    written is used:
+    Candidates are the selected algorithm of the window, then the others by ascending slowdown
+    (`_list_candidates`). They are built for the measured size at index `len(sizes) // 2`, for the
+    mode (in place or out of place) of the window only. A candidate that raises a `HubError` adds a
+    loss (`algorithm`) with the reason, and the next one is tried. The first one that can be
+    written:
 
     1. Its plan is added.
-    2. A loss is added if it has other or no steps for the smallest or the largest measured size.
-    3. `_add_minimum_chunks_plan` adds a second plan, unless the first serves every size that is
-       a multiple of 16 bytes per part, from the minimum of the window.
+    2. `_note_other_steps` adds a loss if the algorithm has other or no steps for the smallest or
+       the largest measured size.
+    3. `_add_minimum_chunks_plan` adds a second plan or a loss, unless the first plan serves all
+       sizes of the window.
 
-    Each candidate that fails with a `HubError` before adds a loss with the reason. If all fail,
-    another loss says that the runtime serves the window.
+    If no candidate can be written, a last loss says that the window is left to the runtime.
     """
     size = window_mode.window.sizes[len(window_mode.window.sizes) // 2]
     for name in _list_candidates(selected, window_mode.window):

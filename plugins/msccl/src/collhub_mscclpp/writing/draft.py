@@ -125,14 +125,15 @@ def assign_blocks(work: PlanWork) -> Int64Array:
 def _group_steps(work: PlanWork) -> Int64Array:
     """Number the groups of steps that one thread block of a rank executes: int64[rows].
 
-    H is the highest lane of all ranks, -1 without lanes. The first rule that applies to a
-    step:
+    Returns `work.lane` itself if every step has a lane (is 0 or above). Otherwise the first rule
+    that applies to a step decides, where H is the highest lane of all ranks, -1 without lanes:
 
-    - It has a lane: the group is the lane.
-    - It is a message: the group of its side of the connection, from H + 2.
-    - It is a copy or a reduction with a data dependency: the group of that direct predecessor
-      which is last in the order of execution.
-    - Otherwise: one common group, H + 1.
+    - The step has a lane: the group is the lane.
+    - It is a message: H + 2 plus the group that `_group_connections` gives to the receives or to
+      the sends of its connection. Several of them can have one group.
+    - It is a copy or a reduction with a data dependency: the group of the direct predecessor
+      that is last in the order of execution.
+    - Otherwise: H + 1.
 
     Groups of different ranks may have the same number. Numbers may have gaps.
     """

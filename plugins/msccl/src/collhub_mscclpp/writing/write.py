@@ -420,10 +420,14 @@ def _format_block(position: int, segment: Segment) -> str:
 def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
     """Return the resources of the plan of an algorithm on a network, with default options.
 
-    All numbers are maxima over ranks, or over thread blocks for `block_operations`. Channels are
-    those to single peers and one per switch group; units are the chunks of the larger one of INPUT
-    and OUTPUT. `collective_bytes`: largest message size in bytes, which is also the result's
-    `max_bytes`. Raises `InputError` and `UsageError` as the writer does.
+    `topology`: decides which ranks share a host or switch. `collective_bytes`: the largest message
+    size in bytes, also `max_bytes` of the result. All other numbers are maxima:
+
+    - `blocks`, `operations`: over ranks; `block_operations`: over thread blocks
+    - `channels`: over ranks, the channels to single peers plus one per switch group
+    - `units`: over ranks, the chunks of INPUT or OUTPUT, whichever has more
+
+    Raises `InputError` and `UsageError` as `build_draft`.
     """
     draft = build_draft(algorithm, PlanWriteOptions(max_size=collective_bytes), topology)
     counts = [[one.count_operations() for one in row] for row in write_thread_blocks(draft)]

@@ -226,9 +226,10 @@ def build_host_tasks(
 
 
 def find_needing_hosts(tasks: UnitTasks) -> list[tuple[int, ...]]:
-    """Return the hosts that receive each unit task's box and do not have it, ascending.
+    """Return, for each unit task in order, the hosts that need its box from another host.
 
-    A host has the box if one of the senders is on it. The tuple of a unit task may be empty.
+    These are the hosts of its receivers, ascending and without repetition, except the hosts of its
+    senders. The tuple is empty if all receivers are on hosts of senders.
     """
     task, receiver, _ = device_pairs(tasks)
     width = int(tasks.host_of.max()) + 1

@@ -171,17 +171,17 @@ class _ListScheduler:
     def order(self) -> Order:
         """Return the tasks as (task, sender), ordered by list scheduling.
 
-        Every task has the sender in `senders`. Tasks with equal sender and receivers form a queue.
-        The next task of a queue has the earliest release, then the earliest due time (none is
-        last), then the longest duration, then the highest number.
+        Every task has the sender in `senders`. Tasks with equal sender and receivers form a
+        queue. The next task of a queue has the earliest release, then the earliest due time (none
+        is last), then the longest duration, then the highest number.
 
-        The next task of the result is the one that can start first, when it is released and its
-        sender and receivers have free cards. Of equal starts, `_next` chooses the queue of the most
-        loaded hosts, with random factors if `noise` is above 0. The task occupies one card of its
-        sender and one of each receiver for its duration, and its ticks are subtracted from the
-        remaining load of these hosts.
+        The next task of the result is the one that can start first. It needs its release, and a
+        free network card of its sender and of each receiver. Of equal starts, the queue of the
+        hosts with the most remaining load is chosen, with random factors if `noise` is above 0,
+        then the first queue (`_next`). The task then occupies these cards for its duration.
 
-        The loads are state of this object, so call it once. Without tasks the result is [].
+        The remaining load of a host is the duration of its tasks that are not in the result yet, in
+        ticks. It is stored in this object, so call it once. Without tasks the result is [].
         """
         queues = self._queues()
         sending, receiving = Cards(self.tasks.cards), Cards(self.tasks.cards)

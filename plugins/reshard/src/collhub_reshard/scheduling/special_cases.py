@@ -284,12 +284,13 @@ def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[
 
 
 def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
-    """Take `length` ticks of work from the end of a queue; return the pieces.
+    """Remove `length` ticks of work from the end of a queue; return the work as pieces.
 
-    The last part of the queue comes first. The pieces follow one another from `start` on
-    (ticks). A part that is used up leaves the queue. A part that is too long is divided: the
-    piece has its first fractions of the task, and the part with the rest stays at the end of
-    the queue. If the queue has less work, less is taken. `queue` and its parts are changed.
+    Parts are used from the last one in the queue to the first. The pieces follow one another from
+    `start` on (ticks). A part whose work is used up is removed from the queue. A part with more
+    work is divided: the piece gets the work from `part.first` on, and the part keeps the rest and
+    stays last in the queue. If the queue has less work than `length`, all of it is returned. No
+    piece is returned for a length of 0 or an empty queue. `queue` and its parts are changed.
     """
     pieces = []
     while length and queue:

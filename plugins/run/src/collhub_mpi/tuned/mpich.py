@@ -114,19 +114,17 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
     """Write MPICH's selection file: the file of its release with the tuned collectives inserted.
 
     `options.defaults` is the path of the file of the release. If it is None, the result has no
-    file, and every collective is a loss. Otherwise the result has one file,
-    `coll_selection.json`, which is not yet on the disk, and two notes on its use. The file is
-    also included if no tuned window could be inserted; then it has the content of the release's
-    file.
+    file, and one loss per selection. Otherwise it has the artifact `coll_selection.json` and two
+    notes on its use, even if no tuned window (range of sizes) could be inserted. The file is only
+    for communicators of exactly `num_ranks` ranks; for others the choices of the release remain.
 
-    Of several selections of one collective kind only the first is inserted. Losses, in this
-    order: the further selections of a kind, then the losses of each inserted selection. Those
-    are its sizes at which an algorithm that MPICH lacks is faster, or one loss if no algorithm
-    fits. Tuned windows are computed with MPICH's algorithms only.
+    Of several selections of one collective kind only the first is inserted. Windows have MPICH's
+    algorithms only. Losses, in this order: the further selections of a kind; then for each inserted
+    selection, the sizes at which an algorithm that MPICH lacks is faster. If no algorithm fits, the
+    selection has one loss.
 
-    Raises `InputError` (`not-a-selection`) if the file of the release cannot be read, is no
-    JSON object, or lacks the tree `comm_type=intra` of a function in `COLLECTIVES`. These are
-    all functions that the hub can tune, not only the selected ones.
+    Raises `InputError` (`not-a-selection`) if the file of the release cannot be read, is no JSON
+    object, or lacks the tree `comm_type=intra` of a function in `COLLECTIVES`, selected or not.
     """
     chosen, losses = first_of_kinds(selection)
     if options.defaults is None:

@@ -272,20 +272,15 @@ class Pipelining:
     def _cut_chunks(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
         """Divide the data into chunks, and the collective into units that fit the chunks.
 
-        The data consist of equal shares: one per rank, or a single one (`num_shares`). Each
-        stream carries a fraction of one share. Stream s is cut into `counts[s]` equal chunks, so
-        there are sum(counts) chunks. They are listed by stream, then by ascending position. All
-        shares have the same number of units: the smallest one with which each chunk is an
-        integer number of units.
+        The data are `num_shares` equal shares: one per rank, or a single one. Stream s carries a
+        fraction of one share, and is cut into `counts[s]` equal chunks. Chunks are listed by
+        stream, then by ascending position. Each share has the smallest number of units with which
+        every chunk is an integer number of units. Returns (collective with the units of all
+        shares, chunks, int64 units of one chunk by stream).
 
-        Returns (collective with the units of all shares, chunks, int64 units of one chunk by
-        stream).
-
-        Raises `InputError`, checked in this order:
-
-        - `size-too-small`: a chunk has less than one byte.
-        - `too-many-units`: all shares together need more than 2^62 units. Weights of trees that
-          give fractions with large denominators cause this.
+        Raises `InputError` if a chunk has less than one byte (`size-too-small`). Then it raises
+        `InputError` if all shares together have more than 2^62 units (`too-many-units`), because
+        tree weights give fractions with large denominators.
         """
         # Compute the fraction of a share that a chunk of each stream is.
         pairs = zip(self.streams, counts, strict=True)

@@ -402,13 +402,16 @@ def _spread_directly(
 ) -> list[SpreadResult]:
     """Build an all-to-all in which every NPU sends directly to all others, without contention.
 
-    Returns one result with the kernel name `straight`. Messages are ordered by (target - origin)
-    modulo the number of nodes, ascending, then by chunk. Chunks for their origin are left out.
-    Times are planned as if links were never shared.
+    `origin`, `target`: NPUs of each chunk. A chunk whose origin is its target is not sent. Messages
+    are sorted by (target - origin) modulo the number of nodes, then by chunk, and are planned from
+    time 0, as if links were never shared. Returns one result with the kernel name `straight`.
 
-    Returns [] in these cases: another collective, a network without switches, only some ranks
-    requested (`setting.requested_ranks`), the rule of slow start, or a message whose two NPUs have
-    no arc between them.
+    Returns [] if one of these conditions holds:
+
+    - The collective is no all-to-all, or the network has no switches (is no `PathNetwork`).
+    - The steps of only some ranks are requested (`setting.requested_ranks` is not None).
+    - The window rule of `times` is `SLOW_START`.
+    - A pair of origin and target has no arc, i.e. no route through switches only.
     """
     network, size = setting.network, setting.network.num_nodes
     is_small = setting.requested_ranks is None and times.rule is not SLOW_START

@@ -312,20 +312,18 @@ def _find_fastest(
 ) -> SynthesisCandidate:
     """Return the fastest all-reduce on trees as a candidate of the form `form`.
 
-    - First every packing (set of trees) is tried once. Its number of chunks is that which
-      `setting.pieces` requests; if that is None, the largest with at most 2^15 messages. Of
-      equally fast packings, the first one is used.
-    - If `setting.pieces` is None, the best packing is then tried with further numbers of
-      chunks, up to 2^19 messages. The smallest tried number is used whose time is within 0.1 %
-      of the minimum.
+    Every packing (set of trees) is tried once with the number of chunks that `setting.pieces`
+    requests, or without a request with the largest number for at most 2^15 messages. Of equally
+    fast packings, the first one is used. Without a request, this packing is then tried with further
+    numbers of chunks, up to 2^19 messages. The result has the smallest tried number whose time is
+    within 0.1 % of the minimum.
 
-    On Ctrl-C, also from `progress` of the packings, the fastest schedule so far is returned,
-    marked as interrupted. If there is none, `KeyboardInterrupt` is raised.
+    On Ctrl-C the fastest schedule so far is returned, marked as interrupted. If there is none,
+    `KeyboardInterrupt` is raised.
 
-    Raises `InputError` (`not-duplex`), before any packing is built, for a network with switches
-    or without equal links in both directions. Raises it also for trees that do not span the
-    network, for less than a byte per chunk (`size-too-small`), and for more than 2^62 units
-    (`too-many-units`). `packings` must not be empty.
+    Raises `InputError` (`not-duplex`), before any packing is built, for a network with switches or
+    without equal links in both directions. Also raises the errors of the packings and of
+    `Pipelining.schedule`, such as `size-too-small`. `packings` must not be empty.
     """
     if reason := find_unsuitability(setting.network):
         raise InputError(
