@@ -333,7 +333,7 @@ class _Run:
         if explanation:
             return explanation
         frames = traceback.extract_tb(error.__traceback__)
-        if frames and frames[-1].filename.startswith(self._language.folder) and str(error):
+        if frames and frames[-1].filename.startswith(self._language.folder) and message:
             return message
         kind = type(error).__name__
         return f"{kind}: {message}" if message else kind

@@ -49,8 +49,12 @@ LANGUAGE = """\
 from hub_core.sandbox import error_report, run_job
 
 
+def look_up(key):
+    return {}[key]
+
+
 class Language:
-    folder = "/nowhere"
+    folder = __file__
 
     def prepare(self, file):
         pass
@@ -64,7 +68,7 @@ class Language:
         return {"result": namespace["result"], "line": end.get("exit_line")}
 
     def message(self, error):
-        return "a key is missing" if isinstance(error, KeyError) else ""
+        return "a key is missing" if isinstance(error, KeyError) and error.args[0] else ""
 
 
 def main():
@@ -92,6 +96,11 @@ def test_exit_without_error_is_an_end(tmp_path: object) -> None:
     [
         ("x = 1\n", "no-program", "program.py: makes no result"),
         ("result = 1\n{}['x']\n", "program-failed", "program.py:2: a key is missing"),
+        (
+            "from collhub_source_programs_test_language import look_up\nlook_up('')\n",
+            "program-failed",
+            "program.py:2: KeyError$",
+        ),
         ("1 / 0\n", "program-failed", "program.py:1: ZeroDivisionError: division by zero"),
         ("import sys\nsys.exit('so')\n", "program-failed", "program.py:2: .*status 1: so"),
         ("import os\nos.abort()\n", "program-failed", "ended by signal 6"),
