@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from hub_core.cli.jobs.workloads import print_workload
+from hub_core.testing.workloads import training_step
 
 
 def test_the_report_counts_what_a_ring_is(collhub, ring: Path) -> None:
@@ -58,6 +63,17 @@ def test_a_workload_trace_is_surveyed(collhub, corpus: Path) -> None:
     assert report["nodes_by_type"] == {"COMM_COLL_NODE": 8}
     run = collhub("--no-plugins", "inspect", folder)
     assert (run.code, run.out.splitlines()[1]) == (0, "dialect       workload")
+
+
+def test_a_size_that_a_workload_does_not_state_is_unknown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    step = training_step()
+    unstated = replace(step, nodes=replace(step.nodes, bytes=np.full_like(step.nodes.bytes, -1)))
+    print_workload("job", "form", unstated, (), as_json=False)
+    assert capsys.readouterr().out.splitlines()[-1].split() == [
+        "all-reduce", "4", "unknown", "1", "8",
+    ]  # fmt: skip
 
 
 def test_every_trace_set_of_the_corpus_can_be_inspected(collhub, corpus: Path) -> None:

@@ -120,7 +120,8 @@ def print_workload(
     groups with their different sizes. The last fields are the sum of declared compute times
     (undeclared ones count as 0) and the name of the origin, if known. A table of at most 20
     kinds of collective follows, by total bytes (size times calls), largest first. It is
-    omitted without collectives. Then `lines`, given by the reader, are printed.
+    omitted without collectives; a size that the file does not state is `unknown`. Then `lines`,
+    given by the reader, are printed.
 
     The JSON has the same facts, with all kinds of nodes and of collectives. It also has the
     ranks of each process group by name (of equal names the last), sorted names of extensions,
@@ -130,7 +131,8 @@ def print_workload(
 
     rows = _count_collectives(workload)
     if as_json:
-        print_json(to_json(_create_report(name, format_name, workload, rows, lines)))
+        calls = [row for row, _ in rows]
+        print_json(to_json(_create_report(name, format_name, workload, calls, lines)))
         return
     nodes = workload.nodes
     kinds = ", ".join(f"{count} {kind}" for kind, count in _count_kinds(workload).items() if count)
@@ -154,11 +156,11 @@ def print_workload(
             (
                 row.collective,
                 str(row.ranks),
-                format_bytes(row.bytes),
+                format_bytes(row.bytes) if is_stated else "unknown",
                 str(row.groups),
                 str(row.calls),
             )
-            for row in rows[:LISTED]
+            for row, is_stated in rows[:LISTED]
         ]
         head = ("collective", "ranks", "size", "groups", "calls")
         print_table(head, table, right=head[1:])
@@ -166,8 +168,10 @@ def print_workload(
         print_line(line)
 
 
-def _count_collectives(workload: Workload) -> list[CollectiveCalls]:
+def _count_collectives(workload: Workload) -> list[tuple[CollectiveCalls, bool]]:
     """Count the collectives of a job: one row per kind, number of ranks, bytes, and evenness.
+
+    The second value of a row is whether its bytes are known; those of a barrier are 0.
 
     Uneven collectives (with counts) have `-v` after the kind; unknown kinds are called `unknown`. A
     row has the number of distinct groups, and as `calls` the number of nodes, so that a call of n
@@ -196,16 +200,15 @@ def _count_collectives(workload: Workload) -> list[CollectiveCalls]:
     rows_by_kind = []
     for index, (code, count, size, has_counts) in enumerate(kinds.T.tolist()):
         groups = len(distinct(nodes.group[rows[which == index]]))
-        rows_by_kind.append(
-            CollectiveCalls(
-                collective=JobCollective(code).label + ("-v" if has_counts else ""),
-                ranks=count,
-                bytes=max(size, 0),
-                groups=groups,
-                calls=int(calls[index]),
-            )
+        row = CollectiveCalls(
+            collective=JobCollective(code).label + ("-v" if has_counts else ""),
+            ranks=count,
+            bytes=max(size, 0),
+            groups=groups,
+            calls=int(calls[index]),
         )
-    return sorted(rows_by_kind, key=lambda one: -one.bytes * one.calls)
+        rows_by_kind.append((row, size >= 0 or code == JobCollective.BARRIER))
+    return sorted(rows_by_kind, key=lambda one: -one[0].bytes * one[0].calls)
 
 
 def _count_kinds(workload: Workload) -> dict[str, int]:

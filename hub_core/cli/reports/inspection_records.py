@@ -116,7 +116,7 @@ class CollectiveCalls(Record, frozen=True, kw_only=True):
 
     collective: str
     ranks: Count
-    bytes: Count
+    bytes: Annotated[Count, Meta(description="Size; also 0 if IN does not state it.")]
     groups: Count
     calls: Count
 

@@ -21,8 +21,9 @@ from collhub_pytorch.calls import (
 )
 from collhub_pytorch.formats import EXECUTION_TRACE, RankOptions
 from collhub_pytorch.job import join_ranks
+from collhub_pytorch.profile_reading import read_source
 from collhub_pytorch.rank_nodes import RankNodes
-from collhub_pytorch.trace_files import JsonStream, Record, TraceFile, files_of, open_decompressed
+from collhub_pytorch.trace_files import JsonStream, Record, TraceFile, open_decompressed
 from hub_core.model import InputError, JsonValue, Location, Provenance, Workload
 from hub_core.plugin_api import Source
 
@@ -69,8 +70,7 @@ def read(source: Source, options: RankOptions) -> Workload:
     `ranks_missing` is `assume-same`), and collectives that do not match (if `mismatches` is
     `refuse`).
     """
-    provenance = Provenance(EXECUTION_TRACE, "", source.name, source.sha256())
-    return workload_of(files_of(source), options, provenance)
+    return read_source(source, EXECUTION_TRACE, workload_of, options)
 
 
 def workload_of(
@@ -82,9 +82,9 @@ def workload_of(
     `files`, from 0, as rank. Each rank executes its collectives and messages in the recorded order;
     they have no durations.
 
-    The plugin's extension of the workload has three further lists, with one entry per file in the
-    order of `files`: `operators`, the number of nodes in the file; `waits`, the number of
-    `record_param_comms` that are no communication; `schemas`, the version of the file.
+    The plugin's extension of the workload has `notes` and three further lists, with one entry per
+    file in the order of `files`: `operators`, the number of nodes in the file; `waits`, the number
+    of `record_param_comms` that are no communication; `schemas`, the version of the file.
 
     Raises `InputError` for damaged files and other formats, for ranks with two files, for ranks
     without a file unless `options.ranks_missing` is `assume-same`, and, if `options.mismatches` is
@@ -101,6 +101,7 @@ def workload_of(
         "operators": [*operators],
         "waits": [*waits],
         "schemas": [*schemas],
+        "notes": [],
     }
     workload = join_ranks(parts, options, provenance, extension)
     if options.mismatches == "refuse":

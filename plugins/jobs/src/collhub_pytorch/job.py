@@ -43,7 +43,7 @@ def join_ranks(
     `ranks_missing=assume-same` a rank r without a file copies one: of all files in order of
     rank, that at position r modulo their number. Recorded dependencies become data
     dependencies, assumed ones control dependencies. Members of `extension` replace those with
-    equal names.
+    equal names; its list `notes`, if any, gets a note on messages without a known peer.
 
     Raises `ValueError` without files. Raises `InputError` for two files of one rank, then for
     wrong numbers of ranks, for missing ranks without the option (or more than 2^26 copied
@@ -70,6 +70,10 @@ def join_ranks(
             for rank, part in enumerate(sources)
         ],
     }
+    given = extension.get("notes")
+    if tables.lone_messages and isinstance(given, list):
+        note = _describe_lone_messages(tables.lone_messages)
+        extension = {**extension, "notes": [*given, note]}
     return Workload(
         nodes,
         tuple(tables.names),
@@ -77,6 +81,15 @@ def join_ranks(
         extras=tuple(tables.extras),
         provenance=provenance,
         extensions={EXTENSION: {**facts, **extension}},
+    )
+
+
+def _describe_lone_messages(counts: Mapping[int, int]) -> str:
+    """Return the note on messages without a known peer. `counts`: their number by rank."""
+    ranks = f"{'rank' if len(counts) == 1 else 'ranks'} {format_ranks(sorted(counts))}"
+    return (
+        f"{ranks}: {sum(counts.values())} messages without a recorded peer count as communication"
+        " with an unknown rank, for which nobody waits"
     )
 
 
@@ -320,6 +333,8 @@ class _Tables:
         self.names: dict[str, int] = {}
         # Names of messages without a known peer, which count as work of the device.
         self.demoted: set[str] = set()
+        # Their number by rank, only of ranks that have some.
+        self.lone_messages: dict[int, int] = {}
         self.extras: dict[str, int] = {}
         self.groups: dict[tuple[str, tuple[int, ...]], int] = {}
 
@@ -338,7 +353,8 @@ class _Tables:
           for none.
         - `duration_ns` and `on_host` are always those of the node.
 
-        A message without a known peer becomes a computation; its name is added to `self.demoted`.
+        A message without a known peer becomes a computation; its name is added to `self.demoted`,
+        and it counts in `self.lone_messages`.
         Raises `InputError` (`group`, `missing-ranks`) as `_to_job_call`.
         """
         calls = [_to_job_call(call, part, rank, self._world_size) for call in part.calls]
@@ -348,6 +364,8 @@ class _Tables:
         kind[call >= 0] = np.array([int(job_call.kind) for job_call in calls], np.int64)[
             call[call >= 0]
         ]
+        if lone := int(np.count_nonzero(kind[call >= 0] == NodeKind.COMPUTE)):
+            self.lone_messages[rank] = lone
 
         def of_calls(value: Callable[[Call], int]) -> Int64Array:
             # Index -1 (no call) selects the last entry.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from collhub_pytorch import execution_trace
 from collhub_pytorch.formats import (
     DEEPSPEED_FORMAT,
-    EXECUTION_TRACE,
     EXECUTION_TRACE_FORMAT,
     INSPECTOR_FORMAT,
     KINETO_FORMAT,
@@ -87,11 +86,11 @@ def read_files(
 ) -> tuple[Workload, list[str]]:
     """Read all files of a job; return the workload, and notes on assumptions and losses.
 
-    `files` must not be empty, and have the format `form`; the first one names the source. Execution
-    traces have no notes. Raises the `InputError` of the format's reader.
+    `files` must not be empty, and have the format `form`; the first one names the source. Raises
+    the `InputError` of the format's reader.
     """
     workload = form.read(files, options, Provenance(form.name, "", files[0].name))
-    return workload, [] if form.name == EXECUTION_TRACE else notes(workload)
+    return workload, notes(workload)
 
 
 def has_profile_signature(file: TraceFile) -> bool:

@@ -412,6 +412,30 @@ def test_messages_tell_nothing_of_missing_ranks() -> None:
         read_events(step_events(100, side), options=options, world_size=2)
 
 
+def test_messages_whose_peer_is_not_recorded_are_counted() -> None:
+    side = all_reduce_args() | {
+        "Collective name": "send", "Process Group Ranks": "[0, 1, 2]", "Group size": 3,
+    }  # fmt: skip
+    parts = [part(f"job.{rank}.json", rank, profile_of(rank, step_events(100, side), 3))
+             for rank in range(3)]  # fmt: skip
+    messages: list[str] = []
+    source = Source("job", tuple(parts), lambda found: messages.append(found.message))
+    workload = read(source, ProfileOptions(clocks="stated"))
+    assert not np.isin(workload.nodes.kind, [NodeKind.SEND, NodeKind.RECV]).any()
+    assert messages[0] == (
+        "ranks 0-2: 3 messages without a recorded peer count as communication with an unknown"
+        " rank, for which nobody waits"
+    )
+
+
+def test_ranks_without_an_execution_trace_are_named() -> None:
+    source = execution_traces()[0]
+    messages: list[str] = []
+    first = Source("job", source.parts[:1], lambda found: messages.append(found.message))
+    assert execution_trace.read(first, RankOptions(ranks_missing="assume-same")).num_ranks == 2
+    assert messages == ["ranks 1 have no file and are assumed to do what others do"]
+
+
 def two_steps(second_us: int) -> list[Event]:
     """A step, and all of it again `second_us` later."""
     again = [
