@@ -307,9 +307,10 @@ class Topology(NotebookDisplay):
     def on_plane(self, plane: int) -> Topology:
         """Return the network of one plane: only its links, in link order and with plane number 0.
 
-        Nodes keep their numbers; switches above the last node of these links are removed. The name
-        gets `, plane P`. Groups remain, dimensions are dropped. With only plane 0, `on_plane(0)`
-        returns the topology itself. A number without links gives NPUs without links.
+        If the network has only plane 0, `on_plane(0)` returns the network itself. Otherwise the
+        name gets `, plane P`, groups remain, and dimensions are dropped. Nodes keep their numbers.
+        Switches with higher numbers than all nodes of the links, all switches without links, are
+        removed.
         """
         if self.num_planes == 1 and plane == 0:
             return self

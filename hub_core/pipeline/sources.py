@@ -293,9 +293,9 @@ def _create_input(source: Source, head: bytes, layout: Layout) -> Input:
 def _find_marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
     """Return the first 4096 bytes of the file in a folder that identifies a folder format.
 
-    The first `MAX_MARKERS` files, by name, directly in the folder and with a suffix of a folder
-    format with a signature are examined; the first with the signature of any such format is used.
-    None if there is none, or if a file or the folder cannot be read.
+    Of the entries with a suffix of a folder format that has a signature, the first `MAX_MARKERS` by
+    name are read; the first file with a signature of any of these formats is used. None if there is
+    no such file, or if a file read before it or the folder cannot be read.
     """
     markers = [f for f in formats if f.layout is Layout.FOLDER and f.signature]
     suffixes = tuple({suffix for format in markers for suffix in format.suffixes})

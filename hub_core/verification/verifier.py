@@ -312,13 +312,13 @@ def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsCo
 def _judge_regions(
     task: _Task, layout: MemoryLayout, regions: Regions, findings: Findings
 ) -> ContentsComparison:
-    """Add findings on races and contents of these regions; return the comparison of contents.
+    """Add findings on races and contents of `regions`; return the comparison of contents.
 
-    Races are searched only without `task.is_race_free`; their findings are added first. Then one
-    sequential run, in which the two steps of every race have a fixed order, gives the contents; so
-    a race is not reported as a wrong result, too. Without `task.expected` they are not compared
-    (`NOT_COMPARED`). Raises `InputError` (`too-large`), after the findings on races, for more than
-    `MAX_CELLS` (2^25) blocks of memory and for the limits of `check_contents`.
+    Unless `task.is_race_free`, races are searched, and their findings are added first. The contents
+    are those of one sequential run, in which the two steps of every race have a fixed order, so
+    that a race is not reported as a wrong result too. Without `task.expected` they are not compared
+    (`NOT_COMPARED`). Raises `InputError` (`too-large`) as `find_races`, then, after the findings on
+    races, for more than `MAX_CELLS` (2^25) units of memory and as `check_contents`.
     """
     verification_input, units = task.given, task.memory_units
     algorithm = verification_input.algorithm

@@ -176,8 +176,8 @@ class AllRuntimesVerdict:
     def show(self, *, is_alone: bool) -> None:
         """Print how many runtimes use the file in some version, and all outcomes as a table.
 
-        A row is a runtime, a column a range of versions. Then follow `not applicable: REASON` per
-        distinct first finding that `diagnostics` lacks, and these. `is_alone` has no effect.
+        Rows are runtimes, columns ranges of versions. Below are distinct reasons why checks do not
+        apply, unless diagnostics give them, then the diagnostics. `is_alone` has no effect.
         """
         used = len({verdict.runtime for verdict in self.verdicts if verdict.ok})
         names = list(dict.fromkeys(verdict.runtime for verdict in self.verdicts))

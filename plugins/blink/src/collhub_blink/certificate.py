@@ -195,10 +195,13 @@ def build_planes_certificate(
 def _build_head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
     """Build the fields that all certificates have: problem, rate and bound.
 
-    They are `schema`, `collective`, `ranks` (the NPU of each rank), `network`, `collective_bytes`,
-    `rate` (exact fraction as text), `bound`, `is_optimal` (whether `rate` is exactly that of the
-    bound), `lower_bound_ns`, and `root`, an NPU, only for a rooted collective. The links of
-    `network` are listed only if they have at most `_MAX_NUMBERS` numbers, `_NUMBERS_PER_LINK` each.
+    - `schema`, `collective`, `collective_bytes`; `ranks`: the NPU of each rank
+    - `network`: with a list of its links only if links x `_NUMBERS_PER_LINK` (4) is at most
+      `_MAX_NUMBERS` (32 768)
+    - `rate`: exact fraction as text; `bound`: description of `bound`
+    - `is_optimal`: whether `rate` exactly equals the rate of the bound
+    - `lower_bound_ns`: time of `collective_bytes` at the rate of the bound, rounded down
+    - `root`: the NPU of the root; only for a rooted collective
     """
     topology = task.topology
     has_links = topology.num_links * _NUMBERS_PER_LINK <= _MAX_NUMBERS

@@ -148,27 +148,25 @@ class _Diagnosis:
     def verdict(self) -> Verdict:
         """Return the verdict on the findings of all kinds.
 
-        One set of findings decides, the first of these that is not empty:
+        A finding on the past concerns a completed operation, every other finding the present. The
+        findings of the first set that is not empty decide:
 
-        1. Faults of the present: findings on operations that are not completed, of all kinds except
-           `skew`, without those of `find_open_questions`.
-        2. Findings on the past (completed operations). This set is skipped if an open question has
-           a sequence number, because that operation may be the cause of the hang.
-        3. The other findings of the present: open questions and skews.
-        4. Otherwise there is one finding of the kind `none`, without culprits. It decides, but is
-           not in the list of findings.
+        1. Faults: findings on the present of all kinds except `skew`, without the open questions
+           (`find_open_questions`).
+        2. Findings on the past. They are skipped if a finding `undecided` has a sequence number,
+           because its operation may be the cause of the hang.
+        3. The other findings on the present: open questions and skews.
+        4. One finding of the kind `none`, which is not in the list of findings.
 
-        The kind of the verdict is the first in the order of `KINDS` that the deciding set contains.
-        Group and sequence number are those of its first finding of this kind. Faults of one set are
-        independent, so the culprits are those of all its findings, ascending.
+        The kind of the verdict is the first one in `KINDS` that the deciding findings have. Group
+        and sequence number are those of the first deciding finding of this kind. The culprits are
+        those of all deciding findings, ascending.
 
-        Waiting ranks are ascending, without the culprits: ranks that wait in an operation of the
-        dumps (`rows` of their fronts). Without any dumps, they are the ranks that wait according to
-        NCCL's RAS report. For the kinds `none` and `skew`, there are no waiting ranks.
-
-        The list of findings begins with the deciding set in the order of `KINDS`; then come the
-        other findings of the present, then those on the past. Rows of mismatches are added to
-        `self.mismatched_rows`.
+        The waiting ranks are, without the culprits and ascending, those that wait in an operation
+        of the dumps; without any dump, those that wait according to NCCL's RAS report. For the
+        kinds `none` and `skew` there are none. The list of findings has the deciding ones in the
+        order of `KINDS`, then the others on the present, then those on the past. Rows of mismatches
+        are added to `self.mismatched_rows`.
         """
         findings = [
             *self.find_mismatches(),

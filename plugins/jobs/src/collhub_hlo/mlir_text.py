@@ -577,14 +577,15 @@ def _remove_location(text: str) -> str:
 def _split_types(text: str, start: int) -> tuple[str, str]:
     """Split an operation into the text before the colon of its types, and these types.
 
-    `start`: index in `text`; colons before it are ignored. The first rule that applies decides:
+    `start`: index in `text`; colons before it are ignored.
 
-    1. The text ends with `>` or `)` and contains no ` attributes {`. Without a ` : ` from `start`
-       on, the result is (`text`, ""). Otherwise it is split at the last ` : `, without the blanks
-       around the colon, unless this colon is inside brackets or a `}` follows it.
-    2. It is split at the last colon from `start` on that is outside of all brackets; blanks remain.
-       The types end before ` attributes {`.
-    3. Without such a colon the result is (`text`, "").
+    1. If the text ends with `>` or `)` and does not contain ` attributes {`, the last ` : ` is
+       used. Without one from `start` on, the result is (`text`, ""). The result is both parts
+       without this ` : `, unless the second part contains `}` or unbalanced brackets. In that case,
+       and for any other text, rule 2 applies.
+    2. The last colon from `start` on that is outside of all brackets is used; blanks around it
+       remain. The types end before ` attributes {`. Without such a colon the result is (`text`,
+       "").
     """
     depth, last = 0, -1
     if text.endswith((">", ")")) and " attributes {" not in text:

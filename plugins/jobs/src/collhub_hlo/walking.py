@@ -284,22 +284,22 @@ class _Evaluation:
     def _enter(self, frame: _Frame, instruction: Instruction) -> None:
         """Begin to evaluate the computation that an instruction calls, by pushing a frame for it.
 
-        The value of the instruction first becomes the joined rows of its operands. Of a
+        The value of the instruction is first set to the joined rows of its operands. Of a
         conditional, only the branch of `choose_branch` (most communication) is called; this is
-        counted as a loss. Then the first case applies:
+        recorded as a loss. The first case applies:
 
-        1. No frame is pushed without a called computation, for one that does no work (`visits` is
-           0), or for a loop of 0 iterations.
-        2. If a fusion also calls the computation, its instructions are no longer known: it is added
-           as one row of computation.
-        3. Otherwise a frame is pushed; for a loop, `remaining` is the number of further iterations.
-           Rows of the frame without operands wait for `entered`: nothing if the module has a
-           schedule, else the rows of the operands and the `entered` of the caller. In a call or
-           asynchronous instruction, argument i is the value of operand i. In all others, every
-           argument is `entered`. An asynchronous instruction also sets `_open_row` to NONE: later
-           computations get new rows.
+        1. No computation is called, or the first one called does no work (`visits` is 0): no frame.
+        2. A fusion also calls the computation, so its instructions are not known: it is added as
+           one row of computation, without a frame.
+        3. A loop of 0 iterations: no frame. Raises `InputError` if the number of iterations is
+           unknown.
+        4. Otherwise a frame is pushed; for a loop, `remaining` is the number of further iterations.
 
-        Raises `InputError` for a loop whose number of iterations is unknown.
+        `entered` of the frame, for which its rows without operands wait, is empty if the module has
+        a schedule. Otherwise it is the rows of the operands and the `entered` of the caller.
+        Argument i of the frame is the value of operand i for a call or an asynchronous instruction,
+        and `entered` for any other instruction. An asynchronous instruction also sets `_open_row`
+        to NONE, so that later computations get new rows.
         """
         called = [self._module.computations[name] for name in called_names(instruction)]
         frame.values[instruction.name] = before = self._join(frame, instruction.operands)

@@ -88,11 +88,12 @@ class EvenSlices:
     activation: int
 
     def groups(self) -> dict[str, Int64Array]:
-        """Return the groups of ranks of both roles in `ROLES` as tables, one group per row.
+        """Return the groups of ranks by role, `tensor` and `data`, as tables of one group per row.
 
-        Tensor: the ranks of one device in one replica, padded with -1 to the widest device, ordered
-        by replica, then device. Data: the ranks at the same position in all replicas, one row per
-        rank of a replica.
+        - `tensor`: the ranks of one device in one replica, ascending, padded with -1 to the widest
+          device. Rows are ordered by replica, then device.
+        - `data`: the ranks at the same position in all replicas, in the order of the replicas. Rows
+          are in the order of the ranks of a replica.
         """
         ranks, widths = self.ranks, self.ranks.widths
         rows = []

@@ -341,20 +341,18 @@ class _Tables:
     def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
         """Build the int64 columns of the nodes of `rank` from the nodes of `part`, in their order.
 
-        `part` may be the nodes of another rank, which are copied for a missing rank. All calls of
-        `part` are converted first (`_to_job_call`). The keys are `rank`, `kind`, `name`,
-        `duration_ns`, `on_host`, `bytes`, `collective`, `peer`, `root`, `group`, `extra`. `name`,
-        `group` and `extra` are indices in the tables, to which new entries are added.
+        The keys are `rank`, `kind`, `name`, `duration_ns`, `on_host`, `bytes`, `collective`,
+        `peer`, `root`, `group` and `extra`. `_to_job_call` first converts every call of `part` to a
+        call of `rank`, also if `part` has the nodes of another rank.
 
-        - A node without a call keeps its kind and name, and has -1 in the columns from `bytes` on.
-          Its name is -1 if it has none.
-        - A node with a call has kind, name and the columns from `bytes` on from the call; `root` is
-          a rank of the job. `group` is -1 for messages and for groups of all ranks; `extra` is -1
-          for none.
-        - `duration_ns` and `on_host` are always those of the node.
+        - A node without a call has the kind and name in `part`, and -1 from `bytes` to `extra`.
+        - A node with a call has the kind, the name and the values from `bytes` to `extra` of the
+          converted call. Its `duration_ns` and `on_host` are those in `part`.
+        - `name`, `group` and `extra` are indices in tables of `self`, which get new entries. -1: no
+          name; a message or a group of all ranks; no extra.
 
-        A message without a known peer becomes a computation; its name is added to `self.demoted`,
-        and it counts in `self.lone_messages`.
+        Converted calls of kind COMPUTE are messages with an unknown peer. Their names are added to
+        `self.demoted`. If nodes have such calls, their number becomes `self.lone_messages[rank]`.
         Raises `InputError` (`group`, `missing-ranks`) as `_to_job_call`.
         """
         calls = [_to_job_call(call, part, rank, self._world_size) for call in part.calls]

@@ -325,15 +325,17 @@ def _plan_run(
 
     - Message size in bytes: the size in the algorithm / instances of the variant.
     - Rounds: see `_count_rounds`, at least the pieces of the variant; can be fractional.
+      `chunk_bytes`: upper limit of a chunk, None or 0 for none.
     - `simulated`: rounds, rounded up, but at most 2 with one piece, at most 4 with more pieces.
     - Rounds below `simulated` are then raised to `simulated`: 1.5 become 2, but 7.5 remain 7.5.
     - `row_bytes`: message size / rounds.
 
-    The constants are those of `kernel_timing`, changed in this order: share of time of a thread
-    block (`_block_share`); both link efficiencies x nominal rate / rate of the topology (1 if it
-    states none); for the kernel nvls, a link efficiency of at most measured rate of the switches /
-    rate of the topology, if the topology has a measured rate; start time with the time to fill the
-    pipeline (`with_filled_pipeline`). `chunk_bytes`: upper limit of a chunk, None or 0 for none.
+    The constants are those of `kernel_timing`, with the share of time of a thread block
+    (`_block_share`) and the time to fill the pipeline (`with_filled_pipeline`). With r = nominal
+    rate / rate of the topology (1 if it states none), `link_efficiency` is multiplied by r, and
+    `card_efficiency` is the link efficiency of the profile x r. For the kernel nvls,
+    `link_efficiency` is at most the measured rate of the switches / rate of the topology, if it is
+    measured.
     """
     instances = variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)

@@ -560,9 +560,8 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
 
     A complete result is simulated with `request.simulate`. This counts as work, but no limit is
     checked before it. If its schedule equals the fastest one that the synthesizer simulated, the
-    time of that simulation is used instead. The time of the candidate is this time. It is the time
-    in the result if this time is None or 0, or if the result is partial (steps of some ranks only),
-    which is not simulated.
+    time of that simulation is used instead. A partial result (steps of some ranks only) is not
+    simulated. Without a simulated time, or if it is 0, the candidate has the time in the result.
 
     Errors of the synthesizer (`HubError`) and of the simulator pass through, and nothing is
     appended.

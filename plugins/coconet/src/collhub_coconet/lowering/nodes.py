@@ -409,18 +409,19 @@ def number_chunks(
 def order_chunks(
     grid: Grid, contents: Contents, pieces: int, position: int, *, is_needed: bool
 ) -> Int64Array:
-    """Return the numbers of all chunks in the order in which a rank gets or needs them.
+    """Return the numbers of all chunks in the order in which a rank needs or produces them.
 
-    `position`: the rank in its group. A piece is one run of the algorithm on a share of the
-    data; the result has all used chunks of piece 0, then of piece 1, and so on. Within a
-    piece, these rules order the chunks, by the first node that needs (`is_needed`) or
-    otherwise produces them:
-    1. Chunks that are available from the start, in the order of `contents`.
-    2. By the level of the node: the number of nodes on the longest path to it.
-    3. Equal levels, without `is_needed`: local nodes before receives.
-    4. By the number of the node.
+    `position`: the rank in its group. A piece is one run of the algorithm on a share of the data.
+    The result has all used chunks of piece 0, then of piece 1, and so on, then the chunks that no
+    piece uses, ascending.
 
-    Chunks that no piece uses follow after all pieces, in ascending order.
+    Within a piece, each node that needs a chunk (`is_needed`), or that produces one (otherwise),
+    gives the chunk a place by these rules. The first place of a chunk counts.
+
+    1. Chunks that are available from the start come first, in the order of `contents`.
+    2. Then the level of the node decides: the number of nodes on the longest path to it.
+    3. At equal levels, without `is_needed`, local nodes come before receives.
+    4. Then the number of the node decides.
     """
     if is_needed:
         node, unit = contents.need_node, contents.need_unit

@@ -102,17 +102,21 @@ def run(
 ) -> tuple[Workload, PassReport]:
     """Return the workload of the fastest program, and a report about all searched sizes.
 
-    The program is the fastest at the sizes of the given one, or at the smallest size if these are
-    not searched. It is lowered for its own sizes, with one rank per NPU. Ties: less peak memory,
-    fewer unevenly sliced values, fewer steps, then the first. Equal parts are searched once, then
-    combined. At last, programs with buckets, i.e. several equal collectives in one call, are
-    compared too (`add_buckets`). With the option `simulate`, promising programs are simulated; if
-    one cannot be, times are by formula. At a limit of `budget` (None: no limit) the best so far
-    counts. Results do not depend on `workers`.
+    The result is the program that is fastest at the given program's sizes, or at the smallest
+    searched sizes if the given ones are not searched. Ties: less peak memory, fewer unevenly sliced
+    values, fewer steps, then the first. It is lowered for the given sizes, with one rank per NPU,
+    and keeps the provenance of `workload`.
+
+    The program is divided into parts (`divide`); equal parts are searched once, and the results are
+    combined. Then programs with buckets, i.e. several equal collectives in one call, are compared
+    too (`add_buckets`). Times are by formula, or with the option `simulate` by simulation of
+    promising programs; if one of them cannot be simulated, by formula. If a limit of `budget`
+    (None: no limit) is reached, the best program so far is returned. Results do not depend on
+    `workers`.
 
     Errors, in order: `InputError` without a program; `UsageError` without the option `topology`;
     errors of reading the network; `InputError` if it does not fit (`ranks`, `mesh`); `UsageError`
-    for malformed sizes, for impossible ones `InputError`.
+    for malformed sizes, `InputError` for impossible ones.
     """
     budget = budget or SearchBudget()
     inference = read_program(workload, options)

@@ -160,18 +160,18 @@ def _check_numbers(
     document: ScannedXml,
     findings: FileFindings,
 ) -> None:
-    """Record errors for values of an attribute that are not numbers below 2^31.
+    """Add findings for values of an attribute that are not numbers below 2^31.
 
     `tag`: `gpu`, `tb` or `step`. In this order:
 
     1. Error `not-a-number`: the text does not begin with a number.
     2. Error `attribute-range`: the magnitude is 2^31 or more. Negative numbers above -2^31 are
        valid.
-    3. Warning `odd-number`, reported at once and for the first row only: a number has further
-       characters. `4x` is read as 4.
+    3. Warning `odd-number`: further characters follow the number. `4x` is read as 4.
 
-    Of each error at most 5 rows are recorded, with line and rank; the text of the fifth has the
-    number of further rows. Missing attributes are ignored, because `_check_present` reports them.
+    Each error is recorded for at most 5 rows, with line and rank; the text of the fifth gives the
+    number of further rows. The warning is reported for the first such row only, with the number of
+    further rows. Missing attributes are ignored, because `_check_present` reports them.
     """
     table, texts = document.table(tag), document.texts
     codes = table.column(attribute)

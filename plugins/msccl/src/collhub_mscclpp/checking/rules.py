@@ -189,9 +189,10 @@ def _check_bounds(
 ) -> bool:
     """Report ranges that exceed their buffers; return True if none does.
 
-    The buffer and index are those that the executor uses, which can differ from the plan for puts
-    and gets. A range exceeds if index plus size is greater than the chunks of this buffer on the
-    rank that owns it. Each one is a refusal `range` at its operation.
+    A range exceeds if its index plus its size is greater than the chunks of its buffer on the rank
+    that owns the memory. Each such range adds an error `range` at its operation, in the order of
+    `owners`; a range of a switch is checked for every rank of its group. Buffer and index are those
+    that the executor uses (`as_executed`). They can differ from the plan for puts and gets.
     """
     operands = plan.operands
     sizes = np.asarray(

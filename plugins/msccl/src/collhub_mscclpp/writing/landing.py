@@ -124,11 +124,14 @@ def enlarge_scratch(work: PlanWork, landing: Landing) -> Landing:
 def reserve_stages(
     work: PlanWork, receives: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Reserve consecutive chunks on each rank for the data of receives.
+    """Reserve a range of consecutive chunks for the data of each receive, on the receiving rank.
 
-    `first`: first free chunk of each rank. Returns the first chunk of each receive, and the first
-    free chunk of each rank afterwards, both int64. The ranges of a rank are in the order of
-    `receives`.
+    `receives`: rows of steps. `first`: first free chunk of each rank; it is not changed. The ranges
+    of a rank begin at `first`, in the order of `receives`, without gaps. A range has the units of
+    the step divided by `work.unit` (units per chunk), rounded down.
+
+    Returns the first chunk of each receive, and the first free chunk of each rank afterwards (a
+    rank without receives keeps its value), both int64.
     """
     steps = work.steps
     rank = steps.rank[receives]
