@@ -188,11 +188,11 @@ def _convert_float(value: object) -> float:
 def build_schema(report: type[msgspec.Struct]) -> dict[str, JsonValue]:
     """Build the JSON Schema (draft 2020-12) of a report from its type hints.
 
-    `title` is the tag of the class, such as `collhub/report-diff-1`; `$id` is
-    `urn:collhub:schema:report-diff-1` for it. `description` is the docstring of the class.
-    Other record classes in the members are in `$defs`, by name, which is omitted if there
-    are none. Further members are allowed, because a later version may add some. Raise
-    `TypeError` if a member has a type without a JSON form.
+    `title` is the tag of the class, such as `collhub/report-diff-1`; `$id` is then
+    `urn:collhub:schema:report-diff-1`. `description` is the docstring of the class, without
+    indentation. `$defs` has the other record classes of the members, by name; it is omitted if
+    there are none. `null` is the last of its alternatives. Further members are allowed, because a
+    later version may add some. Raises `TypeError` if a member has a type without a JSON form.
     """
     _, definitions = msgspec.json.schema_components([report], ref_template=_REFERENCE + "{name}")
     for definition in definitions.values():

@@ -179,11 +179,15 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
 def _decode_usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
     """Return the value of an attribute: bytes, text, integer or boolean.
 
-    `value`: bytes of the field, or its varint. Kinds BYTES and STRING (UTF-8) need bytes, integer
-    kinds (32 or 64 bits, not the zigzag or fixed-size ones) and BOOL a varint. Negative integers
-    are varints modulo 2^64, also those of 32 bits; a boolean is 0 or 1. Raises `ValueError` for
-    other kinds and combinations, invalid UTF-8, and numbers outside the range of the kind; the
-    caller decodes such records by protobuf.
+    `value`: the bytes of the field, or its varint as a non-negative integer. By kind:
+
+    - BYTES: the bytes. STRING: the text of the bytes in UTF-8.
+    - INT32, INT64: a varint modulo 2^64, so that 2^64 - 1 is -1 for both kinds.
+    - UINT32, UINT64: the varint. BOOL: a varint of 0 or 1.
+
+    Raises `ValueError` for other kinds, such as zigzag and fixed-size integers, for bytes where a
+    varint is necessary and the reverse, for invalid UTF-8, and for numbers outside the range of
+    the kind. The caller decodes such records by protobuf.
     """
     if isinstance(value, bytes):
         if kind == Kind.BYTES:

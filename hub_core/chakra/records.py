@@ -268,16 +268,16 @@ class _Header:
     def dependencies(self, column: str) -> Dependencies:
         """Decode the dependencies of one kind for all nodes, as a table of ids by node.
 
-        `column`: "data" or "control"; anything else raises `KeyError`. The ids are uint64, as they
-        are in the file, and may be repeated. The ids of a node are in the order in which its fields
-        were read: single numbers and lists in the order of the record, with those after the first
-        attribute last. A node without dependencies has an empty range. Bits of an id beyond 64 are
-        dropped.
+        `column`: "data" or "control"; anything else raises `KeyError`. The ids are uint64, as in
+        the file, and may be repeated. Bits of an id beyond 64 are dropped. The ids of a node are in
+        the order of its record, but fields after the first attribute come after all others. A node
+        without dependencies has an empty range.
 
-        Raises `WireError` at the position in the batch of the first byte of a list's content or of
-        a number. First all fields are checked for a list that ends inside a number, then for a
-        number of more than 10 bytes. Of several such fields, the list is the first by node; the
-        number may be any.
+        Raises `WireError` at the position in the batch of a number, or of the first byte of a
+        list's content. The first defect that occurs is reported:
+
+        1. A list ends inside a number; the first such list by node.
+        2. A number has more than 10 bytes; it need not be the first such number.
         """
         nodes, starts, stops = self._ordered_runs(column)
         data = self._batch.data

@@ -222,11 +222,10 @@ def progress(what: str) -> Iterator[None]:
 def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
     """Yield `show(fraction, detail)`, which shows progress and remaining time on stderr.
 
-    Nothing is shown unless stderr is a terminal, nor within 1 s of the start or of the last line. A
-    fraction of at most 0 means waiting and is shown at once. The line is `NAME, DETAIL` (NAME is
-    `what`) while waiting, and if the fraction has not grown since. Otherwise it is `NAME P %, S s
-    left, DETAIL`: S = (1 - fraction) / growth per second since the last wait or the start. The line
-    is erased at the end.
+    A fraction of at most 0 means waiting. Nothing is shown unless stderr is a terminal. Waiting is
+    shown at once, all else at least 1 s after the start and the last line. The line is `WHAT P %, S
+    s left, DETAIL`, or `WHAT, DETAIL` for waiting and without growth since the last wait or the
+    start. S is (1 - fraction) / growth per second since then. The line is erased at the end.
     """
     shown_at, shown_width = time.monotonic(), 0
     # Start of the work after the last wait, its fraction at that time, and its largest fraction so

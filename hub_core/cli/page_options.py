@@ -145,11 +145,14 @@ def draw_algorithm_page(
     collective_bytes: int,
     out: str,
 ) -> None:
-    """Simulate an algorithm on nominal links, write its page to `out`, and print where it is.
+    """Simulate an algorithm on nominal links, write its page to `out`, and print `wrote OUT` on
+    stderr.
 
-    The simulator is the default one. The page states the name of the topology. `name`: title of the
-    page. `collective_bytes`: size of the full buffer. Raises `HubError` if the simulation fails, no
-    plugin writes pages, or `out` cannot be written.
+    The default simulator is used. On a terminal, stderr shows the progress of the simulation. The
+    page has the timeline of all transfers and the name of the topology. `name`: title of the page.
+    `collective_bytes`: size of the full buffer. Nothing is printed if `out` is standard output.
+
+    Raises `HubError` if the simulation fails, no plugin writes pages, or `out` cannot be written.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.simulation import simulate

@@ -118,15 +118,20 @@ class _TopologyText(_FileName):
     ) -> list[CompletionItem]:
         """Complete a topology text; every completion contains the text before the completed part.
 
-        Only the part after the last `+` (joins planes) or `*` (joins dimensions) is completed.
-        The case of letters counts; equal texts are one candidate. Without `?` in this part, the
-        candidates are, in this order:
-        - an item of type `file` (the shell completes files), unless the text has a `+` or `*`
-        - examples such as `ring:8`, if they or the builder's name begin with the part, by name
-        - names, by alphabet, of builders without required argument that begin with the part
+        The part after the last `+` (joins planes) or `*` (joins dimensions) is completed. Case
+        counts.
 
-        After `?`, only the text after the last `&` is completed. After `network=` the candidates
-        are examples of installed networks, else keys with `=` and such as `reduce=true`.
+        Without `?` in the part, the candidates are, in this order and without repetition:
+        1. only if the text has no `+` and `*`: an item of type `file`, so that the shell completes
+           files
+        2. examples of builders, such as `ring:8`, if the example or the name of the builder begins
+           with the part; sorted by name of the builder
+        3. sorted names of builders that begin with the part and are complete topologies; they are
+           built to test this
+
+        After `?`, the text after the last `&` is completed: keys such as `bandwidth=` and
+        `reduce=true`, or after `network=` the examples of the installed ones of fat-tree,
+        leaf-spine, dragonfly and switch.
         """
         from click.shell_completion import CompletionItem
 
@@ -172,15 +177,17 @@ class _OptionAssignment(click.types.StringParamType):
     ) -> list[CompletionItem]:
         """Complete an assignment `KEY=VALUE` of an option of the offers on the command line.
 
-        The options are those of `_find_declared_options`. Without `=`, the candidates are all
-        their keys followed by `=`, with their help, in alphabetical order without repetition. Text
-        up to the last `.` of the key, such as `reader.`, is kept and not checked: `reader.x`
-        completes like `x`.
+        The options are those of `_find_declared_options`. Each candidate is an entire assignment
+        that begins with `incomplete`.
 
-        After `=`, only the part after the last `,` is completed. Candidates are the values
+        Without `=`, the candidates are the keys of all options, followed by `=`, with their help.
+        They are in alphabetical order without repetition. Text up to the last `.`, such as
+        `reader.`, is kept and not checked: `reader.x` completes like `x`.
+
+        After `=`, only the part after the last `,` is completed. The candidates are the values
         (`_list_values`) of all options with this key, without repetition, in the order of the
-        options. The key is the text after the last `.`, with `_` for `-`. Keys that are unknown or
-        have no enumerable values (choices, `true` and `false`, or names of synthesizers) give [].
+        options. The key is the text after the last `.`, with `_` for `-`. The result is [] if no
+        option has the key or none has values that can be listed.
         """
         from click.shell_completion import CompletionItem
 

@@ -73,11 +73,12 @@ class SessionInputs(SessionState):
     def open_input(
         self, source: str, source_format: str | None = None, more: Sequence[str] = ()
     ) -> OpenedAlgorithm:
-        """Open IN and find its reader; only the first bytes are read.
+        """Open IN and find its reader (of algorithms or workloads); only the first bytes are read.
 
         `source_format`: name of the reader; None chooses it by suffix and content
         (`pipeline.detection.find_reader`). `more`: further files of the same job. If `more` is
-        empty and `source` is the first of `rank_files`, the others of `rank_files` are used.
+        empty and `source` is the first of `rank_files` (rank files that IN names), the others are
+        used.
 
         Findings are printed. From the first call on, the process reuses freed memory instead of
         returning it to the operating system. Raises `HubError` if the input cannot be opened, and

@@ -58,13 +58,19 @@ class SessionOutputs(SessionState):
     def output_target(
         self, out: str, request: OutputRequest, *, is_workload: bool = False
     ) -> ChosenOutput:
-        """Choose the writer of OUT by `--to`, else by suffix; nothing is written yet.
+        """Choose the writer of OUT by `--to`, else by its suffix; nothing is written yet.
 
-        `is_workload`: choose among writers of workloads. If OUT ends with a slash, its suffix
-        is ignored. The rule for a suffix is that of `find_writer`. Raises `UsageError` if OUT
-        is standard output and that is closed or is needed for the JSON report, and if no writer
-        or several writers fit the suffix. Raises `HubError` for a name in `--to` that no writer
-        or several writers have.
+        `is_workload`: choose among writers of workloads. The rule for a suffix is that of
+        `find_writer`. Without `--to`, an OUT that ends with a slash counts as a path without
+        suffix, i.e. a folder of traces.
+
+        Raises `UsageError` in the first of these cases:
+
+        - OUT is standard output (`-`), which the JSON report also needs.
+        - OUT is standard output, which is closed.
+        - There is no `--to`, and no writer or several writers fit the suffix.
+
+        Raises `HubError` if no writer or several writers have the name in `--to`.
         """
         from hub_core.cli.arguments import check_stdout
         from hub_core.pipeline.outputs import choose_writer

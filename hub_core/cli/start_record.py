@@ -161,11 +161,13 @@ def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
 def recorded_start(refused: Mapping[str, str], report: Report) -> Iterator[Admission]:
     """Yield the function that decides which plugins are imported; the body imports them.
 
-    `refused`: reasons by name of plugin. `report` gets the warnings on skipped plugins. The record
-    of earlier starts is read first (`read_record`). A locked mark file of this start exists during
-    the body and is removed afterwards, also after an error. It remains if the body is ended by
-    Ctrl-C, because the user may have interrupted an import that hangs. If the file cannot be
-    created, the start is not recorded.
+    The function is `StartRecord.admission`: None admits a plugin, a text is the reason to skip it.
+    `refused`: such reasons by name of plugin. `report` gets the warnings on skipped plugins.
+
+    First the record of earlier starts is read (`read_record`). Then a locked mark file is created,
+    in which the function writes the plugin being imported. It is removed after the body, also after
+    an error. It remains if the body ends by Ctrl-C, because the user may have interrupted an import
+    that hangs. If it cannot be created, the start is not recorded.
     """
     record = read_record(report, refused)
     path = record.folder / f"{_MARK}{os.getpid()}-{os.urandom(4).hex()}"

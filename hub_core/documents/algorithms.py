@@ -301,9 +301,10 @@ class _Document:
         """Return (columns by name, data dependencies, control dependencies) of the step table.
 
         Columns that the document omits are missing in the result. Names of kinds and buffers become
-        codes. Each column must be as long as `rank`, ranks below `num_ranks`, other numbers between
-        `_MIN_VALUES` (default 0) and the maximum of the dtype. Defects are recorded, not raised; a
-        column with a defect is empty or zeros.
+        codes. Each column must be as long as `rank`. Ranks must be below `num_ranks`, other numbers
+        between `_MIN_VALUES` (default 0) and the maximum of the dtype. Defects are recorded, not
+        raised. After a defect, a column of names has zeros; a column of numbers and dependencies
+        are empty.
         """
         rows = len(document["rank"])
         columns: dict[str, npt.ArrayLike] = {}

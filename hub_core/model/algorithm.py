@@ -103,9 +103,10 @@ class Algorithm(NotebookDisplay):
     def differences(self, other: Algorithm) -> list[str]:
         """Return the names of all parts that differ; [] if both algorithms are equal.
 
-        The order is: columns of the step table, `provenance`, `collective_bytes`, `extensions`,
-        `scratch_units`, and fields of the collective. Values are compared exactly, and arrays by
-        their contents. Different counts of an uneven collective are reported as `contract`.
+        The order is: columns and dependency arrays of the step table, `provenance`,
+        `collective_bytes`, `extensions`, `scratch_units`, and fields of the collective. Values are
+        compared exactly, and arrays by their contents. Different counts of an uneven collective, or
+        contracts of a custom one, are reported once as `contract`.
         """
         differing = self.steps.differences(other.steps)
         names = ("provenance", "collective_bytes", "extensions")

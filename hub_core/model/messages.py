@@ -164,11 +164,11 @@ def matched_messages(steps: StepTable) -> Messages:
 def matched_order(steps: StepTable) -> Order:
     """Order the steps by levels: each follows its dependencies and its matching SEND.
 
-    The level of a step is the number of steps on the longest chain of dependencies and
-    matched messages (`matched_messages`) before it. Steps of equal level are in the order
-    of their rows. Steps in or after a cycle are missing in `nodes` and have position -1.
-    The columns are read-only. The result of the last table is cached, because verification
-    and timing both need it.
+    The level of a step is the number of steps on the longest chain of dependencies (data and
+    control) and matched messages (`matched_messages`) before it. A message without a partner adds
+    no order. Steps of equal level are in the order of their rows. Steps in or after a cycle are
+    missing in `nodes` and have position -1. The columns are read-only. The result of the last
+    table is cached, by identity of the table, because verification and timing both need it.
     """
     parents, children = steps.edges()
     messages = matched_messages(steps)

@@ -306,12 +306,12 @@ class _Links:
 
     @cached_property
     def _latency_ns(self) -> float:
-        """Largest latency in ns of the examined pairs of dependent ranks; infinite without a path.
+        """Return the largest latency in ns between dependent ranks; infinite without a path.
 
-        The pairs are: with a root, (root, every rank), or (every rank, root) if data go to the
-        root; without a root, (rank 0, every rank) and (F, every rank), where F is the rank with the
-        largest latency from rank 0. With uneven counts, they are (sender, every rank that needs its
-        data) for the first `_EXAMINED_SENDERS` ranks with such receivers; 0 without any.
+        The pairs are: with a root, (root, every rank), or (every rank, root) if data go to it;
+        without a root, (rank 0, every rank) and (F, every rank). F is the first rank with the
+        largest latency from rank 0. With uneven counts, even with a root: (sender, every rank that
+        needs its data) for the first 64 such senders (`_EXAMINED_SENDERS`); 0 without any.
         """
         collective = self.collective
         if collective.counts is not None:

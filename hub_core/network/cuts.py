@@ -36,18 +36,17 @@ _MAX_ROUNDS = 64
 def partitions(topology: Topology) -> Iterator[Int64Array]:
     """Yield partitions of the nodes: the block of every node (0, 1, ...) as int64[nodes].
 
-    Every NPU is in a block; a node in no block has `NO_BLOCK`, which only switches have. In the
-    first partition, NPU i is block i, and no switch is in a block. Then each division of
-    `_node_labels`, in its order, gives two partitions with the same blocks of NPUs:
+    `NO_BLOCK` marks a switch in no block; every NPU is in a block. In the first partition, NPU i is
+    block i, and no switch is in a block. Then each division of `_node_labels` (by groups, faster
+    links, levels of switches, first switches, coordinates, in this order) gives two partitions with
+    the same blocks of NPUs:
 
-    1. Switches belong to the blocks of the division. Other switches join a block that at least
-       half of their incoming bandwidth comes from (`_with_switches`).
+    1. Switches belong to the blocks of the division. Any other switch joins the only block from
+       which at least half of its incoming bandwidth comes, if there is just one (`_with_switches`).
     2. Switches are in no block.
 
-    Blocks are numbered by ascending label of the division; only those with an NPU count. A
-    division with a single block, or with as many blocks as NPUs, is skipped. Equal partitions from
-    several divisions are not removed. The divisions come from groups, faster links, lower levels
-    of switches, first switches and coordinates.
+    Only blocks with an NPU count; they are numbered by ascending label of the division. A division
+    with one block, or with as many blocks as NPUs, is skipped. Equal partitions are repeated.
     """
     npus = topology.num_npus
     alone = np.full(topology.num_nodes, NO_BLOCK, np.int64)

@@ -246,9 +246,9 @@ class PairBounds:
                     yield (label <= index if is_order else label == index) != is_complement
 
     def _fill_cut(self, inside: BoolArray) -> tuple[float, Filling]:
-        """Return the number of pairs that must leave a set, and the parallel links out of it.
+        """Return the number of pairs that must leave a set, and parallel links (see the module).
 
-        `inside`: bool[nodes].
+        `inside`: bool[nodes]. The number is that of sources inside x that of destinations outside.
         """
         topology = self.topology
         rows = np.flatnonzero(inside[topology.source] & ~inside[topology.destination])
@@ -277,7 +277,7 @@ class _Distances:
 
     @cached_property
     def delay_ns(self) -> Float64Array:
-        """Latency in ns of the shortest path: float64[nodes, npus], infinite without a path."""
+        """Lowest latencies in ns, directed as the class: float64[nodes, npus], inf without path."""
         # An NPU with a single link has the distances of its neighbour, and its own latency.
         arcs, latency = self._arcs, self.topology.latency_ns
         is_single = np.bincount(arcs.tail, minlength=arcs.num_nodes)[arcs.tail] == 1

@@ -75,12 +75,11 @@ def best_bounds(
     of each rank, None for NPU r. `best_times_ps`: times of the fastest known algorithms by size,
     None if unknown. `registry`: None for that of the run.
 
-    The core's bound is computed first. Then the offers of plugins for the collective's kind are
-    called, ordered by their loading work, then by name. An offer gets the sizes that have a bound
-    and whose best time is unknown or more than 2 % above it. Its limit of work is `QUICK_WORK`, or
-    `THOROUGH_WORK` if `is_thorough`, minus its own loading work; work of other offers does not
-    count. The search ends when no such size remains, or at the first offer whose limit is 0 or
-    less. Of equal bounds, the first one counts. An offer may have no bounds.
+    The core's bound is computed first. Then the offers for the collective's kind are called, by
+    ascending loading work, then by name. Each offer gets the sizes with a bound that is loose: the
+    best time is unknown, or more than 2 % above the largest bound so far. An offer replaces only
+    smaller bounds. Its limit of work is `QUICK_WORK`, or `THOROUGH_WORK` if `is_thorough`, minus
+    its loading work. The search ends if no bound is loose, or at the first limit of 0 or less.
 
     Raises `InputError` (`topology-too-small`) for fewer NPUs than ranks. An offer that raises
     `InputError` is skipped; other errors of an offer are raised as `HubError`.

@@ -192,12 +192,18 @@ def checks_of(subject: Subject, registry: Registry) -> list[Provided[Check]]:
 
 
 def find_check(name: str, subject: Subject, registry: Registry) -> Provided[Check]:
-    """Find the check of this name and subject; messages call a check of RUNTIME a runtime.
+    """Return the check with this name and subject.
 
-    Raises `UsageError` for an unknown name; the remedy is the closest check of the subject or, if
-    none is close, all of them. If a plugin that is not loaded may provide the name, `PluginError`
-    is raised instead. Raises `UsageError` (`wrong-subject`) for a check of another subject, and
-    `PluginError` if several plugins offer the name.
+    If no check of any subject has the name:
+
+    - `PluginError` if some plugin is not loaded, and the name contains that plugin's name or is
+      close to no check of the subject.
+    - Otherwise `UsageError`. Its cure is the closest check of the subject, or all of them if none
+      is close.
+
+    Raises `PluginError` (`name-clash`) if several checks have the name, whatever their subjects.
+    Raises `UsageError` (`wrong-subject`) if the check has another subject. Messages say "runtime"
+    instead of "check" for the subject RUNTIME.
     """
     known = [check.name for check in checks_of(subject, registry)]
     noun = "runtime" if subject is Subject.RUNTIME else "check"

@@ -296,10 +296,10 @@ def _restrict_to_members(
 ) -> Algorithm:
     """Convert an algorithm on all NPUs of a network to one on the members of a group.
 
-    Member i is NPU `npus[i]` and becomes rank i. Ranks and peers are renumbered. Dependencies, the
-    scratch units of the members and all other columns are kept; extensions are dropped.
-    `collective`: that of the members. The result gets it with the unit count of the algorithm, to
-    which uneven counts are scaled.
+    Member i is NPU `npus[i]` and becomes rank i. Ranks and peers are renumbered; a peer that is no
+    member becomes -1. Dependencies, the scratch units of the members and all other columns are
+    kept. Extensions are dropped. The result has `collective`, that of the members, with the unit
+    count of the algorithm, to which uneven counts are scaled.
 
     Raises `InputError` (`algorithm-does-not-fit`) for the first step on an NPU that is no member,
     such as a relay. The algorithm is not changed, and the result is not verified.
@@ -371,17 +371,17 @@ def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
 def _parse_algorithm(text: str, synthesizers: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Parse the algorithm of a rule into a name (or path) and options by name.
 
-    The first rule that applies:
+    The first case that applies:
 
-    1. `native`: the name `native`, no options. `native:NAME`: option `algorithm` with the text
-       after the colon, which may be empty.
-    2. A name of `synthesizers`, then `:key=value,key=value`: these options. A comma separates
-       options only if `key=` follows, so `x:candidates=ring,direct` is one option. `-` in a key
-       stands for `_`, and the last of equal keys counts.
-    3. Any other text: a path (it may contain colons) or the name of a synthesizer, no options.
+    1. `native` gives this name without options. `native:TEXT` gives the name `native` and the
+       option `algorithm` with TEXT, which may be empty.
+    2. `NAME:OPTIONS` with a NAME of `synthesizers`: this name and the options, each `key=value`.
+       They are separated by commas; a comma that is not followed by `key=` is part of the value, as
+       in `candidates=ring,direct`. A value may be empty. `-` in a key becomes `_`. The last of
+       equal keys counts. Keys are not checked otherwise.
+    3. Any other text is returned without options: a synthesizer alone, or a path (with any colons).
 
-    Raises `UsageError` for an option without a key or without `=`, and for no option after the
-    colon. The text after `=` may be empty.
+    Raises `UsageError` in case 2 for an option without a key or `=`, also if OPTIONS is empty.
     """
     name, colon, option_text = text.partition(":")
     if name == NATIVE:

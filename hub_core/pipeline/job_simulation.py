@@ -37,12 +37,16 @@ def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> Wo
 
 
 def with_uneven_algorithms(request: WorkloadRequest, registry: Registry) -> WorkloadRequest:
-    """Return the request in which every uneven collective has an algorithm.
+    """Return the request with algorithms for uneven collectives, i.e. those with counts per rank.
 
-    Collectives without one get `DEFAULT_UNEVEN`, because simulators have no native algorithm for
-    them; those on the host are not changed. The network is that of the request or, without one,
-    that of its input. The request itself is returned if no collective lacks an algorithm. Raises
-    `UsageError` (`no-topology`) without a network, and `HubError` if the synthesis fails.
+    Simulators have no native algorithm for them. Uneven collectives without an algorithm get one of
+    the synthesizer `DEFAULT_UNEVEN`. Collectives on the host, of a single rank or of an unknown
+    kind are not changed. The network for the synthesis is `request.topology`, or if that is None,
+    the result of `request.read_input_topology`.
+
+    Returns `request` itself if each uneven collective on a device has an algorithm; else a copy.
+    Raises `UsageError` (`no-topology`) if algorithms are needed and there is no network, and
+    `HubError` if the synthesis fails or the synthesizer is not installed.
     """
     workload, nodes = request.workload, request.workload.nodes
     is_open = (nodes.counts >= 0) & (nodes.algorithm < 0) & ~nodes.on_host

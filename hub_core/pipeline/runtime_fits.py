@@ -62,17 +62,21 @@ def create_target(
     *,
     is_quick: bool = False,
 ) -> SynthesisTarget:
-    """Return the target of a synthesis: limits of runtimes, and the function that fits.
+    """Return the target of a synthesis for runtimes: search limits and the function `fit`.
 
-    `chosen`: at least one runtime. `sizes`: bytes that the algorithm must serve; times are for the
-    first. `variants`: lists forms of an algorithm. `is_quick`: resources may be of another program
-    than the written one (`Runtime.fits_quickly`).
+    `chosen`: at least one runtime. `sizes`: bytes that the algorithm must serve; times are computed
+    for the first one. `variants`: lists the forms of an algorithm. `is_quick`: `fit` may report the
+    resources of any program that the runtime executes, not of the best one.
 
-    - Chunks suit all runtimes: the smallest `max_units`, and multiples of all `unit_bytes`.
-      `InputError` (`size-not-served`) is raised if a size is no such multiple.
-    - `max_chunks` (received messages of a rank) is the largest limit, None if a runtime has none.
-    - `fit` uses the first runtime that executes the algorithm; if none does, it raises the
-      `InputError` of the first one. `limits` and `replace_limits` are None for several runtimes.
+    - The size of a chunk is a multiple of the least common multiple of all `unit_bytes`; any size
+      if no runtime has `unit_bytes`. Raises `InputError` (`size-not-served`) for the first of
+      `sizes` that is no such multiple.
+    - The maximum number of units is the smallest `max_units`, None if no runtime has one.
+    - `max_chunks`, the messages that a rank may receive, is the largest limit of a runtime
+      (`_count_messages`), None if a runtime has no limit.
+    - `fit` uses the first runtime that executes the algorithm. If none does, it raises the
+      `InputError` of the first runtime.
+    - `limits` and `replace_limits` are None for several runtimes.
     """
     names = " and ".join(one.runtime.name for one in chosen)
     unit_bytes = lcm(*(one.runtime.limits.unit_bytes or 1 for one in chosen))
@@ -364,12 +368,14 @@ def list_tries(
 def _apply_fit(
     result: SynthesisResult, fitted: FittedAlgorithm, target: SynthesisTarget
 ) -> SynthesisResult:
-    """Return a copy of `result` with the algorithm, time, resources and merit of `fitted`.
+    """Return a copy of `result` with the algorithm, time, resources (`fit`) and merit of `fitted`.
 
-    The time is `fitted.time_ns`; if that is 0, `result.time_ns` is kept, also in the merit. A copy
-    of the statistics gets the text `runtime`: the target's `text` (its name if that is empty),
-    blocks and operations of a rank, channels, chunks. It gets `variant` only if `fitted.variant`
-    is not empty. All other fields, such as bounds, stay unchanged.
+    - The time is `fitted.time_ns`, or that of `result` if it is 0. The merit is a copy of
+      `fitted.merit` with this time.
+    - The statistics are a copy of those of `result`. The entry `runtime` becomes the `text` of the
+      target, or the name of its runtime if `text` is empty, with blocks and operations of a rank,
+      channels and chunks. The entry `variant` becomes `fitted.variant`, unless that is empty.
+    - All other fields, such as bounds, are those of `result`.
     """
     fit = fitted.fit
     text = (

@@ -137,13 +137,14 @@ class Registry:
         """Return the only offer of this kind (or of a subclass) with this name; case counts.
 
         Raises `PluginError` (`name-clash`) if several offers have the name; the cure is to disable
-        a plugin. If none has it, the known names are those of all loaded offers of the kind:
+        a plugin. If no offer has the name, the message lists the plugins that are not loaded, with
+        reasons. The known names are those of all loaded offers of the kind.
 
-        - Raises `PluginError` (`not-available`) if some plugin is not loaded, and the name contains
-          that plugin's name or is close to no known name. The message lists the plugins that are
-          not loaded, with reasons.
-        - Otherwise raises `UsageError` (`unknown-name`). Its cure is the closest known name; if
-          none is close, the list of all known names, or that no plugin offers one.
+        - Raises `PluginError` (`not-available`) if some plugin is not loaded, and `name` contains
+          that plugin's name or is close to no known name.
+        - Otherwise raises `UsageError` (`unknown-name`). The cure names the closest known name. If
+          none is close, it lists all known names. If there are none, it states that no installed
+          plugin offers one.
         """
         matches = [provided for provided in self.all(kind) if provided.name == name]
         if len(matches) == 1:
@@ -225,12 +226,13 @@ class Registry:
         return UsageError(message, cure=close or everything, code=code)
 
     def plugin(self, name: str) -> Plugin:
-        """Return the first plugin whose entry-point name or distribution name is `name`.
+        """Return the plugin whose entry-point name or distribution name is `name`.
 
-        Case and `-`, `_`, `.` do not matter. A plugin that is not loaded, such as a disabled or
-        a broken one, is returned too, and so is the core. Raise `PluginError`
-        (`no-such-plugin`) if no plugin matches; its cure is the most similar name, or
-        `collhub plugins list` if no name is similar.
+        Case and `-`, `_`, `.` do not matter. Of several, the first one in `plugins` is returned, so
+        a distribution name gives its first plugin. A plugin that is not loaded, such as a disabled
+        or a broken one, is returned too, and so is the core. Raises `PluginError`
+        (`no-such-plugin`) if no plugin matches; its cure is the most similar name, or `collhub
+        plugins list` without one.
         """
         for plugin in self.plugins:
             if canonical_name(name) in (

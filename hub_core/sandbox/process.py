@@ -156,12 +156,12 @@ def _create_program_error(name: str, report: Report) -> HubError:
 
 
 def _start_process(child: str, limits: ProcessLimits) -> subprocess.Popen[bytes]:
-    """Start a process in a new session that reads its job from standard input.
+    """Start a Python process in a new session that reads its job from standard input.
 
-    `child`: `module:function` that runs the job. The process gets only the environment variables in
-    `_ENVIRONMENT`, and settings for reproducible output (hash seed 0) and single-threaded
-    libraries. Standard input and output are pipes; standard error is discarded. The limits of
-    memory (bytes) and CPU time (s) are passed as arguments, and the process applies them itself.
+    `child`: `module:function` that runs the job. The environment is `_ENVIRONMENT` and settings for
+    UTF-8, hash seed 0 and single-threaded libraries. `_get_import_path` gives the import path.
+    Standard input and output are pipes; standard error is discarded. The process itself applies the
+    limits of memory (bytes) and CPU time (s), which it gets as arguments.
     """
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # Sets are iterated in the same order in every run, and libraries start no threads, which would
@@ -358,11 +358,11 @@ def _explain_end(
     end: _ProcessEnd,
     limits: ProcessLimits,
 ) -> InputError:
-    """Create the error for a process that ended without a report, with the line if known.
+    """Create the error for a process that ended without a report. The first code that applies:
 
-    The first case: `too-large` for a too long report, without a line; `limit` for a status in
-    `_REASONS` unless stopped at the time limit; `time-limit` if stopped there, for SIGXCPU, and
-    for output with a traceback of the program (`_find_dumped_line`); else `program-failed`.
+    `too-large`: the report is too long (no line). `limit`: status in `_REASONS`, and not late.
+    `time-limit`: late, or ended by SIGXCPU, or the output has a traceback line of the program.
+    `program-failed`: other ends. The line is that of `_find_dumped_line`. Late: `end.is_late`.
     """
     if end.is_too_long:
         message = f"the program reports more than {MAX_REPORT_BYTES >> 20} MiB"

@@ -241,13 +241,14 @@ def _is_adjacent_to_previous(
 def _order_after_reads(
     message_ends: MessageEnds, num_chunks: int, npu: Int64Array, chunk: Int64Array, copy: Int64Array
 ) -> RowPairs:
-    """Return control edges (rows of sends, rows of copies) from sends that read copied chunks.
+    """Return control edges by which copies into INPUT wait for sends that read the same chunk.
 
-    A send reads its chunk in INPUT only before the first arrival of the chunk at its rank.
-    Each such send of a copied chunk has one edge, to the copy; the edges are in the order
-    of the sends. `npu`, `chunk`, `copy`: the copied chunks and the rows of their copies,
-    int64; each pair of NPU and chunk occurs once. Both results are empty without copied
-    chunks.
+    `npu`, `chunk`, `copy`: the copied chunks and the rows of their copies, int64. Each pair of NPU
+    and chunk occurs once. A send reads INPUT if its chunk has not arrived at its rank before
+    (`has_arrived` is False). Each such send of a copied chunk has one edge.
+
+    The result is (rows of sends, rows of their copies) in the order of the sends. It is empty
+    without copied chunks.
     """
     # Sends of arrived chunks read OUTPUT or SCRATCH, which these copies do not overwrite.
     sends = np.flatnonzero(message_ends.is_send & ~message_ends.has_arrived)

@@ -182,9 +182,10 @@ def _write_and_read_back(
     2. The writer raises another exception: WRONG with the exception.
     3. There is no reader: WRITTEN with "", also if there are losses.
     4. The reader raises an exception: WRONG with its message.
-    5. The result has an undeclared difference, or a loss names a part that does not differ: WRONG
-       with the reason.
-    6. There are losses: LOSSY with their features, separated by commas. Otherwise EQUAL with "".
+    5. The reader returns another type of model: WRONG with both types.
+    6. A difference is not declared, or a loss names a part that does not differ: WRONG with the
+       reason.
+    7. There are losses: LOSSY with their features in order, joined by ", ". Otherwise: EQUAL, "".
 
     Findings of the reader are discarded.
     """

@@ -78,16 +78,15 @@ class _Watch(threading.local):
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
         """Record an audit event if the current thread is watched (an audit hook of PEP 578).
 
-        The text `EVENT FIRST_ARGUMENT` (the argument as by `repr`), cut to 120 characters, is
-        appended to `accesses`. Only `open` and events that begin with a prefix of `_AUDITED`,
-        such as `os.` or `socket.`, are recorded. Of these, the following are left out:
+        The text `EVENT FIRST_ARGUMENT`, with the `repr` of the argument and cut to 120 characters,
+        is appended to `accesses`. Nothing happens if the thread is not watched (`accesses` is
+        None). Only `open` and events that begin with a prefix of `_AUDITED`, such as `os.` or
+        `socket.`, are recorded. Of these, the following are left out:
 
-        - `open` of a file with one of `readable_prefixes` for reading
+        - `open` for reading, of a path that begins with one of `readable_prefixes`
         - databases in memory, and `sqlite3.connect/handle`
-        - events with `importlib`, `importlib_metadata` (also their submodules) or
-          `hub_core.installed` among the modules of all callers
-
-        Nothing happens if the thread is not watched (`accesses` is None).
+        - events with a caller, direct or not, in `importlib`, `importlib_metadata` (also their
+          submodules) or `hub_core.installed`
         """
         if self.accesses is None or not (event == "open" or event.startswith(_AUDITED)):
             return

@@ -157,10 +157,10 @@ def common_unit(algorithm: Algorithm) -> int:
 def in_largest_units(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm in the largest units that divide all its sizes and offsets.
 
-    N units become one new unit, where N is the greatest common divisor (`common_unit`) of all
-    offsets and counts of steps, the sizes of all buffers, and the parts of the ranks. These numbers
-    and `unit_count` are divided by N, the bytes remain. For example, offsets (0, 4) and counts (2,
-    4) of buffers of 8 units become (0, 2), (1, 2) and 4.
+    N (`common_unit`) is the greatest common divisor of all offsets and counts of steps, of the
+    sizes of all buffers, and of the units per rank of a collective without contract. These numbers
+    and `unit_count` are divided by N; the bytes stay the same. For example, offsets (0, 4) and
+    counts (2, 4) with buffers of 8 units become (0, 2), (1, 2) and 4.
 
     The same object is returned if N is 1, and for a custom collective whose contract has an
     expected result, which is defined per unit.

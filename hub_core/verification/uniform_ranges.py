@@ -166,17 +166,18 @@ def _run_steps(
 ) -> tuple[int, int]:
     """Run the steps on the values in `memory`, uint64[atoms, 2], until one reads a wrong region.
 
-    An atom is a range of units that no step divides; its value is (fingerprint, count), undefined
+    An atom is a range of units that no step divides. Its value is (fingerprint, count), undefined
     if the count is 0. Steps run level by level of the order, which must be complete; every receive
-    must be matched with a send. COMPUTE steps and steps with invalid regions are skipped. Every
-    region that a step reads must have one defined value in all of its atoms. Within a level, all
-    sources are checked first, then the destinations that a REDUCE reads.
+    must be matched with a send. COMPUTE steps and steps with invalid regions are skipped.
 
-    Returns (address, compared). `address` is -1 if all regions are right. Otherwise the run ends at
-    the first wrong region, before its level writes. `address` is then the first block of an atom:
-    the first atom of the region if that is undefined, else the first one with another value than
-    it. `compared` counts the atoms that were compared with the start of their region. `memory` is
-    changed.
+    A region that a step reads is right if its first atom is defined and all its atoms have the same
+    value. Within a level, first the sources of all steps except RECV are read, then the
+    destinations of REDUCE. The run ends at the first wrong region, before its level writes.
+    `memory` is changed.
+
+    Returns (address, compared). `address` is -1 if all regions are right. Otherwise it is the first
+    block of the first atom of the wrong region if that atom is undefined, else of its first atom
+    with another value. `compared` counts all atoms of the read regions except the first ones.
     """
     steps = verification_input.algorithm.steps
     messages: Messages = verification_input.messages

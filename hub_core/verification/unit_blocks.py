@@ -137,14 +137,15 @@ def _select_units(
 ) -> tuple[Collective, Int64Array]:
     """Return the collective restricted to some units of the full buffer, and where they start.
 
-    The selected units are `first` to `stop` - 1, in units of the given collective. The returned
-    collective counts in blocks of `unit` units. `unit` must divide the borders of all parts and of
-    the selection. A kind in `_UNEVEN_KINDS` (all-gather, reduce-scatter) becomes its uneven kind:
-    the part of a rank is the intersection of its old part with the selection, perhaps empty.
+    The selection is the units `first` to `stop` - 1 of the given collective. The returned
+    collective counts in blocks of `unit` units, which must divide the borders of the selection and
+    of all parts (not checked). An all-gather or reduce-scatter becomes its uneven kind: the part of
+    a rank is the intersection of its old part with the selection, perhaps empty. Other kinds stay.
 
-    The starts are int64[ranks, 3], in units of the given collective, counted in the full buffer:
-    the first selected unit in each buffer. This is `first`. In a buffer that has only the part of a
-    rank, it is the larger one of `first` and the first unit of this part.
+    The starts are int64[ranks, 3] by INPUT, OUTPUT and SCRATCH, in units of the given collective
+    counted in the full buffer. They are `first`. In the buffer that has only the part of a rank
+    (INPUT of an all-gather, OUTPUT of a reduce-scatter) they are max(`first`, first unit of the
+    part).
     """
     starts = np.full((collective.num_ranks, 3), first)
     count = (stop - first) // unit

@@ -105,14 +105,14 @@ def shared_pairs(
 
 
 def show_moves(session: Session, model: Algorithm | Workload, source: str, as_json: bool) -> None:
-    """Print the moves (possible applications) of all installed passes that can list them.
+    """Print the moves, i.e. possible applications, of all installed passes that can list them.
 
-    Only passes for the kind of `model` (algorithm or workload) are included. Rows are in the
-    order of the passes in the registry, then as each lists its moves. The columns are the
-    pass, one per effect with a signed number (+0 if the move does not name it) in the order
-    in which moves name them, and the `-O` options. Without moves only the heading is printed.
-    `as_json` prints a report with `source` as input name. Raises `PluginError` if a pass
-    fails.
+    Only passes for the kind of `model` (algorithm or workload) are asked. Rows are in the order of
+    the passes in the registry, then in the order of the pass's list. The columns are the name of
+    the pass, one per effect, and the `-O` options. Effects are in the order of their first
+    occurrence, as signed numbers; +0 if the move lacks the effect. Without moves only the heading
+    is printed. `as_json` prints a report with `source` as input name instead. A `HubError` of a
+    pass is passed on. Raises `PluginError` if a pass fails otherwise or returns no list or tuple.
     """
     moves_by_pass = _collect_moves(session, model)
     if as_json:
@@ -278,13 +278,15 @@ def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
 
 
 def _collect_moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, PassMove]]:
-    """Return (name of the pass, move) of all passes that can list moves of this kind of model.
+    """Return (name of the pass, move) for all passes that can list moves of this kind of model.
 
-    A move is one possible application of a pass. Passes are in the order of the registry, the moves
-    of a pass in the order in which it lists them. Passes for the other kind of model (algorithm or
-    workload) and passes without a function `moves` are skipped. Progress is shown. A `HubError` of
-    a pass is passed on. Any other exception of a plugin becomes a `PluginError`, and so does a
-    result that is neither a list nor a tuple.
+    A move is one possible application of a pass. Passes are ordered by name, the moves of a pass
+    as the pass lists them. Skipped are passes for the other kind of model (algorithm or workload)
+    and passes without a function `moves`. Progress is shown.
+
+    A `HubError` of a pass is raised unchanged. Another exception of a plugin becomes a
+    `PluginError`, except `KeyboardInterrupt` and `MemoryError`. Exceptions of core passes are not
+    converted. A result other than a list or tuple raises `PluginError`.
     """
     from hub_core.pipeline.calls import blame, misfit
 

@@ -43,7 +43,7 @@ class RuntimeVerdict:
         return self.report.diagnostics
 
     def record(self) -> Record:
-        """Return the verdict as an item of `RuntimeVerdictsReport`.
+        """Return the verdict and its report as an item of `RuntimeVerdictsReport`.
 
         `self.runtime` is split at the first `@` into name and version, None if empty or missing.
         `is_accepted` (the runtime loads the file) is that fact of the report; without it, `ok`.

@@ -230,14 +230,14 @@ def _simulate_job(
     rules: Sequence[str],
     outputs: SimulationOutputs,
 ) -> int:
-    """Read a workload, apply the rules of `--collective`, simulate it and print the result.
+    """Read a workload, apply `rules` (of `--collective`), simulate it and print the result.
 
-    `options`: by component (`reader`, `simulator`). Findings of the checks are only printed as
-    warnings. Rules use `given_topology`, otherwise the network in IN; without both they raise
-    `UsageError` (`no-topology`). The simulator gets `given_topology`, and on demand the network in
-    IN. Raises `UsageError` if `outputs.has_overlap` is requested and the simulator has no option
-    `slots` or it is `unlimited`, and other `HubError` of reading, rules, simulation and writing.
-    Returns INVALID if a rank never finishes, otherwise DONE.
+    `options`: for `reader` and `simulator`. Findings of the checks are only warnings. Rules use
+    `given_topology`, otherwise the network in IN; without both they raise `UsageError`
+    (`no-topology`). The simulator gets `given_topology`, and can read the network in IN. Raises
+    `UsageError` if `outputs.has_overlap` is set and the simulator has no option `slots` or it is
+    `unlimited`. Other `HubError` pass through. Returns INVALID if a rank never finishes, otherwise
+    DONE.
     """
     from hub_core.pipeline.inputs import require_workload
 

@@ -206,10 +206,10 @@ def synthesize(
 
 
 def _run_for_groups(session: Session) -> int:
-    """Run the command `groups` with the common options of the current command line; return DONE.
+    """Run the command `groups` with the options of this command line that it has; return DONE.
 
-    Raises `UsageError` for the first of `--root`, `--ranks`, `--relays` and `--write-ranks` that is
-    given, `HubError` if no plugin provides `groups`, and the errors of that command.
+    Its other options are ignored. Raises `UsageError` if `--root`, `--ranks`, `--relays` or
+    `--write-ranks` is given, then `HubError` without `groups`, then the errors of `groups`.
     """
     context = click.get_current_context()
     for name in ("root", "ranks", "relays", "write_ranks"):

@@ -289,14 +289,17 @@ def _format_utilisation(report: JobReport | None, rank: int, finish_ns: int | No
 def _print_report(workload: Workload, report: JobReport) -> None:
     """Print the kinds of communication as a table, then the critical path, on standard output.
 
-    The table has the first 8 (`_LISTED_SORTS`) entries of `report.spent`, which are ordered by
-    exposed time, longest first. Its columns are kind, ranks, size, calls, time and waiting per
-    call (means), and the longest exposed time of a rank. It is omitted without communication.
+    1. A line with the number of listed and of all kinds, then a table of the first 8
+       (`_LISTED_SORTS`) entries of `report.spent`, which are ordered by exposed time, longest
+       first. Columns: kind, ranks, size, calls, mean time and mean waiting of a call (in whole ns,
+       rounded down), longest exposed time of a rank. Both are omitted if `report.spent` is empty.
+    2. A line with the numbers of nodes and of ranks on the critical path, and the percentage
+       (without decimals) of each kind of node in the summed durations, largest first. If the sum is
+       0, all are 0 %.
+    3. A table of the 8 longest nodes of the path: rank, name, kind, start and duration. Ties are in
+       the order of the path.
 
-    For the critical path, one line has its numbers of nodes and ranks, and each kind of node with
-    its whole percentage of the summed durations, largest first. A table lists the 8 longest nodes
-    with rank, name, kind, start and duration (ties in the order of the path). Nothing is printed
-    for an empty path.
+    2 and 3 are omitted if the path is empty.
     """
     from hub_core.cli.jobs.job_report import node_name, node_sort, path_shares
 

@@ -88,7 +88,7 @@ class Comparison:
 
 
 def compare(a: Algorithm, b: Algorithm) -> Comparison:
-    """Verify two algorithms, and return their differences; provenance and extensions are ignored.
+    """Verify two algorithms and compare them; provenance and extensions are ignored.
 
     - `facts`: the facts of `_collect_facts` with different values, in their order; verdicts are
       among them
@@ -96,12 +96,13 @@ def compare(a: Algorithm, b: Algorithm) -> Comparison:
       exact fractions of the full buffer; by source, then destination. A pair without messages in
       one of the algorithms counts as 0 there
     - `pairs`: number of pairs with messages in A or in B
-    - `first_step`: the first different step. Ranks that both have are compared in order. The
-      first rank with a difference gives the lowest position at which a column other than the
-      source line differs, or the end of the shorter rank
+    - `first_step`: the first different step, or None
 
-    If no rank has such a difference, `first_step` is that of `_find_different_dependency`. It is
-    None if dependencies are equal too, or if one algorithm has more ranks with steps.
+    Only ranks that A and B both have are compared, in order. The first rank with a difference gives
+    `first_step`: the lowest position at which a column other than the source line differs, or the
+    end of the shorter rank. If no rank has a difference, dependencies are compared
+    (`_find_different_dependency`). The result is None if they are equal, or if A and B have
+    different numbers of steps, i.e. one has steps on further ranks.
     """
     facts_a, facts_b = _collect_facts(a), _collect_facts(b)
     differing = (

@@ -65,20 +65,21 @@ class NativePlan(NamedTuple):
 def ring(task: NativeTask) -> NativePlan:
     """Return ASTRA-sim's ring algorithm: every rank sends to the next one, in rounds.
 
-    Rank r sends one unit per round to (r + 1) mod n, in n - 1 rounds; an all-reduce has n - 1
-    rounds that reduce and n - 1 that gather. The full buffer has n units. The first message
-    starts after `task.delay_ns`. Each later one starts after the receive of the previous round,
-    followed by this delay and, if the received unit was reduced, by the time of a reduction of
-    one unit.
+    Rank r sends one of the n units per round to (r + 1) mod n, in n - 1 rounds. An all-reduce has n
+    - 1 rounds that reduce and then n - 1 that gather. The first unit that rank r sends (modulo n):
 
-    The first reduction round sends from INPUT. A reduce-scatter reduces in SCRATCH of n units,
-    and its last sum, of unit r, is written to unit 0 of OUTPUT. An all-reduce works in OUTPUT;
-    rank r gathers from unit r + 1, which it reduced last. An all-gather first copies its INPUT
-    to unit r of OUTPUT.
+    - reduce-scatter: r - 1 of INPUT. It reduces in SCRATCH; the last sum, of unit r, is written to
+      unit 0 of OUTPUT.
+    - all-reduce: r of INPUT, then r + 1 of OUTPUT for the gathering. It reduces in OUTPUT.
+    - all-gather: r of OUTPUT, after a copy of unit 0 of INPUT to it.
 
-    With one rank there are no messages; a reduce-scatter and an all-reduce then do not copy
-    INPUT to OUTPUT. An all-to-all is built by `_build_ring_all_to_all`. Other collectives than
-    these four are not refused and get the steps of an all-gather without the copy.
+    Each later round sends the unit that the previous round received. The first message starts after
+    `task.delay_ns`. Each later one starts after the receive of the previous round, this delay and,
+    if the received unit was reduced, the time of reducing one unit. With one rank there is no
+    message, and only an all-gather copies.
+
+    An all-to-all is built by `_build_ring_all_to_all`. Any other kind is not refused and gets the
+    steps of an all-gather without the copy.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -343,12 +344,16 @@ def _reduce_halves(
 def _join_halves(
     task: NativeTask, steps: RankSteps, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
-    """Add the doubling levels of an all-gather: partners send each other all data gathered so far.
+    """Add the steps of a recursive-doubling all-gather; return the handles of its last steps.
 
-    The number of ranks must be a power of two. Partners differ in one bit, the highest one first.
-    `work`: buffer of the data; data of rank r begin at the position with the reversed bits of r.
-    `ready`: handles of the steps to wait for. Each level ends with the delay of the endpoint. The
-    operations are added to `steps`. Returns the handles of the last level, or `ready` for one rank.
+    In each level, every rank sends all data that it has to its partner, and receives as many. The
+    partner differs in one bit of the rank: the highest bit in the first level, the lowest bit in
+    the last level. The number of ranks must be a power of two.
+
+    `work`: buffer with one unit per rank. The unit of rank r is at the position that has the bits
+    of r in reverse order. `ready`: handles of the steps for which the first level waits. Each level
+    ends with a delay of `task.delay_ns` after the receive, for which the next level waits. Nothing
+    waits for the sends. The steps are added to `steps`. Returns `ready` itself for one rank.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1

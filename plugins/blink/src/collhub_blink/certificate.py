@@ -122,17 +122,16 @@ def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
 def build_certificate(task: PackingTask, packing: PlacedPacking) -> JsonObject:
     """Build the certificate of one packing, a new JSON object for independent checks.
 
-    It has these fields:
-
     - the problem: `schema`, `collective`, `ranks` (the NPU of each rank), `network`,
-      `collective_bytes`, and `root` (an NPU) only for a rooted collective
-    - the rate: `rate`, `bound`, `is_optimal` (whether both are equal) and `lower_bound_ns`
-    - `tree_count`: an object with `trees` (their number), `at_least` (the proved minimum),
-      `unit` (bytes/s of a weight of 1, an exact fraction as text), `status` and `reason`
-    - `trees`: the list of trees in the packing's order
+      `collective_bytes`; for a rooted collective also `root` (an NPU)
+    - the rate: `rate` (exact fraction as text), `bound`, `is_optimal` (whether the rate equals that
+      of the bound exactly) and `lower_bound_ns` (time at the rate of the bound, rounded down)
+    - `tree_count`: an object with `trees` (their number), `at_least` (the proved minimum), `unit`
+      (bytes/s of a weight of 1, an exact fraction as text), `status` and `reason`
+    - `trees`: the trees in the packing's order; only if trees x NPUs of the topology is at most
+      2^15
 
-    The list `trees` exists only if trees times NPUs of the topology are at most 2^15, and the
-    links in `network` only if 4 times their number is at most 2^15.
+    `network` lists its links only if 4 x links is at most 2^15.
     """
     document = _build_head(task, packing.bound, packing.rate)
     document["tree_count"] = {

@@ -130,10 +130,14 @@ def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> Syn
 def _synthesize_on_one(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
     """Return the fastest schedule of all allowed packings on a topology with one plane.
 
-    The time is that of `_ScheduleTimer.time_ns`; of equal times the first schedule counts. The
-    algorithm has an extension with the statistics, and with the certificate of the packing of this
-    schedule. The bounds are that of the packing's rate and, if all NPUs are ranks in order, the
-    core's bound by links. The result is partial if the request names ranks.
+    Times are simulated; planned times replace them for more than 2^20 messages, or if the
+    simulation gives no time. Of equal times the first schedule counts. Ctrl-C ends the search with
+    the best schedule so far, and is raised again without one.
+
+    - The algorithm has an extension with statistics and with the certificate of the packing. If the
+      request names ranks (`wanted`), it has only their steps, and the result is partial.
+    - The bounds are that of the packing's rate and, if all NPUs are ranks in order, the core's
+      bound by links.
 
     Raises `InputError` (`size-too-small`) if there are too few bytes for any schedule. Errors of
     `PackingTask.of` and `_choose_packings` for unsuitable requests and options pass through.
@@ -216,18 +220,20 @@ class _ScheduleTimer:
 
 
 def _synthesize_on_planes(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Return one algorithm over several planes, among which the data are divided.
+    """Return the fastest algorithm over the planes of a network, with the data divided among them.
 
-    Each plane on which all ranks reach each other has its own packings; other planes are not used.
-    A division assigns fractions of the data to planes. The result is the fastest division that the
-    search finds, by the time of the joint schedule; of equal times the first one counts. The time
-    is simulated if possible, otherwise planned. One division has all data on one plane. The bounds
-    are that of the network of all planes and, if all NPUs are ranks in order, the core's bound by
-    links.
+    Only planes on which all ranks reach each other are used, each with its packings of trees. The
+    candidates are a division with all data on the fastest plane, then at most 3 divisions over
+    several planes (`find_best_division`). The smallest time of the joint schedule decides; of equal
+    times the first candidate. The time is simulated if possible, otherwise planned. Ctrl-C during
+    the search returns the best candidate so far.
 
-    Raises `InputError` (`size-too-small`) if there are too few bytes for any division, and
-    (`disconnected`) if no plane connects all ranks. Raises `UsageError` for an invalid option
-    `setup` and for trees that a plane does not have (`_choose_packings`).
+    The result has the lower bound of the network of all planes. If rank r is on NPU r for all NPUs,
+    it also has the core's bound by links.
+
+    Raises `InputError`: `size-too-small` if the bytes are too few for the first candidate,
+    `disconnected` if no plane connects all ranks. Raises `UsageError` for an invalid option `setup`
+    and for trees that a plane does not have (`_choose_packings`).
     """
     planes = find_planes(request, options, _choose_packings)
     # The network of all planes, for the bound and for the joint algorithm.

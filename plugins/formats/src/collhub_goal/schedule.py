@@ -146,11 +146,12 @@ class GoalSchedule(ColumnTable):
 def format_goal(schedule: GoalSchedule) -> bytes:
     """Format a schedule as the complete GOAL file in ASCII.
 
-    The first line is `num_ranks N`. Then follow the blocks of all ranks in ascending order,
-    each after an empty line; a rank without operations has an empty block. In a block,
-    every operation has the label `l` followed by its number within the rank, from 0. The
-    dependencies follow: first `requires`, then `irequires`, each ordered by the waiting
-    operation, then the awaited one. A cpu or nic of -1 is not written.
+    The first line is `num_ranks N`. Then follow the blocks of all ranks (`rank R {` to `}`) in
+    ascending order, each after an empty line; a rank without operations has an empty block. In a
+    block, every operation has the label `l` followed by its number within the rank, from 0, as in
+    `l1: send 8b to 3 tag 5 cpu 0 nic 1`. A cpu or nic of -1 is not written. The dependencies
+    follow: first `requires`, then `irequires`, each ordered by the waiting operation, then the
+    awaited one.
     """
     bounds = group_pointer(schedule.rank, schedule.num_ranks).tolist()
     after_end = _EdgeLines("requires", schedule.parent, schedule.child)

@@ -84,9 +84,10 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
     """Write an algorithm as one JSON document without a file name.
 
-    Collectives that reduce are written in TACCL's dialect, others in that of msccl-tools. A
-    message is sent in the step after the arrival of its last data (`find_sends`). The losses are
-    the differences to the algorithm that `read` returns for the document.
+    Collectives that reduce are written in TACCL's dialect, others in that of msccl-tools. A message
+    is sent in the step after the arrival of its last data (`find_sends`). The document is read
+    back, and the losses are the fields that then differ: first `steps` for all columns of steps,
+    then the fields in `_CONSEQUENCES`. Other differences, such as the provenance, are no losses.
 
     Raises `InputError` (`sccl-inexpressible`) in these cases:
 
@@ -206,15 +207,15 @@ class _StepReader:
     def build_algorithm(self) -> Algorithm:
         """Build the algorithm of the document; each send becomes one message of one unit.
 
-        The collective was recognized from the chunks of the document. Every address is divided
-        into `divisions` units (`self._parts`, 1 if undivided). The number of units is the parts
-        of the kind, such as one per rank for an all-gather, times `divisions`. The size in
-        bytes is unknown. The extension `EXTENSION` has name, dialect ("taccl" or "sccl"),
-        rounds and `divisions`.
+        The collective is that recognized from the chunks of the document. It has the parts of its
+        kind, such as one per rank for an all-gather, times `divisions` (`self._parts`, 1 if
+        undivided) units. A send names a unit by its address in the file. The size in bytes is
+        unknown. The extension `EXTENSION` has name, dialect ("taccl" or "sccl"), rounds and
+        `divisions`.
 
-        Raises `InputError` (`sccl-algorithm`) for the first send of an address that the
-        collective does not have, with its step. Raises it also if a rank sends an address and,
-        with the same start, receives a reduction into it.
+        Raises `InputError` (`sccl-algorithm`) for the first send of an address that the collective
+        does not have, with its step. Then raises it if a rank sends an address and, in the same
+        step and at the same time, receives a reduction into this address.
         """
         document, ranks = self._document, self._document.ranks
         units = self._kind.traits.parts(ranks) * self._parts
@@ -436,10 +437,10 @@ def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, 
 def _map_addresses(collective: Collective, *, is_output: bool) -> dict[str, JsonValue]:
     """Return the addresses that every rank has in its INPUT, or in its OUTPUT if `is_output`.
 
-    An address is the number of a chunk of data in SCCL's form (`iterate_chunks`); the
-    collective is divided into `units_per_rank` parts per address. Keys are ranks as text,
-    in ascending order. Values are ascending lists of distinct addresses, empty for a rank
-    without data.
+    An address is the number of a part of the data in SCCL's form (`iterate_chunks`, with
+    `collective.units_per_rank` parts per address). INPUT has the data before the collective, OUTPUT
+    those after it. A missing root counts as rank 0. Keys are all ranks as text, in ascending order.
+    Values are ascending lists of distinct addresses, empty for a rank without data.
     """
     ranks, parts = collective.num_ranks, collective.units_per_rank
     addresses_by_rank: dict[str, JsonValue] = {}

@@ -98,18 +98,18 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Compare the epochs that the solver claims with those that a simulation needs.
 
-    The claim is the member `epochs` of the algorithm's extension `teccl`. Without an algorithm
-    or such a number, the report is ok, but not applicable. A schedule does not contain its
-    network, so it is simulated by `_simulate_epochs`: each used link carries one chunk in an
-    epoch, without latency. The verdict states both numbers.
+    The claim is the number `epochs` in the algorithm's extension `teccl`. Without an algorithm or
+    this number, the report is ok, but not applicable. The simulation (`_simulate_epochs`) assumes
+    that each used link carries one chunk per epoch, without latency.
 
-    The report is ok, also if more epochs are needed than claimed (by more than 1e-6). This only
-    adds the warning `teccl-claims`; fast links that carry several chunks per epoch are a legal
-    reason. It is not ok, and has no facts, if the simulation never finishes.
+    If the simulation never finishes, the report is not ok and has no facts. Otherwise it is ok, and
+    the verdict states both numbers. If more epochs are needed than claimed, by more than 1e-6, the
+    report has the warning `teccl-claims`. It is no error, because fast links may carry several
+    chunks per epoch.
 
-    The facts are `claimed_epochs`, `needed_epochs` (may be a fraction), the claims
-    `finish_time_s` and `demand_met_s` if there are any, and `needed_s` if the duration of an
-    epoch is claimed. Raises `HubError` if no simulator is installed.
+    The facts are `claimed_epochs`, `needed_epochs` (may be a fraction), the claims `finish_time_s`
+    and `demand_met_s` if they exist, and `needed_s` if the claim `epoch_duration_s` is a number.
+    Raises `HubError` if no simulator is installed.
     """
     del options
     algorithm = request.algorithm
@@ -348,17 +348,17 @@ class _ScheduleConversion:
     def _build_all_gather(self) -> tuple[Collective, Chunks, Int64Array]:
         """Return (collective, chunks, chunk of every path) for schedules without volumes.
 
-        Chunks per source are the largest chunk number of any demand plus 1, for each rank, and each
-        chunk has one unit. Chunk c of rank r has the number r * chunks per source + c; its path has
-        the same number.
+        Every rank has the same number of chunks: the largest chunk number of any demand plus 1.
+        Each chunk is one unit. Chunk c of rank r has the number r * (chunks per rank) + c. The
+        third result has the chunk number of each path, int64[paths].
 
         Raises `InputError` in the first of these cases:
 
-        - `teccl-schedule`: chunks per source exceed the number of demands in the file
-        - `demand-not-met`: a chunk of a source is not demanded by each rank other than this source
+        - `teccl-schedule`: the chunks per rank exceed the number of demands in the file
+        - `demand-not-met`: a rank has no demand for a chunk of another rank
         - `teccl-schedule`: a demand occurs twice
 
-        Demands at the origin of a chunk are accepted.
+        Demands of a rank for its own chunks are accepted.
         """
         paths, ranks = self._paths, self._num_ranks
         per_source = int(paths.chunk.max()) + 1

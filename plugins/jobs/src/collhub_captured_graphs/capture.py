@@ -113,18 +113,20 @@ class _Step:
         return type(self.optimizer).__name__ in ("Adam", "AdamW")
 
     def trace(self) -> CapturedGraph:
-        """Return the graph of the step, traced once with fake tensors.
+        """Return the graph of the step, traced once with fake tensors; nodes without effect are
+        removed.
 
         The inputs of the graph are in this order: parameters, buffers, optimizer states of the
-        trained parameters (parameter by parameter), the step number (Adam and AdamW only), inputs
-        of the module. A trained parameter requires a gradient. DTensors are traced as their local
-        tensors. The outputs are those of `_run`. Unused nodes are removed.
+        trained parameters (by parameter, only with an optimizer, traced as zeros), the step number
+        (Adam and AdamW only), inputs of the module (`input_0`, `input_1` and so on). A parameter is
+        trained if it requires a gradient. DTensors are traced as local tensors. The outputs are the
+        results of `_run`, which replaces `self.outputs` by their descriptions.
 
-        Raises `UsageError` for, in this order: an optimizer without a loss; an unsupported
-        optimizer (`_find_states`); a DTensor whose sharded dimension is not divisible by its ranks;
-        a trained parameter that is not in the optimizer. Raises `InputError` (`graph-break`) if
-        tracing raises `RuntimeError` or PyTorch's `TraceError`, for example for branches that
-        depend on data. Errors of `convert_fx` propagate.
+        Raises `UsageError` for the first of: an optimizer without a loss; an unsupported optimizer;
+        a DTensor with a sharded dimension that its ranks do not divide; a trained parameter that is
+        not in the optimizer. Raises `InputError` (`graph-break`) if tracing raises `RuntimeError`
+        or PyTorch's `TraceError`, e.g. for a branch that depends on data. Other errors propagate,
+        also those of `convert_fx`.
         """
         # Imported here: the hub reads documents without PyTorch.
         import torch
@@ -355,18 +357,18 @@ def _find_device_mesh(tensor: torch.Tensor) -> DeviceMesh | None:
 def _find_placement(name: str, tensor: torch.Tensor, default: str, axes: Sequence[str]) -> str:
     """Return the placement of a DTensor as text; `default` for any other tensor.
 
-    The placement on a mesh dimension is `R` (replicated), `S(d)` (sharded in dimension d) or
-    `L` (local: partial sums and others). `axes`: names of mesh dimensions. Without `axes` the
-    result is the placement of a DTensor with one mesh dimension, and `L` for one with several.
+    The placement on one mesh dimension is `R` (replicated), `S(d)` (sharded in dimension d) or `L`
+    (local: partial sums and others). `axes`: names of mesh dimensions. The first rule that applies:
 
-    With `axes` the result has one placement per axis, in the order of `axes`: `(S(0), R)`. Axes
-    that are no dimension of the DTensor's mesh are `R`. If the mesh has no names, its
-    dimensions have the names `axes` in order. The result is only `L` for strided shards, if a
-    dimension has a name outside `axes`, and if the numbers of names and dimensions differ.
+    1. A dimension has a strided shard: `L`.
+    2. `axes` is empty: the placement if the mesh has one dimension, otherwise `L`.
+    3. The mesh has a dimension that is not in `axes`, or numbers of names and dimensions differ:
+       `L`. A mesh without names has the names `axes`.
+    4. Otherwise one placement per axis, in the order of `axes`, such as `(S(0), R)`. Axes that are
+       no dimension of the mesh are `R`.
 
-    Raises `UsageError`, which contains `name`, if the global size of a sharded dimension is not
-    a multiple of the ranks of this mesh dimension. Later dimensions than a strided shard are
-    not checked.
+    Raises `UsageError`, with `name`, if the global size of a sharded dimension is not a multiple of
+    the ranks. Mesh dimensions after a strided shard are not checked.
     """
     from torch.distributed.tensor import DTensor, Shard
 

@@ -164,19 +164,20 @@ class _FxReader:
     def _add_call(self, node: torch.fx.Node) -> None:
         """Convert a call and append it to the nodes of the graph.
 
-        `getitem` adds no node: it selects a result of an earlier call. An operator in place is
-        replaced by its functional form if only its result is read afterwards and aten has one
-        (`_find_functional_form`). Functional collectives are kept as they are, and the ranks of
-        their process groups are recorded.
+        - `getitem` adds no node: it selects a result of an earlier call.
+        - An operator in place becomes its functional form if aten has one and only the result of
+          the call is read afterwards (`_find_functional_form`).
+        - Functional collectives are kept as they are, and the ranks of their process groups are
+          recorded.
 
-        Arguments are stored by parameter name; parameters that the call omits are missing. The
-        names of those given by keyword are recorded. `device`, `layout`, `pin_memory` and
-        `memory_format` are left out if they are given by keyword.
+        Arguments are stored by parameter name, without parameters that the call omits. The names of
+        those given by keyword are recorded. Keywords `device`, `layout`, `pin_memory` and
+        `memory_format` are left out.
 
         Raises `InputError` (`capture`) for branches and other higher-order operators, for functions
-        that are no operators of PyTorch, for c10d collectives in place, and for other operators
-        that write to an operand without such a replacement. It is also raised for arguments that
-        `_convert` refuses, and for a result that is a number, because it depends on data.
+        that are no operators of PyTorch, for c10d collectives in place, and for other operators in
+        place without a functional form. It is also raised for arguments that `_convert` refuses,
+        and for a result that is a number, because it depends on data.
         """
         import operator
 
@@ -276,11 +277,14 @@ class _FxReader:
         return Tensor(_clean(name), element, tuple(value.shape))
 
     def _convert(self, node: torch.fx.Node, value: Any) -> ArgumentValue:
-        """Convert an argument of a node.
+        """Convert an argument of a node; entries of lists and tuples are converted in the same way.
 
-        Nodes become references, lists and tuples become tuples, dtypes become `ElementName`.
-        Numbers, texts and None are kept. Devices, layouts and memory formats become None. Raises
-        `InputError` for other types, and for a node whose result is no single tensor.
+        - A node becomes a reference to its tensor.
+        - A list or tuple becomes a tuple, a dtype an `ElementName`.
+        - Numbers, booleans, texts and None are kept.
+        - Devices, layouts and memory formats become None.
+
+        Raises `InputError` for other types, and for a node whose result is no single tensor.
         """
         import torch
 

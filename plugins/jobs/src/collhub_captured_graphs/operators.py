@@ -150,24 +150,18 @@ class Layouts:
 def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
     """Return the costs of a node, and which of its operands may be sliced.
 
-    The traffic is the sum of the bytes of all distinct operands and of all results. The
-    first rule that applies decides:
+    The traffic is the sum of the bytes of all distinct operands and of all results. The first rule
+    that applies decides:
 
-    1. The operator is not in the table (`find_operator`): work 0, the traffic, `sliceable`
-       empty, not known, random.
-    2. The node has no tensor as result: work 0, the traffic, `sliceable` empty, known, not
-       random.
-    3. The operator is in the table and has a result: `work` and `sliceable` (names of
-       operands) are those of the table. A view has work 0 and traffic 0. It is random if
-       the table says so, or if the argument `dropout_p` is given and not 0. `row_results`
-       is that of the table, or the number of results if the table has none.
-       `row_dimensions` is that of the table, at least 1, and 1 if `sliceable` is empty.
+    1. Operator not in the table (`find_operator`): not known, random, work 0, nothing sliceable.
+    2. No tensor as result: known, not random, work 0, nothing sliceable.
+    3. Otherwise: known, with the work and the sliceable operands of the table. A view has work 0
+       and traffic 0. For an operator on lists (`aten._foreach_...`), the work of the first result
+       is scaled to the elements of all results, rounded down, and nothing is sliceable. The node is
+       random if the table says so, or if the argument `dropout_p` is neither None nor 0.
 
-    Operators on lists of tensors (`aten._foreach_...`) follow rule 3 with two changes: the
-    work of the first result is scaled to the elements of all results, rounded down, and
-    `sliceable` is empty.
-
-    With rules 1 and 2, `row_dimensions` is 1 and `row_results` is 0.
+    `row_dimensions` is that of the table, at least 1, and 1 if nothing is sliceable. `row_results`
+    is 0 in rules 1 and 2, else that of the table, or the number of results if the table has none.
     """
     operator = find_operator(node.operator)
     tensors = [graph.tensors[name] for name in dict.fromkeys(node.reads)]

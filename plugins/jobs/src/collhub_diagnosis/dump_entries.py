@@ -278,22 +278,20 @@ class _DumpParser:
     def add_entry(self, position: int, entry: Mapping[object, object]) -> None:
         """Add an entry as a new operation, or as the next call of an existing operation (a batch).
 
-        1. Kind: the field `is_p2p` decides between message and collective. Without it, the entry is
-           a message if its call is a send or receive between two ranks. So is a `coalesced` call if
-           the last operation is a message of the same group.
-        2. Sequence number: the field `p2p_seq_id` of a message or `collective_seq_id` of a
-           collective, 0 for null. Without the field it is that of `parse_old_sequence`.
-        3. Operation: the newest one with this group, kind and sequence number, if it is among the
-           last 64 operations. Otherwise the entry is a new, last operation.
+        1. Kind: `is_p2p` decides between message and collective. Without it, the entry is a message
+           if its call is a send or receive, or if `ends_messages` (a `coalesced` call after a
+           message of the group).
+        2. Sequence number: `p2p_seq_id` of a message or `collective_seq_id` of a collective, 0 for
+           null. If the field is missing it is that of `parse_old_sequence`.
+        3. If the newest operation with this group, kind and number is among the last 64, it gets
+           the calls of the entry and its other fields, but keeps position, `created_ns` and stack.
+           Otherwise a new operation is appended. The last record of the operation is that of the
+           entry.
 
-        An existing operation keeps its position, `created_ns` and stack. The entry's calls are
-        appended to its calls; all other fields, such as the state, become those of the entry. In
-        both cases the number of its last record becomes that of the entry, and the group of the
-        entry is stored for its `pg_id` in `self.group_of_id`.
-
-        Raises `InputError` (`invalid-dump`) with `position` for an `is_p2p` that is no bool (null
-        included), for a batch of more than 4096 calls, and for invalid groups, calls, states and
-        stacks. Integer fields other than `seq_id` were checked before.
+        `self.group_of_id` maps the `pg_id` to the group, even if a later check fails. Raises
+        `InputError` (`invalid-dump`) with `position` for an `is_p2p` that is no bool (null
+        included), a batch of more than 4096 calls, and invalid groups, calls, states, stacks or
+        `seq_id`.
         """
         record = self.numbers["record_id"][position]
         pg_id = self.numbers["pg_id"][position]

@@ -82,12 +82,14 @@ def parse_ras(root: Mapping[str, object], file: str) -> RasReport:
 def read_inspector(content: bytes, file: str) -> list[str]:
     """Summarize JSON lines of NCCL's Inspector as notes for the report.
 
-    First there is a note for each line that is no record, with its cure, then one for each
-    communicator, sorted by name. It gives the last collective (sequence number) that all recorded
-    ranks completed. If the ranks differ, it gives the lowest of their last numbers with the ranks
-    that have it (at most 8 named), and the highest number. Records of point-to-point messages are
-    ignored. Empty without lines. Raises `InputError` (`invalid-inspector`) if lines are
-    skipped and no line is a record of a collective.
+    1. One note for each line that is no record (`SkippedLine`), with file, line, reason and remedy.
+    2. One note for each communicator, sorted by name. The last number of a rank is the highest
+       sequence number of its recorded collectives. If it is equal for all recorded ranks, the note
+       says that all completed this collective. Otherwise it has the lowest last number, the ranks
+       with it (ascending, at most 8), and the highest last number.
+
+    Records of point-to-point messages are ignored. The result is [] if no line remains. Raises
+    `InputError` (`invalid-inspector`) if there are notes of kind 1 and no record of a collective.
     """
     last: dict[str, dict[int, int]] = {}
     notes: list[str] = []

@@ -102,13 +102,17 @@ class _Reader:
     def read(self, file: str) -> None:
         """Read one file, and add its content to the dumps, RAS reports or notes.
 
-        A JSON object begins with `{` after at most 63 blanks; other content must be a pickle, which
-        is recognized by its first byte. JSON lines of NCCL's Inspector are recognized by the first
-        line, and a RAS report by `is_ras_report`; any other JSON object is a dump, and so is a
-        pickle. The rank of a dump is that in the name of the file. Raises `InputError` for other
-        contents and an empty file (`invalid-dump`), a file that is too large or unreadable, a dump
-        without a rank in its name (`no-rank`) or of a rank that has one (`duplicate-rank`), and
-        invalid content.
+        The first rule that applies decides:
+
+        1. No `{` after at most 63 blanks: a dump in a pickle, which is recognized by its first
+           byte.
+        2. JSON lines of NCCL's Inspector, recognized by the first line: `notes` are extended.
+        3. Another JSON object for which `is_ras_report` is True: a RAS report.
+        4. Any other JSON object: a dump. The rank of a dump is the one in the name of the file.
+
+        Raises `InputError` for an empty file and for contents that are neither a pickle nor a JSON
+        object (`invalid-dump`), for a file that is too large or unreadable, a dump without a rank
+        in its name (`no-rank`), a second dump of a rank (`duplicate-rank`), and invalid content.
         """
         content = _read_content(file)
         if content[:64].lstrip()[:1] != b"{":

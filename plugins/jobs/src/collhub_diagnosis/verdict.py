@@ -317,21 +317,17 @@ class _Diagnosis:
     def find_late_ranks(self) -> list[Finding]:
         """Return findings on ranks that wait for no rank although other ranks wait for them.
 
-        A rank is checked for operations that it has issued and not completed, although other
-        ranks completed them. Such an operation is stuck if it is overdue, otherwise skewed.
-        Overdue: it timed out, is older than its timeout, or was completed by another rank more
-        than 60 s before the latest time in the dumps. The first rule that applies to a rank
-        decides:
+        An operation that a rank has issued and not completed, but other ranks completed, is stuck
+        if it is overdue, otherwise skewed. Overdue: it timed out, is older than its timeout, or
+        another rank completed it more than 60 s before the latest time in the dumps. For each rank,
+        the first case that applies:
 
-        1. It has a skewed operation, and no operation in which another rank waits for it is
-           overdue: no finding.
-        2. It has a stuck or skewed operation: a finding `device` at its first stuck one,
-           otherwise at its first skewed one. The rank is the culprit.
-        3. Otherwise a finding `late` at the operation of `find_awaiting_row`, which waits for
-           the rank. Ranks with the same operation share one finding, and are its culprits. For
-           a single rank, the text adds the last operation that it issued.
-
-        Findings `device` come first, by rank, then the late ones, by row of the operation.
+        1. It has a skewed operation, and no wait of another rank for it is overdue: no finding.
+        2. It has a stuck or skewed operation: `device`, with the rank as culprit, at its first
+           stuck operation, or without one at its first skewed one.
+        3. Otherwise `late` at the operation of `find_awaiting_row`, which waits for the rank. Ranks
+           with the same operation share one finding as its culprits. If there is one, the text adds
+           the operation that it issued last. Findings `late` come after all `device`, by row.
         """
         by_row: dict[int, list[int]] = {}
         findings = []
@@ -419,20 +415,20 @@ class _Diagnosis:
     def find_blocked_collectives(self) -> list[Finding]:
         """Return a finding for each incomplete operation that all of its ranks have issued.
 
-        These are the operations of `rows_issued_by_all` of the graph, by row (that of the lowest
-        rank which waits in it): collectives and batches of messages. Operations with a mismatch
-        (`mismatched_rows`) are skipped. The first rule that applies gives the kind:
+        The order is that of `rows_issued_by_all`; `mismatched_rows` are skipped. The first rule
+        that applies:
 
-        1. `undecided`: no other rank of the operation is known, but there may be some. The members
-           of the group or the other ends of the message are not recorded.
-        2. `undecided`: lost entries of a ring buffer could explain it (`has_lost_evidence`).
-        3. No rank is in the state SCHEDULED (not started), or the backend is gloo. `network` if the
-           operation has other ranks; the culprits are its ranks that do not respond to RAS,
-           possibly none. `device` if it has no other rank; the rank itself is the culprit.
-        4. `device`: some ranks have not started it; these are the culprits.
-        5. `device`: no rank has started it. The text adds if no dump of its ranks records starts.
+        1. `undecided`: no other rank of the operation is known, but there may be some.
+        2. `undecided`: the ring buffers may have lost entries that explain it
+           (`has_lost_evidence`).
+        3. No rank is in the state SCHEDULED (not started), or the backend is gloo. With other ranks
+           `network`; culprits are its ranks that do not respond to RAS, possibly none. Without
+           other ranks `device`; the culprit is the rank itself.
+        4. `device`: some ranks have not started it; these are the culprits, ascending.
+        5. `device`: no rank has started it. If no dump of its ranks records starts, the text says
+           so.
 
-        Findings by rules 1, 2 and 5 have no culprits.
+        Findings of rules 1, 2 and 5 have no culprits.
         """
         findings = []
         for row in self.graph.rows_issued_by_all():

@@ -371,16 +371,18 @@ class _Parts:
 def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue) -> Plan:
     """Plan the blocks of nodes that replace the nodes of a job.
 
-    A node that is no call in `calls` has one block: itself (entry = its row, piece -1). A
-    call has one block per piece of its collective: the template of the piece at the position
-    of the call. First pieces wait for no other piece; for last ones, no piece waits. If the
-    first pieces together have more than 16 start nodes, a MARKER block (piece -1) precedes
-    them. Likewise one follows last pieces with more than 16 end nodes. Blocks are ordered by
-    rank, then by identity of the old node, then MARKER, pieces, MARKER.
+    A piece is a part of a collective with a template of nodes. A first piece waits for no other
+    piece of its collective; no piece waits for a last one. The blocks of a node:
 
-    `entrances` lists, by old row, the MARKER before, otherwise the first pieces; `exits`
-    likewise. `chains` are (earlier, later) pairs of blocks of a call: waits between pieces,
-    then MARKER and first pieces, then last pieces and MARKER.
+    - A node that is no call in `calls` has one block: itself (entry = its row, piece -1).
+    - A call has one block per piece: the template of the piece at the position of the call.
+    - If the first pieces of a call together have more than 16 start nodes, a MARKER block (piece
+      -1) precedes them. If its last pieces have more than 16 end nodes, a MARKER follows them.
+
+    Blocks are ordered by rank, then by identity of the old node, then first MARKER, pieces, last
+    MARKER. `entrances` lists, by old row, the first MARKER or without it the first pieces. `exits`
+    lists the last MARKER or without it the last pieces. `chains` are (earlier, later) blocks of a
+    call: waits between pieces, then first MARKER to first pieces, then last pieces to last MARKER.
     """
     called = np.zeros(len(nodes), np.bool_)
     called[calls.row] = True

@@ -516,9 +516,11 @@ def split(text: str) -> list[str]:
     """Split text at commas outside of brackets and strings; return the pieces in their order.
 
     `a, f<b, c>,, "d,e"` gives `["a", " f<b, c>", ' "d,e"']`: pieces of blanks are dropped, other
-    pieces keep their blanks. [] for text of blanks. The brackets `()`, `[]`, `{}` and `<>` count,
-    and their kinds are not compared; the `>` of `->` is no bracket. Text after a bracket that is
-    not closed, or is closed too often, is not split. Raises nothing.
+    pieces keep their blanks. The result is [] for text of blanks.
+
+    - Brackets are `()`, `[]`, `{}` and `<>`; their kinds are not compared. The `>` of `->` is none.
+    - Only commas at which as many brackets were opened as closed split the text.
+    - Strings are in double quotes, with backslash escapes. A quote without an end is ordinary text.
     """
     if "," not in text:
         return [text] if text.strip() else []

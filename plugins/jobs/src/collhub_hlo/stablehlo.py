@@ -193,21 +193,22 @@ class _Lowering:
             self._declare(text)
 
     def finish(self, line: int) -> Module:
-        """Build the module from the function `main`, or from the only function, and its callees.
+        """Build the module from the function `main`, or from the only function; call this once.
 
-        Computations: first the reducers of collectives (`reduce.OPCODE`), sorted by opcode; then
-        those that the function executes, each once, callees before callers; last the function
-        itself, as entry. The name is that of the header or "".
+        The computations are in this order: the reducers of collectives (`reduce.OPCODE`) by opcode,
+        then those that the function executes, callees before callers, last the function itself, as
+        entry. Each occurs once, and all of them are removed from this reader.
 
-        Replicas and partitions are those of the header, 1 if only one is missing. If both are
-        missing, `count_devices` of the executed collectives gives them, with a note above one
-        device. The losses counted so far are added. `global_instructions` is `_count_global` of a
-        sharded module, otherwise 0.
+        - The name is that of the header, or "".
+        - Replicas and partitions are those of the header, and 1 if only one of them is missing. If
+          both are missing, they are `count_devices` of the executed collectives. Above one device,
+          a note of the module says so.
+        - `losses` are those of this reader. `global_instructions` is `_count_global` of the
+          function if the module is sharded, otherwise 0.
 
-        `line`: last line of the file, for errors. Call once: the computations are removed from this
-        reader. Raises `InputError` for no function (`cut`), several without `main`, a callee
-        without body (`dangling`), recursion (`recursion`), invalid numbers of devices
-        (`rank-range`), and the errors of `ModuleBuilder.add`.
+        Raises `InputError` for no function (`cut`, at `line`, the last line of the file), several
+        without `main` (`hlo`), a callee without body (`dangling`), recursion (`recursion`), invalid
+        numbers of devices (`rank-range`), and for the errors of `ModuleBuilder.add`.
         """
         if not self._functions:
             message = "the file has no function"
@@ -306,18 +307,20 @@ class _Lowering:
     def _arguments(self, name: str, text: str, line: int) -> list[tuple[str, str]]:
         """Return (name, type) of region arguments that precede the region in the pretty form.
 
-        `text`: the operation up to its region. The names begin with `%`; the order is that of the
-        text. The first rule that applies:
+        `text`: the operation up to its region. Names begin with `%` and are in the order of the
+        text. The first case that applies:
 
-        1. The generic form (the name is in quotes): empty, because its regions have labels.
-        2. `stablehlo.while`: the assigned values, `%a` for `%a = %0`, with the types of the
-           operation in this order.
-        3. Text with ` reducer(`: the arguments in all parentheses from there on that begin with a
-           value.
-        4. `sdy.manual_computation`: those in its last parentheses, if these are not the first ones.
-        5. Any other operation: empty.
+        1. `text` has the name in quotes (generic form): [], because regions then have labels.
+        2. `stablehlo.while`: the values before `=`, such as `%a` in `%a = %0`. Their types are the
+           first ones of the operation, in order; further types are ignored. `cond` at the end is
+           removed.
+        3. `text` has ` reducer(`: the arguments in all parentheses after the last one that begin
+           with `(%`.
+        4. `sdy.manual_computation`: those in the last parentheses that begin with `(%`, if there
+           are earlier ones. Otherwise [].
+        5. Any other operation: [].
 
-        `line`: for the parser. Raises `ValueError` for a loop with fewer types than values, for an
+        `line` is used in case 2 only. Raises `ValueError` for fewer types than values, for an
         argument without a type, and for a bracket that is not closed.
         """
         if f'"{name}"' in text:
@@ -654,16 +657,18 @@ class _Lowering:
             index += count
 
     def _use(self, value: str) -> str:
-        """Return the name by which the innermost region refers to a value, such as `%3` or `%3#1`.
+        """Return the name that the innermost region uses for a value such as `%3`.
 
-        The regions are searched from the innermost one outwards, up to the enclosing function,
-        by `_find`. A value of the innermost region keeps its name there. A value of an outer
-        region is captured: the innermost region, and all regions between, record its shape in
-        `captured` and its name in `values`. This name, `captured.` and the value without `%`,
-        is returned.
+        `%3#1` is part 1 of a result with several values. The regions are searched from the
+        innermost outwards, up to the enclosing function:
 
-        Raises `ValueError` for a value that is not defined up to the function, and for a part
-        that a result does not have.
+        - The innermost region has the value, or captured it before: the name that it has there.
+        - An outer region has the value: each region inside that region captures the value. It
+          records the shape in `captured` and the name in `values`. The name is `captured.` followed
+          by the value without `%`.
+
+        The first use of a part adds a `get-tuple-element` instruction to the region of the result
+        (`_find`). Raises `ValueError` for an undefined value and for a part that does not exist.
         """
         level = len(self._regions) - 1
         while (name := self._find(value, self._regions[level])) is None:

@@ -116,17 +116,17 @@ def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) ->
 def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
     """Return the (source, target) ranks of a permutation or message; () for `{}`.
 
-    `text`: the `source_target_pairs`, such as `{{0,1},{1,0}}`. Its ids are partitions if the
-    attribute `channel_id` is above 0, otherwise replicas. The pairs of ids apply to every
-    replica (for ids of partitions) or every partition (for ids of replicas). The result has
-    all pairs in the order of the text for the first of these, then for the next one.
+    `text`: the `source_target_pairs`, such as `{{0,1},{1,0}}`. Without a channel (`channel_id`
+    absent, 0 or negative), the ids are replicas, and all pairs apply within every partition. With a
+    channel, and an `opcode` in `PARTITION_OPERATIONS`, the ids are partitions, and all pairs apply
+    within every replica. For other opcodes with a channel see `_mode`. The result has all pairs in
+    the order of the text for partition (or replica) 0, then for 1, and so on.
 
-    Raise `ValueError` with the reason:
+    Raises `ValueError` with the reason in the first of these cases:
 
-    - for text that is no list of pairs;
-    - for an id that is out of range, or occurs twice as source or twice as target;
-    - for a `channel_id` that is no integer;
-    - for `use_global_device_ids=true` without a channel.
+    - The text is no list of pairs.
+    - `channel_id` is no integer, or `use_global_device_ids=true` occurs without a channel.
+    - An id is out of range, or occurs twice as source or twice as target.
     """
     pairs = [(int(source), int(target)) for source, target in _PAIRS.findall(text)]
     if re.sub(r"[\s,{}]", "", _PAIRS.sub("", text)):

@@ -397,25 +397,26 @@ class _RecordBuilder:
         self._values: dict[str, int | list[int] | bytes] = {}
 
     def node(self, record: bytes) -> DecodedNode:
-        """Build the node of a record: its columns, and `extra`, which restores its exact bytes.
+        """Build the node of a record: its columns, and `extra`, which restores the exact bytes.
 
         `record`: the bytes from which the fields of this builder were read. Call it once per
         builder.
 
-        - Kind: that of the last field `type` (0 without one). METADATA and INVALID give MARKER.
-          A collective without comm_type, but with a true is_cpu_op, gives COMPUTE.
+        - Kind: that of the last field `type` (0 without one). METADATA and INVALID give MARKER. A
+          collective without comm_type gives COMPUTE if is_cpu_op is true.
         - Repeated fields: the last one counts; lists of parents are joined.
-        - Duration: the attribute `duration_ns`, otherwise the first field in microseconds above
-          0.
-        - Attributes: one sets a column if its name occurs once, it is not foreign, this kind
-          has such a column, and it is an integer.
+        - Duration: the attribute `duration_ns`, otherwise the first field in microseconds above 0.
+        - Attributes: an attribute sets a column if its name occurs once and is not in `_foreign`,
+          this kind has such a column, and the value is an integer (for `pg_name` a text other than
+          "" and "0").
 
-        `extra` has one token per field, in file order, separated by blanks. A value in a column
-        gives the name of the field (`id`) or of the attribute and its kind (`@comm_size:9`).
-        Any other field gives `=` and its bytes in hexadecimal. If columns do not restore the
-        bytes, or two tokens are equal, `extra` is `!` and the complete record in hexadecimal.
+        `extra` has one token per field, in file order, separated by blanks. A field with a column
+        gives its name (`id`), an attribute with a column its name and kind (`@comm_size:9`). All
+        other fields, and a `type` that is not the usual one of the kind, give `=` and their bytes
+        in hexadecimal. If two tokens are equal, or columns do not restore the bytes, `extra` is `!`
+        and the record in hexadecimal.
 
-        Raises `ValueError` for a node type without a kind, a collective without comm_type and a
+        Raises `ValueError` for a type without a kind, a collective with neither comm_type nor a
         true is_cpu_op, a wrong wire type, and a value outside the range of its column.
         """
         node = self._node

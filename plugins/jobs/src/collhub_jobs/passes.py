@@ -138,10 +138,11 @@ def _number_pieces(
 ) -> npt.NDArray[np.uint64]:
     """Return the ids of the pieces: uint64[pieces].
 
-    `source`: node of every piece; `index`: number of the piece within its node, from 0.
-    First pieces keep the id of the node. The further pieces of a rank get consecutive ids
-    from the highest id of its nodes plus 1 on, ordered by the id of the node, then by
-    piece. If these exceed 2^64 - 1, the pieces get the smallest unused ids of the rank instead.
+    `source`: node of every piece; `index`: number of the piece within its node, from 0. A piece
+    with index 0 keeps the id of its node. All other pieces of a rank are numbered together, ordered
+    by the id of their node, then by index. They get consecutive ids, starting with the highest id
+    of the nodes of the rank plus 1. If the last of these ids would exceed 2^64 - 1, they get the
+    smallest unused ids of the rank in ascending order. The arguments are not changed.
     """
     identity = nodes.identity[source].copy()
     rows = np.flatnonzero(index)

@@ -139,19 +139,18 @@ class StageProgram:
     def backward(self, microbatch: int) -> None:
         """Add the backward pass of a microbatch (numbered from 0) to `program`, in this order.
 
-        1. On the last stage the computation of the logits; on other stages a receive of gradients
+        1. On the last stage the computation of the logits; on other stages the receive of gradients
            from the next stage, which waits for nothing.
-        2. For each layer, from the last to the first: the all-gather of the weights (only with FSDP
-           and more than one data-parallel rank), MLP or experts, attention, then the reductions of
-           the layer's gradients.
+        2. For each layer, from the last to the first: the all-gather of the weights (with FSDP and
+           more than one data-parallel rank, `_gathered_weights`), MLP or experts, attention, both
+           with their tensor- and expert-parallel communication (`_half`), then the reductions of
+           the layer's gradients. `_reduce_layer` adds all-reduces only for the last microbatch of
+           the step, or stores them for `finish`. No node waits for a reduction.
         3. Except on the first stage, a send of gradients to the previous stage.
 
-        Computations have twice the work of the forward pass. Reductions of gradients follow
-        `_reduce_layer`: with FSDP a reduce-scatter after every microbatch. All-reduces (without
-        FSDP, and of experts) belong to the last microbatch only; without the option `overlap` they
-        are stored for `finish` instead. No node of the pass waits for a reduction. Each computation
-        waits for the computation before it, also for that of an earlier pass. The tag of the
-        messages is `microbatch`.
+        A computation has twice the operations and bytes of the forward pass. It waits for the node
+        before it in this list and for the last computation, also of an earlier pass. Tag:
+        `microbatch`.
         """
         if self._is_last:
             self._flow = []
@@ -389,14 +388,14 @@ def generate(options: TransformerOptions) -> Workload:
     pipeline stage. The ranks of a stage have the same program in different groups. A stage runs
     batch / data / microbatch microbatches, forward and backward in the order of `schedule`.
 
-    Raises `UsageError` in these cases, in this order:
+    Raises `UsageError` in the first of these cases:
 
-    - one of these is no multiple: layers of pipeline, hidden of heads, heads of tensor or kv_heads,
-      batch of data x microbatch, experts or data of expert, sequence of tensor (with sequence
-      parallelism)
-    - more than `MOST_COMPUTATIONS` computations
-    - `top_k` above the number of experts
-    - expert and tensor parallelism, both above 1, without sequence parallelism
+    - The first number is no multiple of the second: layers, pipeline; hidden, heads; heads, tensor;
+      heads, kv_heads (if not 0); batch, data x microbatch; experts, expert; data, expert; with
+      sequence parallelism also sequence, tensor.
+    - There are more than `MOST_COMPUTATIONS` computations.
+    - `top_k` is above the number of experts.
+    - Expert and tensor parallelism are both above 1, without sequence parallelism.
     """
     _check(options)
     costs = Costs(options)

@@ -101,18 +101,18 @@ class DeepSpeedTime:
 def read_deepspeed_times(
     lines: Iterable[tuple[int, bytes | None]], file: str, rank_count: int | None
 ) -> tuple[int, list[DeepSpeedTime], list[SkippedLine]]:
-    """Return the number of ranks, the times by operation and size, and the skipped lines.
+    """Return the number of ranks, the times by operation and size, and the skipped lines of a log.
 
-    The first of these that the log has is used: the minima of the last summary, the last summary,
-    single calls (one time each). Summaries have averages without outliers, as logged. Times are in
-    us, bytes those of the full buffer. Only AllReduce, AllGather, ReduceScatter, AlltoAll,
-    Broadcast and Reduce are returned. Without entries, the result is (`rank_count` or 0, [],
-    skipped lines).
+    The entries come from the first source that is not empty: the minima over the ranks in the
+    last summary, the last summary, the single calls (one time each). Entries of other operations
+    than AllReduce, AllGather, ReduceScatter, AlltoAll, Broadcast and Reduce are then dropped.
+    Times are averages in us. Bytes are those of the full buffer. Without entries in any source,
+    the result is (`rank_count` or 0, [], skipped lines).
 
-    `rank_count`: ranks of the job. None derives them from the bandwidths of the summary and the
-    calls; if several numbers fit, the one divisible by the highest power of two is assumed, and the
-    skipped lines get a note with this number. Raises `InputError` if no number fits (`ranks`,
-    `rank-range`).
+    `rank_count`: ranks of the job; it is not checked. None derives the number from the bandwidths
+    of the last summary and the single calls. If several numbers fit, the one divisible by the
+    highest power of two is assumed, and a note with this number is added to the skipped lines.
+    Raises `InputError` (`ranks`, `rank-range`) if no number fits or no line has usable bandwidths.
     """
     log = _parse(lines)
     skipped = list(log.skipped)

@@ -34,15 +34,15 @@ def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Wo
     """Generate one training step of a pipeline on all ranks as a workload.
 
     Ranks are ordered by replica, then stage, then member of the stage. Each rank of a replica has
-    its own program: the passes of its device in the order of the schedule, with messages and
+    a separate program: the passes of its device in the order of the schedule, with messages and
     all-reduces, and at the end the reduction of gradients. All replicas repeat these programs.
-    `budget`: limits of the search, if the schedule is searched.
+    `budget`: limit of the search, None for no limit. It applies only to the schedule `search`.
 
     The errors, in the order of the checks:
 
     - the errors of `shape_of` (`UsageError`) and `layout_of` (`UsageError`, `HubError`)
-    - `UsageError` (`too-large`) if 3 x stages x chunks (1 if not given) x micro-batches x slices x
-      ranks of the widest stage exceeds 10^6
+    - `UsageError` (`too-large`) if the number of passes is above 10^6. It is 3 x stages x chunks x
+      micro-batches x slices x ranks of the widest stage, with 1 for chunks that are not given.
     - the errors of `schedule_from`, such as `InputError` for an invalid file
     """
     shape, layout = shape_of(options), layout_of(options)

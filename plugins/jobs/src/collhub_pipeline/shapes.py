@@ -295,20 +295,15 @@ class Shape:
     ) -> Fraction:
         """Return memory times minimum lifetime, summed over the activations of one microbatch.
 
-        Only the activations of `stages`, those of one device, count. Each token slice has its
-        own activation, of 1 / `slices` of the stage's size (`stage_sizes`). Per activation this
-        is:
+        Only the activations of `stages`, those of one device, count; the result is 0 without
+        stages. Each of the `slices` token slices has an activation of `size` = `stage_sizes` /
+        `slices` in a stage. It contributes kept * (F + L) + size * B, with the times of this slice:
 
-        kept * (F + L) + size * B
-
-        - F, B: forward pass and full backward pass of the slice in this stage.
-        - L: for all later stages the forward pass, the input gradient, and twice the transfer
-          from the stage before. Weight gradients of later stages do not count.
-        - kept: size, but in a stage of `recomputed` the fraction `kept` of the shape times the
-          size.
-
-        A backward pass includes its recomputation. `transfers[i]`: time from stage i to stage i
-        + 1. The result is 0 without stages.
+        - F, B: forward pass and full backward pass in this stage. B includes its recomputation.
+        - L: the sum over all later stages of forward pass, input gradient, and twice the transfer
+          to this later stage from the one before it (`transfers[i]`: from stage i to i + 1). Weight
+          gradients of later stages do not count.
+        - kept: `size`, in a stage of `recomputed` times the fraction `self.kept`.
         """
         sizes = self.stage_sizes(len(times.stages))
         total = Fraction(0)

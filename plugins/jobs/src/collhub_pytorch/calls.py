@@ -124,16 +124,19 @@ def element_bytes(dtype: str) -> int:
 def call_of_args(args: Mapping[str, Any], group: GroupRecord) -> Call | None:
     """Parse a call from the arguments in newer files; None if they name no known communication.
 
-    `args`: as in a Kineto profile. `kind_of` derives the kind from `Collective name`, which may
-    be absent. Bytes are elements x element size; -1 if the elements or the `dtype` are unknown.
-    `_elements_in` selects the elements of the input or of the output by the kind of the call; a
-    barrier has 0. The peer is `Dst Rank` of a send and `Src Rank` of a receive, -1 if absent
-    and for collectives. The root is unknown (-1). `splits` are the texts of `In split size` and
-    `Out split size`, of which an absent one is `[]`; None if both are `[]`.
+    `args`: as in a Kineto profile. The members of the call:
+
+    - kind: by `kind_of` from `Collective name`; without this name the result is None
+    - bytes: elements (`_elements_in`, 0 for a barrier) x element size, -1 if one of the two is
+      unknown
+    - peer: `Dst Rank` of a send, `Src Rank` of a receive, -1 if absent and for collectives
+    - root: unknown (-1)
+    - `splits`: texts of `In split size` and `Out split size`, "[]" for an absent one; None if both
+      are "[]"
 
     Raises `ValueError` for a text that is not an integer where a number is expected, and
-    `TypeError` for null and lists there. Arguments that the kind of the call does not need are
-    not checked, except both numbers of elements.
+    `TypeError` for null and lists there. Only numbers that the kind of call needs are checked, and
+    both numbers of elements.
     """
     name = str(args.get("Collective name", ""))
     kinds = kind_of(name)
@@ -213,18 +216,19 @@ def elements_of(shape: Sequence[Any]) -> int:
 
 
 def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
-    """Parse the process group from the arguments of a call.
+    """Parse the process group from the arguments of a call, with its name ("" without one).
 
-    The first of these that applies gives the ranks:
-    - the list of ranks, if its text is not empty and not truncated (`...`); `[]` has no ranks
-    - start, stride and size, if the start is at least 0, the size is above 0, and the stride
-      is above 0 or the size is 1 (a stride of 0 marks ranks without a regular order)
-    - none: a group with a name or a truncated list is marked as cut, because its ranks are
-      unknown; any other call is of all ranks of the job
+    The first case that applies gives the ranks:
 
-    `file`: for errors. Raises `InputError` for an invalid list of ranks (`group`), and for ranks
-    that are not below `MAX_RANKS` (`rank-range`). Raises `ValueError` for a number that is no
-    integer, and `TypeError` for a start or stride of None.
+    1. The list of ranks is not empty text and not truncated (`...`): this list; `[]` has no ranks.
+    2. The start is at least 0, the size is above 0, and the stride is above 0 or the size is 1:
+       start, stride and size give them. A stride of 0 marks ranks without a regular order.
+    3. The group has a name or a truncated list: unknown ranks; the result is marked as cut.
+    4. Otherwise: all ranks of the job.
+
+    A missing start or stride counts as -1, a size that is missing or None as 0. `file`: for errors.
+    Raises `InputError` for an invalid list, and in case 2 for ranks of `MAX_RANKS` or more. Raises
+    `ValueError` for a number that is no integer, and `TypeError` for a start or stride of None.
     """
     name = str(args.get("Process Group Name", args.get("pg_name", "")))
     text = str(args.get("Process Group Ranks", ""))

@@ -291,10 +291,11 @@ def _check_unique(parts: Sequence[RankNodes]) -> None:
 def _find_world_size(parts: Sequence[RankNodes]) -> int:
     """Return the recorded number of ranks; without one, the highest rank that occurs plus 1.
 
-    Ranks occur as ranks of files, peers of calls, and members of groups. Files without a recorded
-    number do not count for it. Raises `ValueError` without parts, and `InputError` in this order:
+    Ranks occur as ranks of files, peers of calls, and members of groups. Files that record no
+    number are compatible with any number. Raises `ValueError` without parts, and `InputError` in
+    this order:
 
-    1. `mixed-jobs`: files record different numbers.
+    1. `mixed-jobs`: files record different numbers. The message names the two smallest.
     2. `rank-range`: the recorded number, or the highest rank plus 1, is more than `MAX_RANKS`
        (2^20).
     3. `rank-range`: a rank is not below the recorded number.

@@ -443,28 +443,26 @@ def _saving_line(saving: MachineSaving, machine: str) -> str:
 def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTimes:
     """Simulate a job with the times of a measured machine for its communications, uncontended.
 
-    Computations keep their durations. A job is measured if it was read from a profile, and all
-    nodes except markers have times. The transfer time of a communication is:
+    Computations keep their durations. A job is measured if it is a profile and all nodes except
+    markers have times. The first case that applies gives the transfer time of a communication:
 
-    - Collective with data on several ranks: as predicted. If it is not predicted, as measured.
-    - Message: as measured in a measured job. Otherwise that of a broadcast between two ranks, or if
-      that is not predicted, of an all-to-all between them.
-    - Barrier, or collective without data or of one rank: as measured in a measured job, otherwise
-      0.
+    1. As predicted: collectives with data on several ranks, and messages of a job that is not
+       measured (as a broadcast between two ranks, otherwise as an all-to-all).
+    2. As measured, in a measured job.
+    3. 0 for a barrier, and for a collective without data or of one rank.
 
     If the job is no profile, a rank runs one computation at a time, and a group one collective.
-    Ranks per node are those of the option, otherwise the recorded ones, otherwise the number that
-    the machine assumes. A note (`assumption`) reports the assumed number, and another one that
-    messages without measured times take the time of a broadcast.
+    Ranks per node are those of the option, otherwise the recorded ones, otherwise those that the
+    machine assumes. Notes (`assumption`) report the assumed number, and that messages count as
+    broadcasts.
 
-    The result has start and end of each node, and the end of each rank in ns (0 without nodes). The
-    exposed time of a rank is its end minus the time in which it computes. Only with the option
-    `changes` does it have changes that save time.
+    The result has the times of nodes, the end of each rank in ns (0 without nodes), and its exposed
+    time, i.e. the end minus the computing time. It has changes that save time only with the option
+    `changes`.
 
-    Raises `UsageError` without a `machine` or hub, and for a collective without a size that is no
-    barrier. Raises `InputError` for a computation without a duration, cycles, communications that
-    do not match, and times that are neither predicted nor measured. Raises `HubError` for an
-    unknown machine.
+    Raises `UsageError` without `machine` or hub, and for a collective without a size that is no
+    barrier. Raises `InputError` for missing times, cycles and unmatched communications, and
+    `HubError` for an unknown machine.
     """
     if options.machine is None or request.hub is None:
         raise UsageError("no machine is given", cure="give --machine P")

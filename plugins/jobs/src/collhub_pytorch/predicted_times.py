@@ -128,22 +128,23 @@ def to_library_call(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> L
 
 
 def predict_job(workload: Workload, predictor: Predictor) -> Workload:
-    """Return a job whose communications have predicted times, as if it had been profiled.
+    """Return a copy of a job with predicted durations of its communications, in ns.
 
-    A profile is a job of this plugin. If the given job is none, collectives of a group and
-    computations of a rank are put in order. `is_measured`: a profile in which all nodes but markers
-    have durations. The transfer time of a communication in ns is, by the first rule that applies:
+    A profile is a job that a reader of this plugin has read. In a measured profile, all nodes but
+    markers have durations. The transfer time of a communication follows from the first rule that
+    applies:
 
-    1. The prediction of `predictor`, for collectives of standard kinds on several ranks and for
-       messages of a job that is not measured, if they have data. A message is predicted as a
-       broadcast, or else as an all-to-all, of its two ranks.
-    2. In a measured job: the measured time from the start of the last rank to the end.
-    3. 0 for calls without data or on one rank. A message without its other end is no communication:
-       it keeps its duration, or gets 0 if that is unknown.
+    1. The result of `predictor`, if it has one. It is asked for collectives of standard kinds on
+       several ranks with data, and, unless the profile is measured, for messages with data. A
+       message is asked as a broadcast between its two ranks, then as an all-to-all.
+    2. In a measured profile: the time from the start of the last rank to the end of the node.
+    3. 0 for a call without data, a barrier, or a standard collective on one rank.
 
-    The durations of the result also include the wait for the last rank. Raises `InputError`
-    (`not-predicted`) for a call with data to which neither 1 nor 2 applies, also of unknown kind,
-    and `InputError` for mismatches and cycles. The given job is not changed.
+    A duration is the transfer time plus the wait for the last rank. Other nodes keep theirs; a
+    message without its other end gets 0 if it has none. In a job that is no profile, two kinds of
+    nodes get control dependencies on their predecessor: collectives of a group on a rank, and
+    computations on the device of a rank, by start. Raises `InputError` (`not-predicted`) if no rule
+    applies, also for a collective of unknown kind with data; and for mismatches and cycles.
     """
     meetings = match_communications(workload)
     is_profile = EXTENSION in workload.extensions

@@ -315,10 +315,14 @@ def create_report(
 ) -> ProfileReport:
     """Create the report for `--json`; times are integers in ns, None if not recorded.
 
-    `collectives` and `ranks` are in the order of the findings; `kinds` are the sums of
-    `collectives` by kind, in alphabetical order. `replay`: the saving and the simulated times,
-    None without a replay. `idle_by_stream` of a rank is None if the workload has no list of idle
-    times for it. Raises `InputError` if the workload has idle times for another number of ranks.
+    - `collectives` and `ranks` are in the order of the findings.
+    - `kinds` are the sums of `collectives` by kind, in alphabetical order (`sum_by_kind`).
+    - `replay` has the saving and the simulated times, None without a replay.
+    - `machine_comparison` has the comparison with a measured machine, None without one.
+    - `changes` has the changes of the job (`list_changes`), [] by default.
+    - `idle_by_stream` of a rank is None if the workload has no list of idle times for the rank.
+
+    Raises `InputError` if the workload has idle times for another number of ranks.
     """
     streams = fact_list(findings.workload, "idle") or [None] * len(findings.ranks)
     return ProfileReport(

@@ -169,17 +169,19 @@ class Placement:
         return " ".join(words)
 
     def _dtensor_words(self, mesh: Mesh) -> list[str]:
-        """Return the placement in DTensor's notation: one word per mesh axis, in their order.
+        """Return the placement in DTensor's notation: one word per mesh axis, in the order of the
+        axes.
 
-        The first rule that applies to an axis:
+        `self.axes` lists, for each dimension of the tensor, the axes that divide it, in the order
+        of division. The first rule that applies to an axis:
 
-        1. It divides dimension d after at least one axis with a higher number:
-           `_StridedShard(d, split_factor=k)`. k is the product of the sizes of these axes.
+        1. It divides dimension d, and axes with higher numbers divide d before it:
+           `_StridedShard(d, split_factor=k)`. k is the product of the sizes of these earlier axes.
         2. It divides dimension d: `Shard(d)`.
-        3. It is partial: `Partial()`.
+        3. It is in `self.partial`: `Partial()`.
         4. Otherwise: `Replicate()`.
 
-        Example: if axis 1 (size 4) and then axis 0 divide dimension 0, the words are
+        Example: if first axis 1 (size 4), then axis 0 divides dimension 0, the words are
         `_StridedShard(0, split_factor=4)` and `Shard(0)`.
         """
         words = ["Replicate()"] * len(mesh.shape)
@@ -351,12 +353,14 @@ def _axis(name: str, text: str, mesh: Mesh) -> int:
 def _partition_spec(text: str, rank: int, mesh: Mesh) -> Placement:
     """Parse a spec of JAX such as `P('x', None, ('y', 'z'))`: the mesh axes of each dimension.
 
-    An axis is given by its name or number, `None` or `()` means that the dimension is not
-    split. Dimensions that are omitted at the end are not split. The prefix `PartitionSpec`
-    or `P` is optional, and a single entry needs no tuple. `rank`: number of dimensions of
-    the tensor. Raises `InputError` (`invalid-spec`) for other syntax, more entries than
-    dimensions, and axes that the mesh lacks. An axis may occur twice here; the caller
-    checks that.
+    The prefix `PartitionSpec` or `P` is optional. Each entry is for one dimension: an axis or a
+    tuple of axes. An axis is given by its name or number. `None` and `()` mean that the dimension
+    is not split, and so do entries that are omitted at the end. A single entry that is no tuple
+    needs no comma. A tuple as the only entry needs one: `P(('x', 'y'))` has two entries.
+
+    `rank`: number of dimensions of the tensor. Raises `InputError` (`invalid-spec`) for other
+    syntax, more entries than dimensions, and axes that the mesh lacks. An axis may occur twice
+    here; the caller checks that.
     """
     tuple_text = text.removeprefix("PartitionSpec").removeprefix("P")
     try:

@@ -141,10 +141,10 @@ def _parse_flow(line: int, row: Mapping[str, str], file: str) -> Flow:
 
     1. In the order `flow_id`, `src`, `dest`, `channel_id`, `flow_size`: a value that is not a
        decimal number of 1 to 18 digits from 0 on. Blanks around it are ignored.
-    2. An invalid id in `parent_flow_ids`, then in `prev_flow_ids` (`_ids`). Whether a flow has the
-       id is not checked.
-    3. A flow that `check_flow` refuses: from a rank to itself, or with a rank, channel or size out
-       of range.
+    2. In `parent_flow_ids`, then in `prev_flow_ids`: an id other than -1 that is not 1 to 18
+       digits. -1 is ignored. Whether a flow has the id is not checked.
+    3. Source and destination are one rank, or a rank is 2^20 or more.
+    4. The channel is above 2^30, or the size is not from 1 to `MAX_UNITS`.
     """
     numbers = []
     for name in ("flow_id", "src", "dest", "channel_id", "flow_size"):

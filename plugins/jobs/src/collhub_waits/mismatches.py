@@ -192,19 +192,17 @@ def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
 def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
     """Compare each segment that a rank sends in an all-to-all with the one its receiver expects.
 
-    Segments are compared by their number of elements, only between ranks in `calls`. Returns None
-    if all agree. Also returns None unless each rank in `calls` has one call with one tensor per
-    rank of the group on both sides. The text names the first difference, by sender, then receiver,
-    and the number of the other differences.
+    Numbers of elements are compared, between ranks in `calls` only. Returns None if all agree. Also
+    returns None unless each rank has one call with one tensor per rank of the group on both sides.
+    The text has the first difference, by sender, then receiver, and the number of further ones.
 
-    Culprits, ascending, are those of the first rule after which each difference concerns a culprit:
+    Culprits are ascending. Rules add culprits until each difference has one as sender or receiver:
 
     1. ranks whose segment for themselves differs from the one they expect
-    2. in addition, ranks that differ, as sender or receiver, from more than half of the other ranks
-       in `calls`, and from at least two ranks
+    2. ranks that differ from at least two ranks, and from more than half of the others in `calls`
     3. all ranks with a difference
 
-    If some ranks of the group are not in `calls`, there are no culprits, unless rule 1 gives one.
+    If `calls` lacks ranks of the group, there are no culprits, unless rule 1 gives one.
     """
     if any(
         len(rank_calls) != 1

@@ -239,15 +239,18 @@ class _Calls:
     def build_records(self, rows: Int64Array, states: Int64Array) -> Records:
         """Convert nodes to operations with the given states; return one dump per rank.
 
-        `rows`: collectives and messages, in ascending order of ranks. `states`: the state of each.
-        A dump has the operations of its rank in the order of `rows`, possibly none. Sends and
+        `rows`: collectives and messages, in ascending order of ranks. `states`: the state of each
+        row. A dump has the operations of its rank in the order of `rows`, possibly none. Sends and
         receives are marked as point-to-point.
 
-        - Group: each call of a collective has a separate one, which all its ranks share. So does
-          each matched pair of send and receive, and each unmatched message.
-        - Sequence number: k for the k-th collective of a rank in its process group; 1 for messages.
-        - Stack: one frame that describes the node, for an operation that is not completed, and for
-          the last one of a rank. All other stacks are empty.
+        - Group: the operations of one call of a collective share a group, which no other call has.
+          The same holds for a matched pair of send and receive. An unmatched message has a separate
+          group.
+        - Sequence number: k for the k-th collective of a rank in its process group, from 1; 1 for
+          messages.
+        - Call: the name of the collective, `send` or `recv`, and the bytes as its only shape.
+        - Stack: one frame that describes the node, if its operation is not completed or is the last
+          one of its rank in `rows`. All other stacks are empty.
         """
         tables = Tables()
         nodes = self.nodes

@@ -394,17 +394,17 @@ def _list_chunks(
 
 
 def _add_file(folder: _Folder, task: _Task, name: str, program_file: _File, first: int) -> None:
-    """Append a file and its note to `folder`, and a loss if its steps are not those of each size.
+    """Append a file and its note to `folder`, and a loss if its steps do not fit other sizes.
 
     The artifact is `<name of the runtime>/<file name>` (`build_file_name`) with the content of
-    `program_file`. The note gives the file name, the algorithm `name` and `task.size_of_steps`,
+    `program_file`. The note has the file name, the algorithm `name` and `task.size_of_steps`, i.e.
     the size in bytes for which the steps of the file were synthesized. `first`: smallest size in
     bytes that the file serves.
 
-    The time of the algorithm was measured with separate steps for each size. So its steps are
-    also synthesized for the smallest and for the largest measured size of `task.window`. One loss
-    `steps` is added if one of them differs from the steps for `task.size_of_steps`, or cannot be
-    built (`HubError`). A `HubError` for `task.size_of_steps` itself is raised.
+    The algorithm was measured with separate steps for each size. So its steps are also synthesized
+    for the smallest and the largest size of `task.window`. One loss `steps` is added if one of
+    these two results differs from the steps for `task.size_of_steps`, or raises `HubError`. A
+    `HubError` for `task.size_of_steps` is passed on, after the file and its note were appended.
     """
     file = task.build_file_name(first, program_file.largest)
     folder.files.append(Artifact(f"{folder.runtime.name}/{file}", program_file.content))

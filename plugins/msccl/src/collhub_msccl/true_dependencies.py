@@ -204,19 +204,19 @@ def _find_first_knowing(
     by_write: Int64Array,
     rows: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return pairs of a read and the first write of another thread block that must follow it.
+    """For each read, return the first write of another thread block that must follow the read.
 
-    A query is an access and another thread block that accesses the same unit. `by_read` has
-    indices of queries of reads, `by_write` of queries of writes whose `known` row is not -1.
-    `known` is the last row of the other block that precedes the write. `rows`: number of rows of
-    the table.
+    A query combines an access by block A with another block B that accesses the same unit. Its
+    `known` is the last row of B that must precede the access. `by_read`: indices of queries whose
+    access is a read. `by_write`: indices of queries of writes with `known` other than -1. `rows`:
+    number of table rows.
 
-    For a query of a read, only writes of the queried block to the unit count that are combined
-    with the read's block. The first of them in row order is returned whose `known` is the row of
-    the read or a later row. A read query without such a write is omitted.
+    For a read by A with block B, the candidates are the queries of writes by B to this unit, with
+    block A. The candidate with the lowest row of the write is taken among those whose `known` is
+    at least the read's row. Without such a candidate, the query of the read is omitted.
 
-    Returns accesses of reads and queries of writes, of equal length, in the order of `by_read`.
-    Raises `IndexError` if `by_write` is empty and `by_read` is not.
+    Returns, in the order of `by_read`, indices of accesses (reads) and of queries (writes).
+    Raises `IndexError` without accesses, and if only `by_write` is empty.
     """
     pair = queries.pair[queries.access]
     pairs = int(queries.pair[-1]) + 1

@@ -164,12 +164,15 @@ def graph_samples() -> Sequence[Source]:
 def log_samples() -> Sequence[Source]:
     """Return one log of a communicator of four ranks with two channels, for tests of the readers.
 
-    The only source is `job.nccl.log`, in memory. Its lines give, in this order: the start of ranks
-    0 to 3; the rings 0 1 3 2 and 0 2 3 1; the trees of every rank, equal on both channels (0 is the
-    parent of 1, 1 of 3, 3 of 2). The trees of ranks 3 and 2 are on one line without a separator, as
-    if two processes wrote at once. Then follow the numbers of channels and, with a time stamp, a
-    choice of NCCL: all-reduce of 1 MiB, ring, protocol SIMPLE, both channels. Findings that readers
-    report about it are dropped.
+    The only source is `job.nccl.log`, in memory. Findings that a reader reports for this source are
+    dropped. The lines give, in this order:
+
+    - the start of ranks 0 to 3
+    - the rings 0 1 3 2 and 0 2 3 1
+    - the trees of every rank, equal on both channels: 0 is the parent of 1, 1 of 3, 3 of 2. The
+      trees of ranks 3 and 2 are on one line without a separator, as if two processes wrote at once.
+    - the numbers of channels
+    - with a time stamp, a choice of NCCL: all-reduce of 1 MiB, ring, protocol SIMPLE, both channels
     """
     lines = [_log_line(rank, _LOG_INIT.format(rank=rank)) for rank in range(4)]
     rings = ((0, 1, 3, 2), (0, 2, 3, 1))

@@ -115,18 +115,19 @@ def node_rings(nodes: Sequence[Sequence[int]], channels: int) -> list[tuple[int,
 
 
 def node_trees(nodes: Sequence[Sequence[int]], channels: int) -> list[Mapping[int, TreeNode]]:
-    """Return NCCL's balanced tree of each channel: parent and children by rank.
+    """Return NCCL's balanced tree of each channel: parent and children by rank, ascending by rank.
 
-    `nodes`: ranks of each node, at least one. The root has parent -1. H is half of
-    `channels`, rounded up. Children are first in the own node, then in other nodes,
-    ascending.
+    `nodes`: ranks (one per GPU) of each node, at least one. The root has parent -1. The children of
+    a rank are first those in its node, then those in other nodes by ascending node. Below, H is
+    half of `channels`, rounded up, and c is the channel.
 
-    - Within a node, each GPU is the parent of the next in cyclic order. Channel c begins with
-      GPU (c mod H) mod (GPUs of the node), with one node with GPU 0.
-    - Between nodes, channels below H use NCCL's first binary tree, further ones its second
-      one, in which node k of n counts as n - 1 - k (n even) or (k - 1) mod n. The first GPU
-      of a node is the child of a GPU in the parent node: of its second GPU if there is one
-      and the child's node has the lower number, otherwise of its first.
+    - Within a node, the GPUs form a chain in cyclic order: each is the parent of the next. The
+      first GPU is number (c mod H) mod (GPUs of the node), with a single node number 0.
+    - Between nodes, channels below H use NCCL's first binary tree, the other channels its second
+      one. The first GPU of the child node gets a parent in the parent node: the second GPU of the
+      chain if there is one and the child node has the lower number, otherwise the first.
+    - Numbers in the second tree: node k of n counts as n - 1 - k if n is even, as (k - 1) mod n if
+      n is odd.
     """
     count, half = len(nodes), max(1, -(-channels // 2))
     # Parents of the nodes, and the number of each node within the tree.

@@ -31,14 +31,16 @@ class Step:
     ) -> range:
         """Return the indices of the parts of a component that the brackets of this name select.
 
-        `count`: number of parts; indices are 0 to `count` - 1. Missing or empty brackets select
-        all. A number selects one part; a negative one counts from the end, so `[-1]` is the last
-        part. Slices are those of Python, such as `0:2`, `::2` or `::-1` (descending); their limits
-        may exceed the count. Blanks around numbers are ignored.
+        `count`: number of parts; indices are 0 to `count` - 1. The text in the brackets is:
 
-        Raises `InputError` at `endpoint` for a number that is no index, and for a slice that
-        selects no index or has the step 0. It is also raised for any other text, including numbers
-        of more than 9 digits and more than two colons.
+        - missing or empty: all indices
+        - a number: this index; a negative number counts from the end, so `[-1]` is the last part
+        - a slice of Python, such as `0:2`, `::2` or `::-1` (descending): its indices. Limits may
+          exceed `count`.
+
+        Blanks around numbers are ignored. Numbers have at most 9 digits. Raises `InputError` at
+        `endpoint` for a number that is no index, a slice with step 0, any other text, and if no
+        index is selected (always if `count` is 0).
         """
         text = self.slice_text.strip()
         parts = [part.strip() for part in text.split(":")]

@@ -171,9 +171,12 @@ def _find_hops_and_switches(
 def build_hops(graph: VertexGraph) -> list[Hop]:
     """Return a hop for every edge of the graph, in the order of the edges.
 
-    A hop has the two vertices of its edge, and its link with bandwidth and latency; a missing value
-    gives an empty tuple. Its positions are the numbers of its two directed links in the network,
-    according to the hub's annotation of the edge; None without one.
+    A hop has the two vertices of its edge, and the row of its link. `bandwidths` (bytes/s) and
+    `latencies` (s) have one value each, or none if the link has no value.
+
+    `positions` are the rows of the two directed links in the hub's network: first to second vertex,
+    then back. They are None if the hub did not write the document or has not annotated the edge.
+    One of them is None if the annotation has no valid number for this direction.
     """
     positions = _find_positions(graph)
     hops = []

@@ -358,8 +358,9 @@ def _parse_yaml_nodes(text: str) -> Node | None:
 def _find_misfit_line(root: Node) -> int | None:
     """Return the first line with a value that PyYAML cannot construct; None if there is none.
 
-    It cannot if an explicit tag does not fit the text, such as `!!bool foo`. Lines count from 1.
-    The document must be a tree, without aliases.
+    A value cannot be constructed if its explicit tag does not fit the text, such as `!!bool foo`.
+    Only `LookupError` and `AttributeError` of PyYAML count; other errors, such as `ValueError` for
+    `!!int foo`, are passed on. Lines count from 1. The document must be a tree, without aliases.
     """
     import yaml
 

@@ -47,11 +47,13 @@ class NetworkVerdict:
     def create_report(self) -> TopologyCheckReport:
         """Create the report that `topology check --json` prints.
 
-        It has the network's name, the numbers of NPUs, switches and links, and `size` in bytes
-        (None without a size). All findings are listed in their order, also warnings and notes.
-        `ok` is `is_usable`. `bounds_ns`, `bounds_ps` and `bound_methods` have one entry by name of
-        collective for each entry of `bounds`, in its order; they are empty without bounds. Times
-        in ns are rounded down.
+        It has the network's name, the numbers of NPUs, switches and links, and the size in bytes
+        (None without a size). All findings are listed in their order, also warnings and notes. `ok`
+        is `is_usable`: no finding is an error.
+
+        `bounds_ns`, `bounds_ps` and `bound_methods` map each collective of `bounds` to its time or
+        its method, in the order of `bounds`. They are empty without bounds. Times in ns are rounded
+        down.
         """
         network, bounds = self.network, self.bounds
         return TopologyCheckReport(
@@ -167,10 +169,14 @@ def read_loads(path: str) -> SimulatedLoads:
     The loads are the entries of `link_loads`, in their order: source, destination, bytes and busy
     time in ns. The time is `time_ns`; None if it is missing or null.
 
-    Raises `InputError` (`loads`), checked in this order: a file that cannot be read, is larger
-    than 256 MiB or is no JSON; another schema; a member `results` (several sizes); `link_loads`
-    that is missing, no list or empty; a time, then a number of a load, that is not an integer in
-    0..2^62 - 1.
+    Raises `InputError` (`loads`) for the first of these faults:
+
+    1. The file cannot be read, is larger than 256 MiB, or is no JSON.
+    2. It is no object or has another `schema`.
+    3. It has a member `results`: several sizes were simulated.
+    4. `link_loads` is missing, no list, or empty.
+    5. `time_ns` is not an integer in 0..2^62 - 1.
+    6. An entry is no object, or one of its numbers is missing or not such an integer.
     """
     report = _read_report(path)
     if report.get("schema") != SCHEMA:

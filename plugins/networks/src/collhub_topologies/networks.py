@@ -196,23 +196,18 @@ def build_leaf_spine(text: TopologyText) -> Topology:
 def build_dragonfly(text: TopologyText) -> Topology:
     """Build `dragonfly:a,p,h`: the largest dragonfly of groups of `a` fully connected routers.
 
-    Every router has p NPUs and h links to other groups. There are g = a * h + 1 groups, so a *
-    p * g NPUs and a * g switches, and one link in each direction between any two groups. NPU n
-    is linked to router n // p, in both directions. Global port j of group i is at its router j
-    // h. It leads to group (i + j + 1) mod g, where the other end is port a * h - 1 - j.
+    Every router has p NPUs and h links to other groups. There are g = a * h + 1 groups, and one
+    link in each direction between any two. NPU n is linked to router n // p, in both directions.
+    Port j (0 to a * h - 1) of group i is at its router j // h, and leads to port a * h - 1 - j of
+    group (i + j + 1) mod g.
 
-    NPUs come first, then the routers group by group, named `router G.R`. The NPUs of group G
-    are the group `group G`. The text may give one bandwidth and one latency for all links
-    (default 50 GB/s, 500 ns). It may also give three: for NPU-router, within groups, between
-    groups.
+    The a * p * g NPUs come first, then the a * g routers as switches by group, `router G.R`. The
+    NPUs of group G are the group `group G`. Bandwidths and latencies (default 50 GB/s, 500 ns) are
+    each one value, or three: for NPU-router, within groups, between groups.
 
-    Raises `UsageError` in these cases:
-
-    - other than three whole numbers of at least 1
-    - a, p, g, or a * g * max(a, p, h) above 2^20
-    - a number of bandwidths or latencies other than one or three
-
-    Source: Kim, Dally, Scott, Abts, ISCA 2008.
+    Raises `UsageError` unless there are three whole numbers of at least 1; if a, p, g, or a * g *
+    max(a, p, h) is above 2^20; then for another number of bandwidths or latencies than one or
+    three. Source: Kim, Dally, Scott, Abts, ISCA 2008.
     """
     example = "dragonfly:4,2,2 for 72 NPUs"
     routers, hosts, global_links = text.parameters(3, ",", example)

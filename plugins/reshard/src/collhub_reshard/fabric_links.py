@@ -205,10 +205,14 @@ class Delivery:
 def group_deliveries(units: UnitTasks) -> list[Delivery]:
     """Group unit tasks with equal senders and equal receivers, which are sent as one delivery.
 
-    A unit task moves one box of data from any of its senders to all of its receivers. Equal means
-    the same devices in the same order. Receivers that are senders themselves are left out; unit
-    tasks without bytes or without other receivers are too. A delivery has its unit tasks and, for
-    each, the sum of all bytes up to its end. Deliveries are in the order of their first unit task.
+    A unit task moves one box of data from any of its senders to all of its receivers. Receivers
+    that are also senders of the task are removed first. Then lists are equal if they have the same
+    devices in the same order. A unit task with 0 bytes or without remaining receivers is in no
+    delivery.
+
+    A delivery has its senders, its remaining receivers, its unit tasks in order, and for each the
+    sum of bytes of the delivery up to its end. Deliveries are in the order of their first unit
+    task. `units` is not changed; without unit tasks the result is empty.
     """
     rows_by_ends: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for row in range(len(units)):
@@ -245,14 +249,15 @@ def compute_proved_bound_s(
 ) -> Fraction:
     """Return the minimum time in seconds for all deliveries that weights of links prove, exactly.
 
-    It is needed / provided. Needed is the sum over the deliveries of bytes * `bound_tree_cost`
-    from the senders to the receivers. The cost of a message in it is the smallest sum of link
-    weights over all paths of messages. Provided is the sum over the links of rate (bytes/s) *
-    weight.
+    It is needed / provided, or 0 if provided is 0 or without deliveries:
 
-    `weights`: integers of at least 0 by link number; all other links have 0. The result is 0
-    without deliveries, and if provided is 0. Raises `KeyError` if a device of a delivery is not
-    in `fabric`, and `IndexError` for a link that the topology lacks.
+    - Needed: for each delivery, its bytes times `bound_tree_cost` from the senders to the
+      receivers. This is a lower bound on the cost of a tree, where a message between two devices
+      costs the smallest sum of weights of all paths between them.
+    - Provided: for each link, its rate (bytes/s) times its weight.
+
+    `weights`: integers of at least 0 by link number; all other links have 0. Raises `KeyError` if a
+    device of a delivery is not in `fabric`, and `IndexError` for a link that the topology lacks.
     """
     column = np.zeros(len(fabric.rates))
     for link, weight in weights.items():

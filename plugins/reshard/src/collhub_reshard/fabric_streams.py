@@ -194,12 +194,12 @@ class _StreamSearch:
 
         `shares`: float64[trees], the share of its delivery for each known tree. The streams of a
         delivery are in the order in which its trees were added. Each has a part (begin, end) as
-        fractions; the parts follow one another from 0 to exactly 1.
+        fractions; the parts follow one another from 0 to exactly 1. Edges are pairs of NPU numbers.
 
-        Shares below 1e-7 become 0, and their trees have no stream; each delivery needs a larger
-        share. The shares of a delivery are scaled to the sum 1 and rounded (`_round_shares`): to
-        denominators up to 64 if those fit, otherwise to multiples of 2^-20. Edges are pairs of NPU
-        numbers, not of positions.
+        The shares of a delivery are rounded by `_round_shares`. Shares below 1e-7 become 0, and the
+        others are scaled to the sum 1. They become fractions with denominators up to 64 if those
+        add up to 1 and are close, otherwise multiples of 2^-20. Trees with the share 0 have no
+        stream. At least one share of each delivery must be 1e-7 or more; this is not checked.
         """
         devices = self._fabric.devices
         streams = []

@@ -169,20 +169,19 @@ def build_schedule_document(
 def build_stream_document(
     moves: Sequence[Move], units: UnitTasks, plan: StreamPlan
 ) -> dict[str, JsonValue]:
-    """Return the document that proves a plan of streams; an algorithm carries it as an extension.
+    """Return the JSON document that proves a plan of streams; an algorithm has it as an extension.
 
-    Numbers that prove something are exact fractions as text, such as `3/2`. The keys are:
+    Exact numbers are fractions as text, such as `3/2`. The keys are:
 
-    - `schema`: `STREAMS_SCHEMA`. `moves`: the moves in order, as objects of text and seconds.
-    - `host_of`: host of every device, -1 for devices that no move has.
-    - `npus`, `nodes`: numbers of the network. `links`: the columns source, destination and
-      bandwidth (bytes/s) by link.
-    - `streams`, in the order of the plan: lists of delivery, edges, and first and last fraction of
-      the delivery.
-    - `makespan_s`: exact seconds. `bound`: its kind (`links`, or `nothing` without deliveries),
-      exact `seconds`, and `weights` as [link, weight], ascending by link.
-    - `status`, `proof`, `method`: `optimal` and `bound` if the makespan equals the bound, otherwise
-      `feasible` and `none`; always `streams`.
+    - `schema`: `STREAMS_SCHEMA`. `moves`: one object per move, in order (`_convert_move`).
+    - `host_of`: host of every device, -1 if no move uses it. `npus`, `nodes`: their numbers.
+    - `links`: the columns source, destination and bandwidth (bytes/s), with one entry per link.
+    - `streams`: [delivery, edges, begin, end] of each stream of the plan. Begin and end are exact
+      fractions of the delivery. `makespan_s`: exact.
+    - `bound`: `kind` (`links`, or `nothing` without deliveries), exact `seconds`, and `weights` as
+      [link, weight], ascending by link.
+    - `status`, `proof`: `optimal`, `bound` if the makespan equals the bound, otherwise `feasible`,
+      `none`. `method`: `streams`.
     """
     topology = plan.fabric.topology
     columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)

@@ -96,21 +96,22 @@ class StepWriter:
         bounds: tuple[Fraction, Fraction],
         awaited: Mapping[int, Sequence[int]] = _NO_STEPS,
     ) -> Mapping[int, Sequence[int]]:
-        """Add the messages of one piece of a box; return the SENDs of its holders by device.
+        """Add the messages of one piece of a box; return the SENDs that read the sender's INPUT.
 
-        `row`: unit task of the box. `bounds`: (first, last) of the piece as fractions 0..1 of the
-        box; those of a transfer are fractions of the piece. Both ends of a message are rounded down
-        to units of the box; a message without units is omitted.
+        A piece is a part of a box, i.e. of the block of data of unit task `row`. `bounds`: (first,
+        last) of the piece as fractions 0..1 of the box; `first` and `last` of a transfer are
+        fractions of the piece. Both ends of a message are rounded down to units; a message without
+        units is omitted.
 
-        A transfer without parent is sent by a holder, i.e. a source that has the box in its INPUT.
-        A transfer with parent p forwards the data that transfer number p of `transfers` has
-        received; p must come earlier. `awaited`: by holder, steps for which each of its SENDs in
-        this call waits.
+        A transfer without parent sends the source's box in INPUT, packed first if it is not
+        contiguous. A transfer with parent p forwards the data of transfer number p of `transfers`;
+        p must come earlier. `awaited`: by device, steps for which its SENDs without parent wait.
+        With `takes_turns`, messages between hosts also wait for their turn on the network card.
 
-        The result maps each holder with a SEND to its SENDs, in the order of `transfers`. For every
-        transfer to a device that needs the box in OUTPUT, an `Origin` is added to `origins`, even
-        if its message is empty. Its `device` is the holder from which the data come, also through
-        forwarders. Raises `KeyError` if a source without parent has no box in INPUT.
+        The result has the SENDs without parent by device, in the order of `transfers`. For every
+        transfer to a device that needs the box in OUTPUT, an `Origin` is appended to `origins`,
+        even if its message is empty. Its `device` is the first source of the data. Raises
+        `KeyError` if the source of a message without parent has no box in INPUT.
         """
         self._awaited = awaited
         self._sent = {}

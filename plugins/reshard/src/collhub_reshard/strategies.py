@@ -158,17 +158,20 @@ class Audience:
 def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[Transfer]:
     """List the transfers by which a strategy sends a box of data, in the order of sending.
 
-    The box is the interval 0..1 of `first` and `last`, in `chunks` equal chunks. Hosts and
-    devices have the order of `audience`. The entry of a host is its first device.
+    A transfer carries an interval of the box, from `first` to `last` of 0..1. The box has `chunks`
+    equal chunks. Hosts and devices have the order of `audience`. The entry of a host is its first
+    device.
 
-    - Send/recv: receiver by receiver, the sender sends every chunk to it.
-    - Broadcast: chunk by chunk, the chunk goes from the sender to the first entry and from each
-      entry to the next one. Each entry first sends it to the other devices of its host.
-    - Local all-gather: chunk by chunk and host by host, each device of the host gets one of equal
-      parts of the chunk from the sender, and sends it to the other devices of the host.
-    - All others, also a tree: chunk by chunk, each host gets one of equal parts of the chunk. The
-      sender sends it to the entry, which sends it to the other devices of its host. Then, for each
-      other host, it sends it to the entry there, which sends it to the other devices there.
+    - `SEND_RECV`: receiver by receiver, the sender sends it every chunk.
+    - `BROADCAST`: chunk by chunk, the sender sends the chunk to the first entry. Each entry sends
+      the chunk to the other devices of its host, then to the next entry.
+    - `LOCAL_ALL_GATHER`: chunk by chunk and host by host, the chunk is divided into one equal part
+      per device of the host. Each device gets its part from the sender and sends it to the other
+      devices of its host.
+    - All others, also `TREE`: chunk by chunk, the chunk is divided into one equal part per host.
+      The sender sends each part to the entry of its host. This entry sends the part to the other
+      devices of its host, then to each other entry in turn, which sends it to the other devices
+      there.
 
     `parent` is the index of the transfer that brought the data to the source, -1 for the sender.
     """

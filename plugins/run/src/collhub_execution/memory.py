@@ -138,13 +138,14 @@ def used_elements(
     """Return how many elements of its memory each rank uses in a run: int64[ranks].
 
     They are counted from the start of the rank's memory to the last of these ends: of INPUT, of
-    OUTPUT, and of every region that a record (operation) of the rank reads or writes. Two kinds
-    of regions do not count: the source of a RECV, which is in the memory of its sender, and the
-    regions of REDUCE records in `is_done`. So blocks at the end that only fused reductions
-    would use are left out.
+    OUTPUT, and of every region that a record (operation) of the rank reads or writes. Two kinds of
+    regions do not count: the source of a RECV, which is in the memory of its sender, and both
+    regions of the records in `is_done`. So blocks at the end that only fused reductions would use
+    are left out.
 
-    `moves`: by record, as from `fused_moves`. `is_done`: mask of the REDUCE records that do not
-    run, because they are fused with a receive. `elements`: number per block.
+    `moves`: by record, as from `fused_moves`, in elements. `is_done`: mask of the REDUCE records
+    that do not run, because they are fused with a receive. `elements`: number of elements of a
+    block.
     """
     base, size = program.layout.base, program.layout.size
     outer = [Buffer.INPUT, Buffer.OUTPUT]

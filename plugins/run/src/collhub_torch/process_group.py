@@ -305,16 +305,18 @@ class CollhubGroup(_ProcessGroup):
     ) -> bool:
         """Return whether the loaded algorithm runs this call; otherwise the fallback group does.
 
-        The algorithm runs if all of these conditions hold:
+        The algorithm runs if all of these conditions hold, checked in about this order:
 
-        - `kind` and `root` are those of the algorithm, and NCCL has the operator `op`.
-        - There is exactly one source. It and the first target are contiguous, on the group's device
-          and of one dtype that NCCL has. Further targets are not examined.
-        - The ranks divide the source as the collective needs, and the target has the number of
-          elements of its output. The fallback group reports wrong sizes.
-        - The larger of both has a size in bytes within the window of the group.
+        - `kind` is the kind of the group, there is exactly one source, and NCCL has the operator
+          `op`.
+        - The source and the first target are strided and contiguous, on the type of device of the
+          group (any index), and of one dtype that NCCL has. Further targets are not examined.
+        - `root` is that of the algorithm, also for collectives without a root (0).
+        - The numbers of elements fit the collective (`Shape.fits`): the ranks divide the source if
+          the collective divides it, and the target has the size of the result.
+        - The size in bytes of the larger tensor is within the window of the group, ends included.
 
-        There must be a target if there is one source.
+        Raises `IndexError` for no target if the first condition holds.
         """
         if kind is not self._options.kind or len(sources) != 1 or op_name(op) is None:
             return False

@@ -231,9 +231,10 @@ def _has_source_lines(algorithm: Algorithm) -> bool:
 def _create_report(outcome: _CompositionOutcome) -> ComposeReport:
     """Return the report for `--json` from the outcome of a composition.
 
-    It has, in order of the command line, the name and format of every input. It also has the format
-    of the output; kind, root, ranks, units and modes of the composed collective; the number of
-    steps of all ranks together; the paths of the written files as texts, and the losses.
+    It has the name and the format of every input, in order of the command line, and the format of
+    the output. Of the composed algorithm it has the kind, root, ranks, units, the flags `in_place`
+    and `out_of_place`, and the number of steps of all ranks together. `artifacts` are the paths of
+    the written files, empty for standard output. `losses` are those of writing the output.
     """
     from collhub_compose.compose_record import ComposedSource, ComposeReport
     from hub_core.reports import list_losses

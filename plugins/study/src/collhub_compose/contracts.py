@@ -200,19 +200,23 @@ def compose_contracts(first: CustomContract, second: CustomContract) -> CustomCo
 
 
 def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) -> Collective:
-    """Return a collective with the given contract: a standard one if possible, else a custom one.
+    """Return a collective with the contract: a standard one if possible, else a custom one.
 
-    First the contract is reduced: an INPUT without data is as long as the steps access it
-    (`usage`). An OUTPUT is as long as the steps access it or results need, whichever is more. An
-    INPUT with data keeps its size. `unit_count` is the largest size of these buffers, at least 1.
+    First the contract is reduced. An INPUT with data keeps its size. An INPUT without data is as
+    long as the steps access it (`usage`). An OUTPUT is as long as the steps access it or the
+    expected results need, whichever is more. `unit_count` is the largest size of a buffer, at least
+    1.
 
-    The first kind of `_generate_kinds` is returned that, with this `unit_count` and the operator
-    `op`, has the same expected results and the same data in INPUT. Its other buffers may be larger
-    than those of the reduced contract, but not smaller. Kinds that divide a buffer among ranks need
-    a `unit_count` that the number of ranks divides. If there is none, or the contract has no
-    expected results, a custom collective with the reduced contract is returned.
+    The result is the first kind of `_generate_kinds` that fits with `unit_count` and `op`. A kind
+    fits if all of this holds:
 
-    The modes (in place or not) are the defaults of `Collective`; the caller sets them.
+    - It has the same expected results, and the same data in INPUT of each rank.
+    - No other buffer is smaller than that of the reduced contract.
+    - If it divides a buffer among the ranks, `unit_count` is a multiple of the number of ranks.
+
+    If no kind fits, or the contract gives no expected results (None), the result is a custom
+    collective with the reduced contract. The flags `in_place` and `out_of_place` are the defaults
+    of `Collective`. Raises `InputError` (`too-large`) for too many contributions.
     """
     trimmed = _trim_contract(contract, usage)
     largest_input = int(trimmed.input_units.max())

@@ -143,26 +143,20 @@ def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:
 def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -> Algorithm:
     """Distribute the data of an algorithm over `instances` parallel copies of it.
 
-    Every unit is divided among the copies, so the result has `instances` times as many units and as
-    much scratch. Blocks of units stay together: block k of copy i becomes block k x `instances` +
-    i. A block is a rank's share of the buffers, so copy i processes part i of each share. With
-    `interleaved`, a block is the largest common unit of the algorithm.
+    Units and scratch become `instances` times as many. Block k of copy i becomes block k *
+    `instances` + i. A block is a rank's share of the buffers; with `interleaved` it is the largest
+    common unit.
 
-    - A step on several blocks that are not adjacent afterwards is divided into steps in sequence.
-    - Known durations are divided by `instances`, rounded up.
-    - Each copy has its own channels, lanes and scratch, above those of the copies before it. On
-      each rank, its steps follow those of the copies before it. There are no dependencies between
-      copies.
+    - Steps whose blocks are not adjacent afterwards are divided into sequential steps.
+    - Durations above 0 are divided by `instances`, rounded up.
+    - Each copy has separate channels, lanes and scratch. Its steps follow those of earlier copies
+      on each rank, without dependencies between copies. Extensions are dropped.
+    - One instance returns the algorithm itself, if it can be composed.
 
-    Extensions are dropped. One instance returns the algorithm itself, after its check. Errors, in
-    this order:
-
-    - `UsageError`: less than one instance
-    - `InputError`: the algorithm cannot be composed (`check_composable`)
-    - `UsageError` (`too-large`): too many units, steps or contract rows (`_check_replicated_size`)
-    - `InputError` (`uneven-parts`): an uneven collective
-    - `InputError` (`too-large`): more than `MAX_BLOCKS` blocks, or more than `MAX_STEPS` steps
-      after division
+    Raises the first of: `UsageError` below one instance; `InputError` of `check_composable`;
+    `UsageError` (`too-large`, `_check_replicated_size`); `InputError` (`uneven-parts`) for an
+    uneven collective; `InputError` (`too-large`) above `MAX_BLOCKS` blocks or `MAX_STEPS` divided
+    steps.
     """
     if instances < 1:
         raise UsageError(f"{instances} instances run nothing", cure="give 1 or more")

@@ -308,15 +308,16 @@ def _measure_room(topology: Topology, nodes: Int64Array) -> float:
 def _assign_layers(topology: Topology, level: Int64Array) -> Int64Array:
     """Return the layer of every node: its level, or -1 for internal switches of hosts.
 
-    Layer -1 is drawn below the NPUs. `level`: level of every node, 1 for the switches next to
-    NPUs. A switch of level 1 is internal if all of these hold:
+    Layer -1 is drawn below the NPUs. `level`: level of every node, 1 for the switches next to NPUs.
+    A switch of level 1 is internal if all of these hold:
 
-    - The NPUs with a link to it are consecutive, and each has one such link.
-    - There are fewer such links than NPUs in the network.
+    - Its links from NPUs are as many as the numbers from its first to its last NPU. This is so for
+      consecutive NPUs with one link each.
+    - They are fewer than the NPUs of the network.
     - It has no link to a node of level 2 or more.
 
-    If all nodes of level 1 are internal, they keep their level, and `level` itself is returned, as
-    if none is.
+    If all or none of the nodes of level 1 are internal, `level` itself is returned. Otherwise the
+    result is a new array.
     """
     # As in pictures of rail-optimised clusters, a host's internal switch is below the NPUs, rails
     # and NICs are above. Internal switches link a run of consecutive NPUs and no other switch.

@@ -299,13 +299,16 @@ class ShownTimes:
 
     @classmethod
     def of(cls, run: RunTimes) -> ShownTimes:
-        """Compute from when each row is shown: a receive only from the start of its send on.
+        """Compute the time from which each row is shown, and the pairs of messages to connect.
 
-        The time before that is waiting, not transfer. The shown start is limited to the start and
-        end of the row, because the clocks of measured ranks can differ. Rows without a partner, or
-        whose partner never starts, and rows that are not in `run.rows`, keep their own start.
-        Members of a job's collective are treated like receives, with the member that starts last as
-        partner. The messages of which both ends are in `run.rows` are listed as (send, receive).
+        Rows in `run.rows` that have a partner are shown from the start of the partner, because the
+        time before it is waiting. The partner of a receive is its send. The partner of a member of
+        a job's collective is the member that starts last. The shown time is limited to the start
+        and end of the row, because clocks of measured ranks can differ.
+
+        All other rows are shown from their start, also those whose partner never starts. The
+        messages of which both ends are in `run.rows` are listed as (send, receive), by row of the
+        receive.
         """
         # A receive may be posted long before; the time it waits is not transfer time. The clip
         # prevents negative durations if the clocks of measured ranks differ.
@@ -348,10 +351,13 @@ def assign_slots(group: Int64Array, begin: Int64Array, end: Int64Array) -> Int64
 def _fill_slots(intervals: _Intervals) -> int:
     """Write the slot of every interval; return the number of intervals that overlap in their slot.
 
-    Intervals are sorted by group, then by begin. Each one takes the lowest slot of its group that
-    is free at its begin, or a new one. If all `len(free_at)` slots are occupied, it takes the one
-    that becomes free first (the lowest of equal ones) and counts as an overlap. Overwrites `slot`
-    and `free_at`.
+    Intervals must be sorted by group, then begin. Each group starts with all slots free. A slot is
+    free from the end of its last interval on. An interval takes the lowest slot of its group that
+    is free at its begin, otherwise a new one, up to `len(free_at)` slots. Without a free or new
+    slot, it takes the slot with the lowest end (the lowest of equal slots) and counts as an
+    overlap.
+
+    `slot` and `free_at` are overwritten. Without intervals the result is 0.
     """
     used = 0
     overlaps = 0

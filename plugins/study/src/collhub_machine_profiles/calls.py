@@ -214,20 +214,15 @@ def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Me
 
 
 def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[Table]:
-    """Build one table of times by size for each configuration of the points.
+    """Build one table of times by size for each configuration of the points; [] without points.
 
-    A configuration is collective, ranks, nodes, library (with version and variant) and data
-    type. Tables are sorted by these five; libraries are compared as text. Points of all
-    machines are combined. Without points the list is empty.
+    A configuration is collective, ranks, nodes, library (with version and variant) and data type.
+    Tables are sorted by these five; libraries are compared as text. Points of all machines are
+    combined. A table has the sizes in bytes, ascending, and for each the median time in us of its
+    points. `repeats` is the lowest number of points of a size.
 
-    A table has:
-
-    - the sizes in bytes, ascending
-    - the time of each size in us: the median of its points
-    - `repeats`: the lowest number of points of a size
-
-    `other_place` ("in" or "out") is the less preferred place. Its points are dropped if the
-    same configuration has a point of another place, of the same size, on the same machine.
+    `other_place` ("in" or "out") is the less preferred place. Its points are dropped if the same
+    configuration has a point of another place, of the same size, on the same machine.
     """
     groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
     for point in one_place(points, other_place):

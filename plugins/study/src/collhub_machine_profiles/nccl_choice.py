@@ -343,22 +343,19 @@ def list_symmetric_launches(
 def _launch(
     communicator: Communicator, collective: str, name: str, size_bytes: int
 ) -> SymmetricLaunch:
-    """Return with how many blocks NCCL executes a symmetric kernel, and the time that it expects.
+    """Return the number of blocks of a symmetric kernel of NCCL and its expected time in us.
 
-    `name`: name of the kernel without the collective; "LL" and "MC" (multicast) in it change the
-    time. `size_bytes`: bytes of the full buffer. The result has the name with its collective, such
-    as `AllReduce_AGxLL_R`, the blocks, and the time in us with these blocks.
+    `name`: without the collective, e.g. `AGxLL_R`; the result has `AllReduce_AGxLL_R`. A collective
+    other than all-reduce and all-gather counts as reduce-scatter. `LL` in the name marks
+    low-latency kernels, `MC` multicast. `size_bytes`: full buffer.
 
-    - The largest number of blocks is `MAX_BLOCKS` (64). For multicast kernels without LL it is
-      `_SPREAD_BLOCKS` of the architecture (Hopper 16, Blackwell 32) divided by the ranks, rounded
-      up.
-    - The result has the smallest number of blocks whose time is at most 2.5 % (`MIN_RELATIVE_GAIN`)
-      above the time with the largest number.
-    - The time (`_time_us`) depends on the bytes that the kernel moves per rank. With share = size /
-      ranks, LL moves 9 * ranks * size in an all-reduce, otherwise 9 * size. A multicast all-reduce
-      moves share + size. All others move (ranks - 1) * share, twice that in an all-reduce.
-    - The rates are those of Hopper, or of Blackwell for any other architecture. A multicast kernel
-      without LL of an unknown architecture raises `KeyError`.
+    - Blocks: the fewest whose time is at most 2.5 % above that with the limit. The limit is 64
+      (`MAX_BLOCKS`); for MC without LL 16 (Hopper) or 32 (Blackwell) / ranks, rounded up.
+    - Bytes moved, with share = size / ranks: LL 9 * ranks * share, in an all-reduce 9 * ranks *
+      size; MC all-reduce share + size; else (ranks - 1) * share, twice that in an all-reduce.
+    - The other inputs of `_time_us` are constants of NCCL, by architecture, collective, LL, MC and
+      `name`. All architectures except Hopper have those of Blackwell.
+    - Raises `KeyError` for MC without LL on an architecture other than these two.
     """
     ranks, architecture = communicator.ranks, communicator.gpu.architecture
     share = size_bytes / ranks

@@ -93,17 +93,16 @@ def _time_by_table_us(table: Table, call: CollectiveCall) -> float:
 def _time_between_knots_us(profile: MachineProfile, table: Table, call: CollectiveCall) -> float:
     """Return the time in us at a size between two measured sizes of a table.
 
-    The measured times of the two nearest sizes are those of the `envelope`: the shortest time of
-    this and all larger sizes. The first rule that applies decides:
+    The measured times of the two nearest sizes are taken from the `envelope`: the shortest time of
+    the size and of all larger sizes. The first rule that applies:
 
-    1. A model covers the call (`_modelled_times_us`). Result: the model's time, plus its error
-       (measured - model), which is interpolated linearly in the size between the two sizes. It is
-         limited to the range of the two measured times.
-    2. Otherwise the time is linear in the size between the two sizes.
+    1. If a model covers the call (`_modelled_times_us`): the time of the model plus its error. The
+       error is (measured - model) at the two sizes, interpolated linearly in the size. The result
+       is limited to the range between the two measured times.
+    2. Otherwise: the time interpolated linearly in the size between the two measured times.
 
-    At the two sizes themselves both rules give the measured time. Errors in the start of a call
-    and in a rate are linear in the size, and NCCL's changes of protocol are contained in the
-    model. The size must be above the first size of the table, and at most the last one.
+    At the two sizes themselves both rules give the measured time. The size must be above the first
+    size of the table, and at most the last one, which is not checked.
     """
     upper = int(np.searchsorted(table.sizes, call.size_bytes))
     knots = slice(upper - 1, upper + 1)

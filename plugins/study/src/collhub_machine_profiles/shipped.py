@@ -45,21 +45,18 @@ def shipped_profile(name: str) -> MachineProfile:
 def find_profile(machine: str | Topology) -> MachineProfile | None:
     """Return the shipped profile of a machine; None if no profile describes it. Never raises.
 
-    `machine`: a text, or a topology, which counts by its name. The text is not parsed as a
-    topology; case does not matter. The first rule that applies decides:
+    `machine`: a text, or a topology, whose name is used. The text is not parsed as a topology; case
+    does not matter. A topology of several nodes has the profile of one node.
 
-    1. The text before the first `:`, `?` or `+` is the name of a profile, such as `p4de`.
-    2. The first 200 characters name a known GPU, such as `NVIDIA H100 80GB HBM3` or
-       `dgx-h100:4?network=rail`. The result is the profile with the name of the GPU (`h100`),
-       or None if there is none (`MI300X`). `p4de`, `p5` and `p5en` as words count as A100,
-       H100 and H200.
-    3. No profile.
+    1. The text before the first `:`, `?` or `+` is the name of a profile, such as `p4de`: this
+       profile.
+    2. The first 200 characters name a GPU (`known_gpu`), such as `NVIDIA H100 80GB HBM3`: the
+       profile with the name of the GPU (`h100`), None if there is none (`MI300X`). Also None if the
+       text names PCIe, NVL or NVLink pairs (`A100 PCIe`) and the GPU usually has NVSwitch.
+    3. Otherwise None.
 
-    In rule 2 the result is None if the text names PCIe, NVL or NVLink pairs (`A100 PCIe`) and
-    the GPU usually has NVSwitch. A topology of several nodes has the profile of one node.
-
-    Import it from `collhub_machine_profiles`, a package that is not a plugin, so that plugins
-    of all distributions that require `collhub-study` may use it.
+    Import this function from `collhub_machine_profiles`, which is no plugin: plugins of all
+    distributions that require `collhub-study` may use it.
     """
     text = machine if isinstance(machine, str) else machine.name
     match = _HEAD.match(text.strip().lower())

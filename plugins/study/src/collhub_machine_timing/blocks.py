@@ -180,17 +180,17 @@ def _assign_blocks(
     """Return the thread block of each row (int64), and which forwarding pairs share a block (bool).
 
     A forwarding pair is a receive and the send that forwards its data: rows `receives[i]`,
-    `sends[i]`. The block of a row:
+    `sends[i]`. Rows have these blocks:
 
-    - A row with a lane: each lane of a rank is a block.
+    - A row with a lane: one block per rank and lane.
     - A local row without a lane: -1.
-    - A message without a lane: the receives of a connection are a block, and its sends are a block.
-      The receives of one connection and the sends of another are a single block if most pairs of
-      these receives are with these sends, and the reverse; of equal numbers, the pair of
-      connections with the lowest numbers wins.
+    - A message without a lane: one block for all receives of a connection, one for all its sends.
 
-    Blocks are numbered from 0 without gaps. The second result is True for a pair of receives and
-    sends in such a single block, and for every pair whose receive has a lane.
+    Receives of a connection and sends of another are one block if each has the most pairs with the
+    other. On a tie, the connection with the lowest number counts. Blocks are numbered from 0
+    without gaps, those of lanes first.
+
+    The second result is True for pairs of such joined connections, and if the receive has a lane.
     """
     is_message = steps.sends | steps.receives
     rows = np.flatnonzero(is_message)

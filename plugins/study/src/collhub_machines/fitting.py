@@ -223,12 +223,14 @@ def _series(point: Measurement) -> tuple[object, ...]:
 def held_out_errors(
     gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
 ) -> list[tuple[Measurement, float]]:
-    """Return the errors of a fit at points that are left out of the fit, for every second size.
+    """Fit the model to some of the points, and return its relative errors at the left-out points.
 
-    The left-out points are those of `every_second_size`: the second, fourth, ... size of each
-    series. All other points are fitted, with `prior` and the NCCL `version`. The result has
-    (point, predicted / measured - 1) for the left-out points, in the order of `points`. It is empty
-    if no series has two sizes.
+    A series is all points with equal collective, ranks, nodes, library and dtype. The second,
+    fourth, ... of its ascending sizes are left out. All other points are fitted, with `prior` and
+    the NCCL `version` (`fit_node`; it requires points that the model covers).
+
+    The result has (point, predicted / measured - 1) for each left-out point, in the order of
+    `points`. It is empty if no series has two sizes.
     """
     held_out = every_second_size(points)
     fitted_points = [point for point, is_held in zip(points, held_out, strict=True) if not is_held]

@@ -151,16 +151,18 @@ def _own_points(
 ) -> tuple[list[Measurement], list[Diagnostic]]:
     """Return the points to compare with a profile, in their order, and findings.
 
-    The first of these groups that is not empty is returned:
+    The GPU of a point is the one that its machine names, else `like`. The first of these groups
+    that is not empty is returned:
 
-    1. points whose machine has the label of the profile (`machine_label`: without the node count);
-    2. points without a machine, and points of the profile's GPU;
-    3. points of a GPU that takes its constants from the profile's GPU (`SIBLINGS`, such as B300
-       for B200). The only finding is then a warning `sibling`.
+    1. points whose machine has the label of the profile (`machine_label`: without the node count)
+    2. points without a machine, and points of the profile's GPU. If the profile has no GPU, these
+       are the points of unknown GPUs.
+    3. points of a GPU that takes its constants from the profile's GPU (`SIBLINGS`, e.g. B300 for
+       B200)
 
-    The GPU of a point is the one that its machine names, else `like`. If group 1 or 2 omits
-    points, the only finding is a warning `other-machine` with their number; otherwise there is no
-    finding. Raises `InputError` (`other-machine`) if all groups are empty, also without points.
+    The findings are at most one warning: `sibling` for group 3, otherwise `other-machine` with the
+    number of omitted points if there are any. Raises `InputError` (`other-machine`) if all groups
+    are empty, also without points.
     """
     exact = [point for point in points if machine_label(point.machine) == profile.label]
     used = exact or [

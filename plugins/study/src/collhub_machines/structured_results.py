@@ -364,16 +364,18 @@ def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> Measure
     """Read the tuned configuration of mscclpp_benchmark, as points in bytes and us.
 
     Every entry of every list in `profiles[i].collectives` gives one point, in the order of the
-    file. The variant of the library (MSCCL++) is its `algorithm`; the machine is the `sku` of the
-    profile. The number of ranks is `scale` of the profile, otherwise (not an integer above 0)
-    that of the request. Nodes are those of the request, otherwise 1.
+    file:
 
-    An entry of an unknown collective, and an invalid point (`Measurement.defect`), such as one
-    whose ranks are unknown, gives a warning in `skipped` instead. Missing members count as
-    empty.
+    - size `message_size`, time `time_us`, variant of the library MSCCL++ `algorithm`
+    - machine: `sku` of the profile
+    - ranks: `scale` of the profile if it is an integer above 0, otherwise those of the request
+    - nodes: those of the request, otherwise 1
 
-    Raises `InputError` for a file that is no JSON object, and (`no-results`, with the warnings)
-    if there is no point.
+    A member that is missing or of another type counts as empty. An entry of an unknown collective
+    gives a warning in `skipped` instead of a point. So does an invalid point
+    (`Measurement.defect`), e.g. of unknown ranks. `options` is ignored.
+
+    Raises `InputError` for a file that is no JSON object, and (`no-results`) if there is no point.
     """
     file = facts.source.name
     collector = _Collector(file)

@@ -125,17 +125,18 @@ def draw(
 def _select_network(topology: Topology, collapse: Collapse) -> CollapsedNetwork:
     """Decide which groups of a network are drawn as single nodes, and return the network to draw.
 
-    The first rule that applies decides. `is_crowded` tells whether a network does not fit a page.
+    A network is crowded if it does not fit a page (`is_crowded`). The first rule that applies:
 
-    1. NEVER: the network as given. The same with AUTO if it has no groups or is not crowded.
-    2. AUTO, and all groups are equal (or there is only one): the first group is drawn with its NPUs
-       as an example. The other groups are merged into one node. This applies only if the result is
-       not crowded.
-    3. Otherwise each group is one node. If this network is crowded, equal switches are merged. If
-       it then still is, equal groups are merged too. The result may still be crowded.
+    1. NEVER: the network as given.
+    2. AUTO without groups, or with a network that is not crowded: the network as given.
+    3. AUTO, and all groups are equal: the first group keeps its NPUs, the others are one node. This
+       rule is skipped if the result is crowded.
+    4. Each group is one node. If this is crowded, equal switches are merged, and if it is still
+       crowded, also equal groups. The result may be crowded.
 
     Nodes are equal if they have the same links to the same nodes, and groups also the same number
-    of NPUs. Raises `UsageError` (`no-groups`) with ALWAYS for a network without groups.
+    of NPUs. A single group is equal to itself. Raises `UsageError` (`no-groups`) with ALWAYS for a
+    network without groups.
     """
     is_readable = not topology.groups or not is_crowded(topology)
     if collapse is Collapse.NEVER or (collapse is Collapse.AUTO and is_readable):

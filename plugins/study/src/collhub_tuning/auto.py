@@ -305,10 +305,13 @@ def _sort_by_worst_failure(
 def _select_best(search: _Search, candidates: Sequence[_Candidate]) -> _Candidate:
     """Return the first candidate that verification accepts; if none is accepted, the first one.
 
-    A partial result (only the steps of some ranks) cannot be verified and is accepted. A single
-    candidate is returned without verification, because the caller verifies it and this takes most
-    of the time for thousands of NPUs. Each rejected candidate adds a warning to `search.warnings`:
-    `not-checked` if it is too large, otherwise `wrong-candidate`. There must be a candidate.
+    There must be a candidate. A single one is returned without verification, because the caller
+    verifies it. A partial result (only the steps of some ranks) cannot be verified and is accepted.
+    Other candidates are verified in the modes that their algorithms claim (in place, out of place).
+
+    Each rejected candidate adds a warning to `search.warnings`, also if it is returned in the end.
+    The code is `not-checked` if the algorithm is too large for verification, otherwise
+    `wrong-candidate`. The text has its name, its time, and the first error.
     """
     if len(candidates) == 1:
         return candidates[0]
@@ -360,16 +363,16 @@ def _build_misfit_error(search: _Search) -> InputError:
 
 
 def _format_reasons(search: _Search) -> str:
-    """Return the reasons for failures as one text, separated by "; ".
+    """Return the reasons for failures as one text, separated by "; "; "" without failures.
 
     A reason is `NAMES: REASON`, with the synthesizers that reported it. Texts that differ only in
-    the leading name of the synthesizer are one reason, but unsupported collectives are separate
-    from other failures.
+    the leading name of the synthesizer are one reason. Unsupported collectives
+    (`search.unsupporting`) and other failures are never combined.
 
-    Reasons are sorted by descending number of synthesizers, with those of unsupported collectives
-    after all others. Equally frequent reasons, and the names of a reason, keep the order of
-    `search.failures`. At most `_MAX_NAMES` names per reason and `_MAX_REASONS` reasons are shown,
-    with the number of others. "" without failures.
+    Other failures come first, then unsupported collectives, each by descending number of
+    synthesizers. Equally frequent reasons, and the names of a reason, keep the order of
+    `search.failures`. The first `_MAX_NAMES` names of a reason and the first `_MAX_REASONS` reasons
+    are shown; ` and N more` or `and N other reasons` follows if there are further ones.
     """
     lines = []
     groups: dict[tuple[bool, str], list[str]] = {}

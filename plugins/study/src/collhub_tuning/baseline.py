@@ -300,20 +300,18 @@ class SizeDecision:
 
 
 def find_default_time(outcome: ComparisonOutcome, size: int) -> DefaultTime | None:
-    """Return the time of the runtime's default at a size in bytes; None if it is unknown.
+    """Return the time in us of the runtime's default at a size in bytes; None if it is unknown.
 
     The first rule that applies:
 
-    1. A library was measured at this size: the library with the shortest time (of equal ones
-       the first), with error 0.
-    2. The times of the comparison are not those of a machine, or NCCL has no baseline at this
-       size: None.
-    3. NCCL's predicted time, with an error e that gives the range time / (1 + e) to time / (1 -
-       e).
+    1. A library was measured at exactly this size: the library with the shortest time (of equal
+       ones the first), with error 0.
+    2. `outcome` has no times of a machine, or no baseline of NCCL at this size: None.
+    3. The baseline of NCCL and its version, with a relative error e: the range is time / (1 + e) to
+       time / (1 - e). It has no upper limit if e is 1 or more.
 
-    The error of rule 3 is 24.3 % (`NCCL_COST_ERROR`) for NCCL's cost model on one node.
-    Otherwise it is the median error of the prediction, but at least 3 % (`REPEAT_ERROR`). An
-    unknown error, as for the cost model on several nodes, gives the range 0 to infinity.
+    e is 24.3 % (`NCCL_COST_ERROR`) for NCCL's cost model on one node, otherwise the baseline's
+    median error, but at least 3 % (`REPEAT_ERROR`). If e is unknown, the range is 0 to infinity.
     """
     fastest = None if outcome.measured is None else outcome.measured.fastest(size)
     if fastest is not None:

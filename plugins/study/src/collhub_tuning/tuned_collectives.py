@@ -96,18 +96,20 @@ class MeasuredTimes:
     ) -> Iterator[tuple[str | None, int, int | None, tuple[int, ...]]]:
         """Divide the sizes into windows with one algorithm each; yield them, ascending.
 
-        A window is (algorithm, first byte, last byte, sizes). The first window begins at 0, each
-        later one at its first size. The last byte is the one before the next window; None for the
-        last window. Only algorithms in `names` (None: all) take part. A size is omitted if no
-        algorithm can win there (`_winning_times`) and the runtime's default was not measured.
+        A window is (algorithm, first byte, last byte, sizes). The first window begins at byte 0,
+        each later one at its first size. It ends before the next window; None for the last one.
+        Only algorithms in `names` (None: all) take part, at sizes where they can win
+        (`_winning_times`). A size without such an algorithm is omitted if the time of the runtime's
+        default is unknown.
 
-        1. Consecutive sizes that keep the runtime's default (`_default_indices`) are one window of
-           the algorithm None.
-        2. Each group of consecutive other sizes is divided into as few windows as possible. In a
-           window, the algorithm takes at most (1 + `tolerance`) times the best time of each size.
-           The longest window is taken first; for ties see `_find_longest_runs`.
-        3. The last size of such a window moves to the next window while the algorithm of the next
-           one is better there (`_move_borders`). Every window keeps its first size.
+        1. Consecutive sizes that keep the default (`_default_indices`) are one window of algorithm
+           None.
+        2. Each group of consecutive other sizes is divided into the fewest windows: from its start,
+           the longest run in which an algorithm takes at most (1 + `tolerance`) times the best time
+           of each size. `_find_longest_runs` decides ties.
+        3. The last size of a window of step 2 moves to the next one of its group while the
+           algorithm of that one is better there (`_move_borders`). Every window keeps its first
+           size.
         """
         times = {
             name: self._winning_times(name)

@@ -105,10 +105,12 @@ def _create_variation(topology: Topology, name: str) -> Variation:
 def _parse_range(text: str, parse: Callable[[str], float]) -> list[float]:
     """Parse a value, or a range `A..B` into the values A, 2A, 4A and so on below B, and B.
 
-    `10..35` gives 10, 20, 35, and `10..40` gives 10, 20, 40, here without units. A single value,
-    and `A..A` with A above 0, give one value. `parse` converts the texts on both sides of the first
-    `..`, and its errors are raised. Raises `UsageError` if the range ends below its start, or
-    begins at 0 (also `0..0`).
+    If `parse` is `float`, `10..35` gives 10, 20, 35, and `10..40` gives 10, 20, 40. A text without
+    `..`, and `A..A` with A above 0, give one value. `parse` converts the texts before and after the
+    first `..`. Its errors are raised first.
+
+    Raises `UsageError` if B is below A, then if A is 0 (also for `0..0`). A single value may be 0.
+    A must not be negative in a range (not checked).
     """
     first, dots, last = text.partition("..")
     values = [parse(first)]

@@ -283,24 +283,25 @@ class StepColumns:
         has_partners: bool,
         is_required: bool = False,
     ) -> Reference | None:
-        """Add a column with one value per step, without the values that the page can infer.
+        """Add a column with one value per step, without values that the page can infer.
 
-        These values are left out, and the key is added to the returned description:
+        Each of the following rules that applies removes values, and adds its key to the
+        description:
 
-        - `waits: "next"`: the values of waits, if each equals the value of the next row. The
-          rule is not used if the last row is a wait.
-        - `rest: VALUE`: the values of steps that are no waits, sends or receives, if there are
-          such steps and all have this value.
-        - `ends: "first"`: the value of the later row of every message, if it equals that of the
-          earlier row for all messages. It is used only with `has_partners`: the page knows the
-          matching steps.
+        - `waits: "next"` if the value of each wait equals that of the next row, and the last row is
+          no wait. The values of waits are removed.
+        - `rest: VALUE` if there are steps that are no waits, sends or receives, and all of them
+          have this value. Their values are removed.
+        - `ends: "first"` if the two ends of every message have equal values, and `has_partners`,
+          i.e. the page knows the matching steps. The value of the later row of each message is
+          removed.
 
-        `waits` and `ends` are also added if there are no waits or no messages. The remaining
-        values keep their order and are written by `ColumnLines.add`, with `is_delta` as
-        differences.
+        Without waits or without messages, the rules `waits` and `ends` apply too. The other values
+        are written in order by `ColumnLines.add`, with `is_delta` as differences. Returns the
+        description.
 
-        If the column exceeds the budget of the page, it is not added, `name` is appended to the
-        omitted columns, and None is returned. With `is_required` the budget is ignored.
+        If the lines then exceed the budget of the page, the column is not added, `name` is appended
+        to `omitted` of the lines, and None is returned. With `is_required` the budget is ignored.
         """
         kept = np.ones(len(values), bool)
         waits = np.flatnonzero(self.is_wait)

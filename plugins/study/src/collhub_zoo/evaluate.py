@@ -97,14 +97,15 @@ class _Place:
 def evaluate_group(request: GroupRequest, registry: Registry) -> GroupOutcome:
     """Evaluate the entries of a request for its collective and topology, and rank them.
 
-    Entries are evaluated in the order of `request.names`, at each size of the request. Each entry
-    adds a result, a skipped entry or a failure to the outcome (`_evaluate_entry`). `group` ranks
-    the correct results at every size, also if there are none. A collective with a root has the root
-    0. Algorithms are called in place and out of place. Written files are only in memory.
+    The entries are evaluated in the order of `request.names`, at each size of the request. Every
+    NPU is a rank; the root of a rooted collective is rank 0. Each entry adds a result, a skipped
+    entry or failures to the outcome (`_evaluate_entry`). A `HubError` of one entry does not stop
+    the others. `group` ranks the correct results at every size; it exists even without results.
+    Written files are only in memory.
 
     Raises `HubError` if the catalogue or the topology cannot be read, if timing or bounds cannot be
-    computed, and if the catalogue lacks an entry; earlier results are lost then. Raises
-    `ValueError` for an unknown collective.
+    computed, and if the catalogue has no entry of a name; the results of earlier entries are lost
+    then. Raises `ValueError` for an unknown collective.
     """
     catalogue = open_catalogue(request.source)
     outcome = GroupOutcome()

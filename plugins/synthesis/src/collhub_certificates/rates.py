@@ -310,22 +310,19 @@ def _compute_packed_rate(
     directed_trees: Sequence[DirectedTree],
     capacities: LinkCapacities,
 ) -> Fraction:
-    """Check that the trees of a plane fit into its links, and return their rate.
+    """Check that the trees of a plane fit into its links; return their rate in bytes/s.
 
-    The unit is bytes of the collective per second. The rate is the sum of the weights of
-    `entries`. In a scatter or gather of n ranks it is multiplied by n / (n - 1), because
-    the root's part is not sent.
+    The rate is the sum of the weights of `entries`. For a scatter or gather of n ranks it is
+    multiplied by n / (n - 1), because the root's part is not sent.
 
-    `directed_trees`: the same trees by direction; each adds its weight to the load of its
-    links. `capacities`: bytes/s by (source, destination); a missing link has 0. The checks,
-    in this order; the first flaw raises `FlawError`:
+    `directed_trees`: the same trees by direction; each adds its weight to the load of its links.
+    `capacities`: bytes/s by (source, destination); a missing link has 0. Raises `FlawError` for the
+    first flaw:
 
-    1. No load exceeds the capacity of its link; links are checked in ascending order
-       (`load`).
-    2. The weights do not add up to 0 (`rate`).
-    3. In a collective with a part per rank, the trees that carry the part of a rank have
-       exactly 1/n of the rate together. The root of a scatter or gather is not checked
-       (`parts`).
+    1. `load`: the load of a link exceeds its capacity. Links are in ascending order.
+    2. `rate`: the weights add up to 0.
+    3. `parts`: in a collective with a part per rank, the trees with the part of a rank do not have
+       exactly 1/n of the rate. The root of a scatter or gather is not checked.
     """
     for link, load in sorted(_add_loads(directed_trees).items()):
         # Links that the network does not have get capacity 0.

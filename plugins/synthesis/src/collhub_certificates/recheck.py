@@ -127,16 +127,17 @@ def _try_compute(compute: Callable[[], Fraction], findings: list[Diagnostic]) ->
 def check_packing(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check the certificate of an algorithm by recomputing its claims; return the report.
 
-    The network is the topology of the request, otherwise the links in the certificate. Flaws
-    become diagnostics, not exceptions. `ok` is True if no diagnostic is an error.
+    The network is the topology of the request, otherwise the links in the certificate. Flaws become
+    diagnostics, not exceptions. `ok` is True if no diagnostic is an error.
 
-    - No certificate: `ok` and `is_applicable` are False, and there are no facts.
-    - A certificate that violates the schema: error `certificate-form`; rate and bound are
-      None.
-    - A certificate without trees: a warning; only the bound is checked, and the rate is None.
+    - Without a certificate, `ok` and `is_applicable` are False, and there are no facts.
+    - If it violates the schema, the report has the error `certificate-form` for each violation.
+      Rate and bound are None, and nothing else is checked.
+    - If it has no trees, the report has a warning. The rate is None, and only the bound is checked.
 
-    Facts: `rate`, `bound` (bytes/s, exact fractions as text), `is_optimal` (`ok`, rate equals
-    bound), `not_proved` (sorted paths of fields). No algorithm raises `AssertionError`.
+    The facts are `rate` and `bound` (bytes/s, exact fractions as text, or None), `is_optimal`
+    (`ok`, and rate equals bound) and `not_proved` (sorted paths of fields). The details have them
+    as text for readers. Raises `AssertionError` if the request has no algorithm.
     """
     assert request.algorithm is not None
     certificate = find_certificate(request.algorithm)
@@ -310,16 +311,17 @@ def _format_rate(rate: Fraction | None) -> str:
 def _compute_bound_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Return the highest rate that a declared bound allows, in bytes per second.
+    """Return the highest rate that a declared bound allows, in bytes of the collective per second.
 
-    `capacities`: bytes per second by link. An all-reduce may have a bound of kind `partition`
-    or `directed-partition`. Any other bound is a set of nodes with ranks inside (a root, too)
-    and outside. Its kind is `ingress-cut` for all-gather and reduce-scatter, otherwise `cut`.
-    The rate is the capacity of all links out of it (into it for reduce, gather,
-    reduce-scatter), times:
+    `capacities`: bytes/s by link. The kinds of bounds:
 
-    - scatter, gather: ranks / (ranks outside)
-    - all-gather, reduce-scatter: ranks / (ranks inside); otherwise 1
+    - `partition`, `directed-partition`: only for an all-reduce; the rate of its blocks of nodes
+      (`_compute_partition_rate`, `_compute_directed_partition_rate`).
+    - `ingress-cut` for all-gather and reduce-scatter, `cut` for all others: a set of distinct nodes
+      with ranks inside and outside; a root is inside. The rate is the capacity of all links out of
+      the set (into it for reduce, gather, reduce-scatter), times a factor. The factor is ranks /
+      (ranks outside) for scatter and gather. It is ranks / (ranks inside) for all-gather and
+      reduce-scatter, otherwise 1.
 
     Raises `FlawError` (`bound`) for another kind, an invalid set, and invalid blocks.
     """

@@ -212,19 +212,17 @@ class _Direction:
     def add_sends(self, rows: StepRows, copies: list[Int64Array]) -> None:
         """Add the copies and sends of the second phase, in which units reach their targets.
 
-        After the first phase, each rank has units in blocks. A unit's place is its remaining
-        distance to its target, from 0 to `width` - 1. The rows are added by ascending place:
+        Each rank now has units in blocks. A unit's place is its remaining distance to its target,
+        from 0 to `width` - 1. The steps are added to `rows` by ascending place:
 
-        1. By ascending block, each rank with a unit of this block and place copies it. Place 0 has
-           arrived: the copy goes to OUTPUT at the index of the source rank. Any other place has a
-           range in SCRATCH, in which its units are sorted by block.
-        2. Unless the place is 0, each rank with such units sends the range in one message to the
-           rank at this distance. The channel is 0 to the right, 1 to the left.
+        1. By ascending block, each rank with a unit of this block and place copies it. Place 0 goes
+           to OUTPUT, at the index of the source rank. Others go to SCRATCH, sorted by block.
+        2. Unless the place is 0, each rank with such units sends them in one message to the rank at
+           this distance, on channel 0 (to the right) or 1 (to the left), after their copies.
 
-        Units of block 0 were not sent in the first phase. They are copied from `copies`, by copy
-        the rows of the steps that copy INPUT to SCRATCH; place 0 of block 0 is the rank's own unit
-        and is omitted. A copy waits for the receive of its block, or for the step of `copies`. A
-        send waits for its copies. `receive_blocks` must have been called before.
+        A copy waits for the receive of its block (`receive_blocks`, called before). Units of block
+        0 are copied from `copies`: two arrays with the row, per rank, of a step that copied INPUT
+        to SCRATCH. Such a copy waits for this step. The rank's unit for itself is omitted.
         """
         size = len(self._rank)
         for place in range(self.width):

@@ -396,22 +396,20 @@ def build_broadcast_steps(
     turns: Int64Array | None = None,
     group_size: int = 1,
 ) -> StepTable:
-    """Build the steps of a broadcast of `chunks` chunks on each tree, with one unit per chunk.
+    """Build the steps of a broadcast of `chunks` chunks on each tree.
 
-    `parents`: int64[trees, ranks], -1 at the root, which is the same in all trees. Unit t * chunks
-    + c is chunk c of tree t. `grains[tree, rank]`: units of a message to a rank, a multiple of
-    those to its parent (not checked); the last message may have fewer. None means one unit per
-    message. All messages have channel 0.
+    `parents`: int64[trees, ranks], -1 at the common root. Unit t * chunks + c is chunk c of tree t.
+    `grains[tree, rank]`: units of a message to a rank, a multiple of those to its parent (not
+    checked), 1 for None; the last message may have fewer.
 
-    - Steps: the root copies INPUT to OUTPUT in one step, which is the only step for one rank. Sends
-      read OUTPUT and receives write it, at the offset of their units.
-    - Data dependencies: a send waits for the receives of its units, a send of the root for the
-      copy.
+    - The root copies INPUT to OUTPUT in one step. Sends read OUTPUT, receives write it, on channel
+      0.
+    - Data dependencies: a send waits for the receives of its units, at the root for the copy.
     - Control dependencies, only with `grains`: message n of a link of the root waits for message n
-      - 1 - f of the link, where f is `latency_chunks` / grain, rounded up. With `group_size` above
-        1 (`find_group_trees`), this holds only for messages of the root to other groups. Those to
-        ranks of its group wait for such a message instead (`_Messages.find_clock`).
-    - Order: by rank; the copy is first. Then by last chunk of the message, tree, receives before
+      - 1 - f, f = `latency_chunks` / grain rounded up. With `group_size` above 1
+      (`find_group_trees`) only messages to other groups do; those in the root's group wait for such
+      a message (`find_clock`).
+    - Order: by rank; the copy first. Then by last chunk of the message, tree, receives before
       sends, `turns` of the receiver (int64[trees, ranks], None: all equal), receiver.
     """
     trees, ranks = parents.shape
@@ -485,16 +483,19 @@ def build_reduce_steps(
 ) -> StepTable:
     """Build the steps of a reduce on several trees, each with `chunks` chunks of one unit.
 
-    The messages are those of `build_broadcast_steps` in the opposite direction. Each message
-    to a parent has `grains` units (None: 1). A leaf sends its INPUT. Any other rank adds the
-    messages of its children, larger `grains` first, ties by rank: the first to INPUT, any
-    other to the partial sum. That is in SCRATCH, at the root in OUTPUT. It is sent after the
-    last child.
+    The messages are those of `build_broadcast_steps` in the opposite direction. Each message to a
+    parent has `grains` units (None: 1). `grains` of siblings must be multiples of each other; this
+    is not checked.
 
-    `latency_chunks` and `chunks_per_level` only add dependencies that delay sends. Steps are
-    sorted by rank, first chunk, tree, receives before sends, then children. One rank has no
-    steps, so OUTPUT is not written. `grains` of siblings must be multiples of each other (not
-    checked).
+    - A leaf sends its INPUT.
+    - Any other rank adds the messages of its children, those with larger `grains` first, ties by
+      rank. The first message is added to INPUT, each further one to the partial sum. The partial
+      sum is in SCRATCH, at the root in OUTPUT.
+    - A rank sends the partial sum to its parent after the message of its last child is added.
+
+    `latency_chunks` and `chunks_per_level` only add dependencies that delay sends. Steps are sorted
+    by rank, first chunk, tree, receives before sends, then children. With a single rank there are
+    no steps, so OUTPUT is not written.
     """
     ranks = parents.shape[1]
     if grains is None:

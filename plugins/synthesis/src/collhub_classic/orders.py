@@ -21,11 +21,17 @@ _MAX_RANKS = 256
 def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
     """Return the ring order of the ranks in which a round between neighbours is fastest.
 
-    The result is int64[ranks], the rank at each position. Candidates are the order of numbers, the
-    first ring of `find_disjoint_rings`, and a path that always continues at the rank with the least
-    route latency, from rank 0; the first of equally fast ones is returned. The time is that of 1 MB
-    per message (`_compute_round_time_s`). With at most 2 or more than `_MAX_RANKS` ranks the order
-    of numbers is returned. `npus`: NPU of each rank.
+    The result is int64[ranks], the rank at each position. `npus`: NPU of each rank. The candidates
+    are:
+
+    1. the order of numbers; with at most 2 or more than `_MAX_RANKS` ranks it is the only one
+    2. the first ring of `find_disjoint_rings`
+    3. the path from rank 0 that always continues at the unvisited rank with the least route
+       latency, of equal ones the lowest
+
+    The time of a candidate is that in which all ranks send 1 MB to their next rank at once
+    (`_compute_round_time_s`). Of equal times the first candidate is returned. Raises `InputError`
+    (`disconnected`) if a rank cannot reach another one.
     """
     ranks = len(npus)
     candidates = [np.arange(ranks)]

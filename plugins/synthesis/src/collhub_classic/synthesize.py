@@ -475,11 +475,13 @@ def _build_algorithm(
     - Ranks: one per NPU of the topology. If `request.npus` is 0, 1, ..., for all NPUs, the
       collective keeps its kind. Otherwise it becomes a custom collective (`collective_among`), and
       NPUs without a rank have no steps and no SCRATCH.
-    - Modes: all collectives support calls out of place. Calls in place are supported except for an
-      all-to-all, in which received data would overwrite data to be sent, and for custom collectives
-      whose original kind has a part per rank (`traits.is_split`).
+    - Modes: all collectives support calls out of place. Calls in place are not supported for an
+      all-to-all, in which received data would overwrite data to be sent. They are not supported
+      either for a custom collective whose original kind has a part per rank (`traits.is_split`).
     - Steps: with the option `rounds=blocking` they are built as synchronous rounds.
-    - Provenance: has the options as texts.
+    - Size: `request.collective_bytes`.
+    - Provenance: the name of the plugin, its version, the name of the topology, the options as
+      texts.
 
     Raises `InputError` (`too-large`) as `collective_among` does.
     """

@@ -466,16 +466,15 @@ class FlowSchedule:
     ) -> Chunks:
         """Build the chunks of a collective: those of the schedule, then those that stay on a rank.
 
-        A share is the data that one rank sends to another. Every block of the collective must have
-        one source and one target rank, as in an all-to-all, and at most `MAX_UNITS` units. The
-        units of the collective are those of the schedule. Rank r runs on NPU `npus[r]`, in any
+        A share is all data that one rank sends to another; a piece is a part of a share.
+        Requirements, not checked: every block of the collective has one source and one target rank,
+        as in an all-to-all, and at most `MAX_UNITS` units. Rank r runs on NPU `npus[r]`, in any
         order.
 
-        1. One chunk per piece, in the order of the pieces. Its input and output offsets are those
-           of the share plus the offset of the piece in the share. Shares that move are numbered by
-           sending NPU, then receiving NPU.
+        1. One chunk per piece of the schedule, in their order, with the piece's number of units.
+           Its input and output offsets are those of the share, plus the offset of the piece in the
+           share. `self.share` numbers the shares by sending NPU, then receiving NPU.
         2. One chunk for the data of each rank for itself, in the order of the blocks, if not empty.
-           The schedule has no transfers of them.
 
         Origins and targets of chunks are ranks, not NPUs.
         """

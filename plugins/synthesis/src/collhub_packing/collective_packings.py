@@ -139,8 +139,9 @@ def fixed_rate(
     network = SourcedNetwork(graph)
 
     def is_sufficient(times: Fraction) -> bool:
-        """Whether the capacities times a factor, rounded down, carry the data `sent` of
-        all nodes.
+        """Return whether the scaled capacities carry the data `sent` of all nodes.
+
+        They are the capacities times the factor `times`, rounded down.
         """
         return network.shortage(_scale_and_floor(graph.capacity, times), sent) is None
 

@@ -119,9 +119,11 @@ def _compile_cached(function: _Function, options: dict[str, Any]) -> _Function:
 def _ignore_unreadable_index(compiled: Any) -> None:
     """Make numba treat a cache on disk whose index cannot be read as empty, instead of failing.
 
-    Replaces the index loader of `compiled`, a function that numba compiles. numba reads the types
-    of all stored signatures before it compares the stamp of the source, so an index of an earlier
-    version fails if it names a class that has moved since. Without a cache `compiled` is unchanged.
+    Replaces the index loader of `compiled`, a function that numba compiles. The new loader returns
+    {} if the old one raises `ImportError`, `AttributeError`, `EOFError` or `UnpicklingError`; other
+    errors propagate. Such an index names a class that has moved since: numba reads the types of all
+    stored signatures before it compares the stamp of the source. A function without a cache on disk
+    is unchanged.
     """
     index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     load = getattr(index, "_load_index", None)

@@ -61,22 +61,18 @@ def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
 def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) -> Rate:
     """Compute the maximum x at which all compute nodes v can send `weights[v]` * x to all others.
 
-    All send at the same time. Weights are 1 by default. x is the minimum of (capacity leaving S) /
-    (weight in S) over all sets S of nodes with positive weight. S may contain switches, and must
-    lack at least one compute node. Example: two nodes with one link of capacity 3 in each direction
-    give x = 3.
+    All send at the same time. `weights`: None for 1 each. x is the minimum of (capacity leaving S)
+    / (weight in S) over all sets S of nodes with positive weight. S may contain switches, and must
+    lack at least one compute node. Two nodes with one link of capacity 3 in each direction give 3.
 
-    Returns x as an exact fraction in units of the graph, and a set S with this minimum, ascending.
-    All-gather and reduce-scatter take 1 / x for one unit of data per weight. The method is Newton's
-    iteration on cuts (Dinkelbach 1967), with one flow per node and round.
+    Returns x as an exact fraction in units of the graph, and one set S with this minimum,
+    ascending. All-gather and reduce-scatter take 1 / x for one unit of data per weight. The method
+    is Newton's iteration on cuts (Dinkelbach 1967), with one flow per node and round.
 
-    Raises `InputError`, checked in this order:
-
-    - `one-node`: fewer than two compute nodes
-    - without a code of its own: not one weight per compute node, a negative weight, or all weights
-      0
-    - `capacities`: the scaled capacities or weights add up to 2^60 or more
-    - `unreachable`: x would be 0, because some compute node cannot be reached
+    Raises `InputError`, in this order: `one-node` for fewer than two compute nodes; an error
+    without a code for another number of weights, a negative weight, or all weights 0; `capacities`
+    if the scaled capacities or weights add up to 2^60 or more; `unreachable` if x would be 0,
+    because some compute node cannot be reached.
     """
     _check_size(graph)
     share = to_weight_array(graph, weights)

@@ -78,20 +78,21 @@ def pack_two_ways(
 ) -> TwoWayPacking | None:
     """Pack in-trees (for reducing) and out-trees (for broadcasting) of an all-reduce.
 
-    Both kinds run at the same time and share the capacity of every link. At each root both have the
-    same total weight, `per_root`. The rate, which is the total weight of one kind, is within 1e-6
-    of the maximum over all divisions of the links. The in-trees `up` are out-trees of the reversed
-    graph; arcs have the same numbers in both graphs. Without switches, the trees of each way may
-    use all capacity that those of the other way leave; `down_network` and `up_network` have these
-    capacities. For `seeds` and `first_seed` see `pack_rooted_trees`. `graph` is not changed. These
-    cases are checked in this order:
+    In-trees and out-trees run at the same time and share the capacity of every link. At each root
+    both kinds have the same total weight, `per_root`. The rate is the total weight of one kind. It
+    is within 1e-6 of the maximum over all ways to divide the capacity of the links between the
+    kinds. `up` has the in-trees as out-trees of the reversed graph, whose arcs have the same
+    numbers. For `seeds` and `first_seed` see `pack_rooted_trees`. `graph` is not changed.
+
+    The first case that applies:
 
     1. More than 256 nodes: None.
-    2. `InputError` as in `all_gather_rate`: a single compute node, too large capacities, or a
-       compute node that cannot be reached.
-    3. The linear program fails, has new violated cuts after 100 rounds, or its solution has no
-       common denominator up to 120 at which the numbers are small enough: None.
-    4. A switch whose links differ by direction cannot be replaced by direct links: None.
+    2. Fewer than two compute nodes, too large capacities, or an unreachable compute node:
+       `InputError` as in `all_gather_rate`.
+    3. The linear program fails, or still has violated cuts after 100 rounds: None.
+    4. The solution has no common denominator up to 120, or the capacities times the denominator add
+       up to 2^60 or more: None.
+    5. A switch whose links differ by direction cannot be replaced by direct links: None.
     """
     if graph.num_nodes > _MAX_NODES:
         return None

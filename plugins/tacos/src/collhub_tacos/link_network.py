@@ -232,12 +232,13 @@ def get_links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, L
 def contract_switches(topology: Topology) -> LinkNetwork:
     """Return a network with NPUs as its only nodes, in which arcs replace the paths over switches.
 
-    Without switches the result is `LinkNetwork.of(topology)`: one arc per link, and only the
-    first of parallel links.
+    - Without switches the result is `LinkNetwork.of(topology)`: one arc per link, and only the
+      first of parallel links.
+    - With switches it is a `PathNetwork`. A pair of NPUs has an arc if they are joined by a link or
+      by links over switches only, and the topology's route between them passes no third NPU. The
+      arc has the links of this route. Arcs are sorted by destination, then by source.
 
-    With switches it is a `PathNetwork`. A pair of NPUs has an arc if the topology's route from
-    one to the other passes no third NPU; the arc has the links of this route. Arcs are sorted by
-    destination, then by source. Each NPU still reaches the same NPUs as before.
+    Each NPU still reaches the same NPUs as before; an unreachable pair has no arc and is no error.
     """
     links = LinkNetwork.of(topology)
     if links.num_nodes == links.num_npus:

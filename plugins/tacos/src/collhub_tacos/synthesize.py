@@ -205,9 +205,11 @@ def _check_memory(setting: Setting, num_transfers: int) -> None:
 def _collect_statistics(
     setting: Setting, request: SynthesisRequest, best: SynthesisCandidate
 ) -> dict[str, JsonValue]:
-    """Return the statistics for users: form, chunks, and the details of the candidate.
+    """Return the statistics of a candidate for users, by name.
 
-    Also the network's name if it is not that of the request, and whether Ctrl-C ended the search.
+    - `form`, `chunks` (pieces per part) and `chunk bytes` of the candidate, then its details
+    - `judged on`: the name of the network, only if it is not that of the request
+    - `interrupted`: True, only if Ctrl-C ended the search
     """
     statistics: dict[str, JsonValue] = {
         "form": best.form,

@@ -289,12 +289,13 @@ def collect_custom_sets(workload: Workload) -> CustomSets:
 def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None:
     """Raise `InputError` (`algorithm`) for the first node whose algorithm does not fit it.
 
-    `rows`: nodes with an algorithm; `ranks`: number of ranks of each. An algorithm must have the
-    number of ranks of the node's group, and its collective, where a suffix "-v" does not count. All
-    nodes are checked for their numbers of ranks first, then for their collectives.
+    `rows`: nodes with an algorithm; `ranks`: number of ranks of each node's group. All nodes are
+    checked for the first rule before any is checked for the second:
 
-    A node of an unknown collective accepts only algorithms of collectives that are not in
-    `COMM_TYPES`, such as a broadcast; these fit no other node.
+    1. The algorithm has as many ranks as the group.
+    2. The collective of the algorithm, without a suffix "-v", is that of the node. All collectives
+       that are not in `COMM_TYPES`, such as broadcast, count as unknown. They fit only a node whose
+       collective is unknown (-1).
     """
     nodes = workload.nodes
     # Positions in the group are ranks of the algorithm.
@@ -317,11 +318,18 @@ def _make_numbers_unambiguous(
 ) -> Workload:
     """Renumber all nodes if their identities do not determine which algorithm ASTRA-sim runs.
 
-    ASTRA-sim maps identities to algorithms on all ranks. `rows`: nodes with a custom algorithm;
-    `key_of_row`: number of the set of traces of each. Identities are changed if collectives with
-    the same one have different sets, or only some have a set, or if one in `rows` is at least
-    `NODE_LIMIT`. New identities are position * ranks + rank, with the position by old identity on
-    the rank, so the order within a rank is kept. Returns the same object if no identity changes.
+    ASTRA-sim maps an identity to one set of traces (a custom algorithm) on all ranks. `rows`: nodes
+    with a custom algorithm, at least one. `key_of_row`: number of the set of traces of each.
+
+    Nodes are renumbered if any of these holds:
+
+    - Two collectives with the same identity have different sets of traces.
+    - Of two collectives with the same identity, one has a set and the other is native.
+    - An identity of `rows` is at least `NODE_LIMIT`.
+
+    The new identity is position * ranks + rank. The position is the number of nodes of the rank
+    with a smaller old identity. Nothing else changes. Returns `workload` itself if no condition
+    holds.
     """
     nodes = workload.nodes
     choice = np.full(len(nodes), -1, np.int64)

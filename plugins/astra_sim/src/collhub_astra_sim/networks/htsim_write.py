@@ -42,10 +42,11 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
 def _format_lines(tree: FatTree) -> Iterator[str]:
     """Yield parts of the text of the topology file: the head, then the keys of every tier.
 
-    The head has `Nodes` (NPUs), `Tiers` and `Podsize`. A tier begins with an empty line and
-    `Tier N`; its keys are, in this order, `Downlink_speed_Gbps`, `Radix_Down`, `Radix_Up` (omitted
-    at the top tier), `Downlink_Latency_ns`, `Oversubscribed` and `Bundle` (each omitted if it is
-    1). The latency of switches is not written.
+    The head has `Nodes` (NPUs), `Tiers` and `Podsize`. Tiers are in the order of `tree.tiers`, from
+    the hosts up, and numbered from 0. A tier begins with an empty line and `Tier N`. Its keys are,
+    in this order: `Downlink_speed_Gbps`, `Radix_Down`, `Radix_Up` (omitted at the top tier),
+    `Downlink_Latency_ns`, `Oversubscribed` and `Bundle`. The last two are omitted if they are 1.
+    The latency of switches is not written.
     """
     yield f"Nodes {tree.npus}\nTiers {len(tree.tiers)}\nPodsize {tree.pod_size}\n"
     for number, tier in enumerate(tree.tiers):

@@ -65,18 +65,19 @@ class _Row(NamedTuple):
 def read(source: Source, options: NoOptions) -> Topology:
     """Read the topology that a network JSON of ASTRA-sim 1 describes.
 
-    The network is the product of the dimensions. Links between the same two nodes are one link with
-    the sum of their bandwidths. The latencies of NICs and routers are added to those of the links,
-    so that messages between neighbours and through one switch have the simulator's latency. A
-    configuration with the object `topology-configuration` is read too.
+    The network is the product of the dimensions of the file, or of its object
+    `topology-configuration` if that is present. Parallel links between two nodes become one link
+    with the sum of their bandwidths. Latencies of NICs and routers are added to those of links
+    (`_build_dimension`).
 
-    A note tells that the simulator gives a message in a ring the bandwidth of all links of an NPU;
-    in the topology, a message uses the links to one neighbour. Warnings: links that do not divide
-    evenly among neighbours (the simulator drops them too), NIC latencies of a longer ring, memory
-    (`hbm-*`) that limits messages, and unknown keys.
+    The report of `source` gets a note if a ring of more than 2 NPUs states its links: the simulator
+    gives a message the bandwidth of all links of an NPU, the topology only that of the links to one
+    neighbour. It gets warnings for links that do not divide evenly among neighbours (the rest is
+    dropped), for NIC latency in a ring of more than 3 NPUs, for memory that limits messages
+    (`hbm-scale` not 0), and for unknown keys. `options` is ignored.
 
-    Raises `InputError` (`invalid-network-json`) with the path of missing or invalid values, for
-    networks that are too large for `grid`, and for `logical-dims`, which have no links.
+    Raises `InputError` (`invalid-network-json`) for `logical-dims`, which have no links, for
+    missing or invalid values, and for networks that are too large for `grid`.
     """
     del options
     root = document_of(source, CODE)

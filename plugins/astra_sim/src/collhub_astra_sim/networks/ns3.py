@@ -423,16 +423,18 @@ class Servers:
 def find_servers(topology: Topology) -> Servers:
     """Find the NVSwitches, which connect NPUs of one server only, and the NPUs per server.
 
-    A neighbour of a node is the destination of a link from it. An NVSwitch has only NPUs as
-    neighbours. They are at least two, have consecutive numbers, and each of them has at least two
-    neighbours. Switches connected to all NPUs of the topology are NVSwitches only if there are no
-    others.
+    A neighbour of a node is the destination of a link from it. A switch is an NVSwitch if all of
+    these hold:
+
+    - Its neighbours are at least two NPUs with consecutive numbers, and no switches.
+    - Each of these NPUs has at least two neighbours.
+    - It does not connect all NPUs of the topology, unless no other switch meets the first two
+      conditions with fewer NPUs.
 
     Returns the NVSwitches in ascending order, and the size of a server: the largest number of NPUs
-    of an NVSwitch. Without NVSwitches the size is 1. NPUs without an NVSwitch are not checked.
-    Raises `UsageError` (`uneven-servers`) if an NVSwitch has fewer NPUs than the size, or its first
-    NPU is no multiple of the size. The reason is that SimAI divides the number of an NPU by the
-    size.
+    of an NVSwitch, 1 without NVSwitches. NPUs without an NVSwitch are not checked. Raises
+    `UsageError` (`uneven-servers`) if an NVSwitch has fewer NPUs than the size, or its first NPU is
+    no multiple of the size, because SimAI divides the number of an NPU by the size.
     """
     npus = topology.num_npus
     ends = np.unique(np.stack([topology.source, topology.destination]), axis=1)

@@ -337,12 +337,17 @@ def _compute_hash_slot(rank: Integer, time: Integer, machine: Machine) -> Intege
 
 @outlined
 def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: Machine) -> None:
-    """Schedule the action `code` of a rank after `length` ns, at least 0.
+    """Schedule the action `code` of a rank at `now` + `length` (ns); `length` is at least 0.
 
-    All delays of a rank that end at the same time form a batch, which is one event and executes
-    them in the order of creation. A new delay is appended to such a batch, even while the batch is
-    executed. Without one a batch is created, whose event comes after all earlier events of that
-    time.
+    All delays of a rank that end at the same time form a batch. A batch is one event, which
+    executes the delays in the order of creation.
+
+    - If the rank has a batch for this time, the delay is appended. This includes a batch that is
+      being executed.
+    - Otherwise a batch is created. Its event comes after all events of that time created earlier.
+
+    If the pool of delays or batches is full, `machine.counter[1]` is set, which stops the run
+    before its next event (`take_record`).
     """
     time = now + length
     entry = take_record(machine.delay, DELAYS, machine)

@@ -281,17 +281,16 @@ def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _compute_packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
-    """Return the size in bytes of message `number` (from 0) of a phase.
+    """Return the size in bytes of message `number` (from 0) of a phase of a stream.
 
-    Let b be the bytes of the stream and n the number of ranks of the phase.
+    `index`: row of the stream in `machine.stream`; its current phase counts. Let b be the bytes of
+    the stream and n the number of ranks of the phase. Divisions are rounded down.
 
     - Ring and direct: b in an all-gather, otherwise b / n.
     - Halving-doubling, all-gather: b * 2^number.
-    - Halving-doubling, all-reduce, from number log2(n) on: b / (2n), then multiplied by 2^(number -
-      log2(n) + 1). The sizes of its second half thus ascend from b / n to b / 2.
+    - Halving-doubling, all-reduce, from number log2(n) on: b / (2n), multiplied by 2^(number -
+      log2(n) + 1). The sizes thus ascend from b / n to b / 2.
     - Halving-doubling, otherwise: b / 2^(number + 1).
-
-    Divisions are rounded down.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -461,10 +460,11 @@ def _get_parent_position(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
-    """Start a tree phase of a stream at `now` (ns).
+    """Start a tree phase of a stream on its rank at `now` (ns); `machine` is changed.
 
-    A leaf is ready to send to its parent after the delay of the endpoint. Other ranks post receives
-    from their children: an inner rank has two, the root one.
+    `index`: row of the stream. A leaf schedules the event `PACKET_READY`, after which it sends to
+    its parent, at `now` plus the stream's delay. Any other rank posts receives of the stream's
+    bytes from its children: an inner rank from two, the root from one.
     """
     stream = machine.stream[index]
     size = stream["bytes"]

@@ -186,15 +186,17 @@ def _set_collectives(
 
     1. On the host: the action is `NEVER_ENDS`.
     2. A broadcast without a native type is not changed.
-    3. Another one without a native type: `NEVER_ENDS`.
-    4. Otherwise the action is `COLLECTIVE_NODE`.
+    3. Any other collective without a native type: the action is `NEVER_ENDS`.
+    4. Otherwise the action is `COLLECTIVE_NODE`; work and streams are set.
 
-    In case 4 a stream has c = bytes / splits bytes, rounded down; missing bytes count as 0. If
-    c is below the number of ranks of the job, and the kind is not all-gather, c is that number,
-    and the total is c * splits. The work is c, and the number of streams is total / c, rounded
-    up. So the last stream also has c bytes. If c is 0 (an all-gather of 0 bytes), work and
-    streams are not changed. Raises `InputError` (`h7`) at the first all-gather of more than 0
-    bytes for which c is 0. Actions have been set by then. Other nodes are not changed.
+    In case 4 the total is the bytes of the collective, 0 if unknown. The work is total / splits,
+    rounded down. If the work is below the number of ranks of the job, and the collective is no
+    all-gather, the work is the number of ranks, and the total is work * splits. The number of
+    streams is total / work, rounded up. Work and streams are not changed for an all-gather whose
+    work is 0.
+
+    Raises `InputError` (`h7`) for the first all-gather of more than 0 bytes whose work is 0. All
+    actions have been set by then, but no work or streams. Other nodes are not changed.
     """
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
     # All other kinds throw, and the rank hangs; a broadcast is a timer.

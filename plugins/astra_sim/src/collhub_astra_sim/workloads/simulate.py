@@ -155,15 +155,15 @@ def _run_machine(
 ) -> tuple[Machine, tuple[Diagnostic, ...]]:
     """Run the simulation; return the machine after it, and the reasons why ASTRA-sim aborts.
 
-    The machine is changed. Full pools of records are expanded, so the machine of the result may be
-    another one than `machine`. ASTRA-sim aborts at the first event at time 0.
+    `machine` is changed. The result is another object if full pools of records were expanded.
+    ASTRA-sim aborts at the first event at time 0, and for reasons that only the complete run shows.
 
-    - With `stops_at_abort`, the run ends at such an event, which is the only reason. Without one,
-      the reasons are determined after the run. First come the collectives that start at time 0 and
-      are on the host or of a kind without an algorithm. Then follow the ranks on whose statistics
-      ASTRA-sim aborts.
-    - Without `stops_at_abort`, the run continues to its end after this event (`PASSES_ZERO` is set
-      in the machine). The event is the only reason that is reported; without it there is none.
+    - With `stops_at_abort`, the run ends at the first event at time 0, which is then the only
+      reason. If no such event occurs, the reasons are those of `report_unknown_at_start`
+      (collectives that start at time 0 and have no algorithm), then those of
+      `report_statistics_aborts`.
+    - Without `stops_at_abort`, the run continues after this event to its end; `PASSES_ZERO` is set
+      in the machine. The event is the only reason. Without an event at time 0 there is no reason.
 
     All reasons are errors. Raises `UsageError` (`too-large`) if one event needs more records than
     the machine's margin.

@@ -54,21 +54,16 @@ from hub_core.plugin_api import (
 def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
     """Simulate a job; return the times of its ranks and nodes in ns (simulator `analytical`).
 
-    - A job from a folder for ASTRA-sim is simulated as ASTRA-sim runs it, on the network of
-      the request, otherwise of the folder. If ASTRA-sim aborts, no rank has a time, and a
-      finding gives the reason.
-    - Any other job runs on the network of the request, otherwise on the one that
-      `read_input_topology` of the request returns. The system is built from the options.
-      The default backend is congestion-aware. There is no memory for LOAD and STORE.
+    A job from a folder for ASTRA-sim: see `_simulate_folder`. If ASTRA-sim would abort, and the
+    option `slots` is that of ASTRA-sim, no rank has a time, and findings give the reasons.
 
-    For other jobs, markers (nodes without work) are removed before the simulation, and
-    their parents are connected with their children. A marker has no duration; its time is
-    the end of its last parent, 0 without parents. The rows of the result are those of the
-    original job. Findings about computations without work follow those of the simulation.
+    Any other job runs on the network of the request, otherwise on that of `read_input_topology`.
+    The options give the system, without memory for LOAD and STORE, and the backend, by default
+    congestion-aware. Markers (nodes without work) are bridged before. A marker has the time of the
+    end of its last parent, 0 without parents. Findings about computations without work come last.
 
-    Raises `UsageError` without a network, and for a folder with options of the system.
-    Raises `InputError` for an invalid system or network, for a collective without an
-    algorithm (`no-algorithm`), and the errors of the simulation.
+    Raises `UsageError` without a network, and for a folder if options of the system are given.
+    Raises `InputError` for an invalid system, network or job, and errors of the simulation.
     """
     folder = request.workload.extensions.get(EXTENSION)
     if isinstance(folder, dict):

@@ -359,16 +359,19 @@ def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -
 def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
     """Return the row, in the workload's nodes, of the node to which an event at time 0 belongs.
 
-    `item` is the index of the event's object. It has a rank and a code (its next action):
-    - `BATCH_ENDS`: the rank of batch `item`, and the code of its first delay
-    - `DELIVERY`: the source rank of message `item`, and the code of its sender
-    - `LINK_FREE`: as `DELIVERY` of the first message with bytes, no receive, whose current
-      hop is on link `item`. Raises `IndexError` without one.
+    `item` is the index of the batch, message or link of the event. The kind of event determines a
+    rank and a code, i.e. the action that follows the event:
 
-    If the code completes a node, the result is this node. If it completes a step of a custom
-    algorithm, it is the collective that runs it. Otherwise it is the first native collective
-    of the rank, by identity, that started at time 0. Without one, and for other kinds of
-    events, it is the first node of the job by (rank, identity).
+    - `BATCH_ENDS`: rank of the batch, code of its first delay
+    - `DELIVERY`: source rank and sender code of the message
+    - `LINK_FREE`: as `DELIVERY`, for the first sent message with bytes whose current hop is on the
+      link. Raises `IndexError` without such a message.
+    - others: neither
+
+    A code that ends a node gives this node. A code that ends a step of a custom algorithm gives the
+    collective that runs the algorithm. Any other code gives the first native collective of the
+    rank, by identity, that started at time 0. If there is none, the result is the first node of the
+    job by (rank, identity).
     """
     rank, code = -1, -1
     if kind == BATCH_ENDS:

@@ -41,14 +41,17 @@ _TAG_MODULUS = 500_000_000
 
 @outlined
 def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
-    """Start the custom algorithm of a stream at `now`: reset its progress and start its root nodes.
+    """Start the custom algorithm of the stream `index` at `now` (ns): reset it and start its roots.
 
-    The nodes are those of one rank of the algorithm: the position in the process group, without a
-    group the rank. Progress records, one per node, get the number of unfinished parents as `unmet`.
-    In the record of the collective's node in the job, `ongoing` (started nodes without an end)
-    becomes 0, and `buckets` that of a new hash set. Then the roots (nodes without parents) start in
-    the order of the table, and each increases `ongoing` by 1. An algorithm whose rank has no roots
-    never finishes.
+    The nodes are those of one rank of the algorithm: the position of the stream's rank in its
+    process group, or without a group the rank.
+
+    - The progress record of each node gets the stream, the row of the node in the table, and the
+      number of its parents as unfinished ones (`unmet`).
+    - In the record of the collective's node in the job, `ongoing` (started nodes without an end)
+      becomes 0, and `buckets` the initial number of buckets of the set of nodes that become free.
+    - Then the roots (nodes without parents) start in the order of the table (`_start_node`). Each
+      increases `ongoing` by 1. An algorithm whose rank has no roots never finishes.
     """
     stream = machine.stream[index]
     node = machine.node[stream["row"]]

@@ -297,9 +297,13 @@ class _LinkSearch:
     def resume(self, steps: int) -> int:
         """Continue the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
 
-        FOUND: `result` returns the trees. EXHAUSTED: it is proved that there are none. STOPPED: the
-        steps are used up; another call continues. The state of the search (`parts`, `choice`,
-        `level`) is changed in place.
+        A step tries one set of trees for one link, or goes back to the previous link.
+
+        - FOUND: `result` returns the trees.
+        - EXHAUSTED: there are no such trees.
+        - STOPPED: the steps are used up, also if `steps` is 0. Another call continues.
+
+        The state of the search (`parts`, `choice`, `level`) is changed in place.
         """
         outcome = search_undirected(
             self.first,

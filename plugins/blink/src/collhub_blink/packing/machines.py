@@ -177,23 +177,22 @@ class _Hosts:
     def _build_tree_through_rank(
         self, root: int, home: int, first: int, index: int
     ) -> SpanningTree:
-        """Build a tree whose data reach the other hosts through one rank of host `first`.
+        """Build a tree from `root` in which host `first` forwards the data to the other hosts.
 
-        `root`: a rank; `home`: number of its host; `index`: position of a rank in the ranks of its
-        host, the same in every host. The result has weight 1 and belongs to no arcs of a graph.
-        Edges:
+        The contact of a host is the rank at position `index` of its list of ranks. `root`: a rank;
+        `home`: number of its host. The tree has weight 1 and belongs to no arcs of a graph. Its
+        edges:
 
-        - from the root to rank `index` of `home`, and from this rank to rank `index` of host
-          `first`; with `first` = `home` these are one rank
-        - from rank `index` of `first` to rank `index` of every other host except `home`
-        - within every host, from rank `index` to the other ranks as in `_attach_below`, except the
-          root
+        - from the root to the contact of `home`, and from there to the contact of `first`; an edge
+          from a rank to itself is omitted
+        - from the contact of `first` to those of all other hosts except `home`
+        - within each host, from its contact to the other ranks as in `_attach_below`, but none to
+          the root
 
-        If the root itself is rank `index` of `home`, the edges within `home` differ, to relieve the
-        root, and the host needs at least two ranks: the other ranks of `home` are listed by
-        ascending position and the list is rotated right by `first`. The root sends to the first
-        rank of the list, and the rank at position p of the list receives from position (p - 1) //
-        2.
+        If the root is the contact of `home`, the edges within `home` differ. Its other ranks are
+        listed in the order of the host, and the list is rotated right by `first`. The root sends to
+        the first rank of the list. Position p > 0 receives from position (p - 1) // 2. Raises
+        `IndexError` if `home` has only one rank.
         """
         parent = np.full(self._num_ranks, -1, np.int64)
         for number, block in enumerate(self._blocks):

@@ -116,18 +116,17 @@ def _generate_balanced_divisions(
 ) -> Iterator[Division]:
     """Yield divisions of the data such that all planes finish at about the same time.
 
-    The initial shares are those of `balanced_shares` for `channels`, which have the best rate and
-    the start-up time of each plane, in the order of `planes`. Each plane gets the fastest schedule
-    for its share, as if it were the only plane. This division is not yielded. Then 3 rounds
-    (`_CORRECTION_ROUNDS`) follow:
+    `channels`: best rate and start-up time of each of `planes`. `time_ns`: time of a schedule. The
+    initial shares are those of `balanced_shares` for `channels`. Each plane gets the fastest
+    schedule for its share, as if it were the only plane. This division is not yielded. Then 3
+    rounds (`_CORRECTION_ROUNDS`) follow:
 
-    1. Planes without a schedule for their share are dropped (for example with a share below one
-       byte). The generator ends if fewer than two planes remain.
-    2. The rate of a plane becomes its share divided by its time without start-up.
-    3. New shares are computed by `balanced_shares`, rounded to fractions with the sum 1
-       (`_round_to_common_units`), and scheduled by `_reschedule_share`.
-    4. The division is yielded if every plane has a schedule. Its shares are in the order of
-       `planes`.
+    1. Planes without a schedule are dropped, e.g. with a share below one byte. The generator ends
+       if fewer than two planes remain.
+    2. The rate of a plane becomes its share divided by its time without start-up (at least 1 ns).
+    3. `balanced_shares` gives new shares, rounded to fractions with the sum 1
+       (`_round_to_common_units`). `_reschedule_share` schedules each as before, with the new size.
+    4. The division is yielded, in the order of `planes`, if every plane has a schedule.
 
     On a network without switches, raises `InputError` (`size-too-small`) if an initial share is too
     small for the requested number of chunks. Other errors of scheduling pass through.

@@ -264,12 +264,15 @@ def _rescale_chunks(pipeline: Pipeline, begin: int, scale: int, units: int) -> C
 
 
 def _place_on_plane(share: Share, first_chunk: int) -> Transfers:
-    """Return the transfers of a share, renumbered and delayed for the joint schedule.
+    """Return the transfers of a share with the numbers and times of the joint schedule of P planes.
 
-    `first_chunk` is added to the numbers of the chunks, and the start-up time of the plane, in
-    ps, to start and finish. With P planes, link n of plane p becomes n * P + p. The channel
-    becomes c * P + p. Here c numbers, from 0, the links that transfers of the same pair of NPUs
-    use (`link_channels`). Earlier channels are ignored. All other columns remain.
+    - chunk: `first_chunk` is added.
+    - start, finish: the start-up time of the plane is added; all are in ps.
+    - link: link n of plane p becomes n * P + p.
+    - channel: c * P + p. The links that the transfers of a pair of NPUs use are numbered from 0,
+      ascending; c is this number (`link_channels`). Earlier channels are ignored.
+
+    All other columns remain. The share is not changed.
     """
     plane, transfers = share.plane, share.pipeline.transfers
     startup_ps = plane.startup_ns * _PS_PER_NS

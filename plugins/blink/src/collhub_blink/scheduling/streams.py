@@ -168,13 +168,14 @@ def _generate_directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
 def _join_reduction_and_broadcast(placed: PlacedTree, upward: PlacedTree) -> Operations:
     """Return the messages of a reduction up `upward`, then of a broadcast down `placed`.
 
-    Both trees must have the same root, which is not checked. All NPUs that a tree reaches take
-    part. The rows of the reduction come first; rows in dependencies are renumbered. In
-    addition, every message from the root waits for all messages of the reduction to the root.
+    Both trees must have the same root, which is not checked. All nodes that a tree reaches take
+    part. The rows of the reduction come first. The row numbers in the dependencies of the broadcast
+    are adapted. In addition, every message that leaves the root waits for all messages of the
+    reduction that arrive there.
 
-    `remaining` of every row of the reduction is increased by the largest `remaining` of the
-    broadcast (0 if the broadcast is empty); it decides the priority. That of the broadcast is
-    unchanged.
+    `remaining`, which decides the priority of a row, is increased for every row of the reduction:
+    by the largest `remaining` of the broadcast (0 if the broadcast is empty). The trees are not
+    changed.
     """
     reduce_operations, broadcast_operations = (
         reduction(_prune_nothing(upward)),

@@ -272,17 +272,17 @@ def _generate_refinements(
 ) -> Iterator[TimedSchedule]:
     """Yield schedules with more chunks for the packing of `coarse`, until one is fast enough.
 
-    All have the number of chunks of `_refined_chunks`. There are at most 3 trials, and only one if
-    a simulation of so many chunks takes seconds (a slow simulation). Trial n = 0, 1, 2 has the
-    slack of `coarse` + n / depth of the packing. Schedules have a link order, except that trial 0
-    has none if `coarse` has none. Per trial:
+    A time in ns is fast enough if its gain over `coarse` is at least half of the gain that the
+    model predicts (`_achieves_predicted_gain`). All schedules have the number of chunks of
+    `_refined_chunks`. There are at most 3 trials, and only one if a simulation of so many chunks
+    takes seconds (slow). Trial n = 0, 1, 2 has the slack of `coarse` + n / depth of the packing.
+    Schedules have a link order; only trial 0 has none if `coarse` has none. Per trial:
 
     1. If no schedule exists (a chunk would be below one byte), the generator ends.
-    2. If simulations are slow, the slack is 0, and even the planned time does not pass rule 4, the
-       generator ends without this schedule.
-    3. Otherwise the time of the schedule is measured once by `evaluate_time_ns`, and it is yielded.
-    4. The generator ends if the gain over `coarse` is at least half of the gain that the model
-       predicts (`_achieves_predicted_gain`).
+    2. If simulations are slow, the slack is 0 and the planned time is not fast enough, the
+       generator ends.
+    3. Otherwise the schedule is yielded with its time by `evaluate_time_ns`, which is called once.
+       If this time is fast enough, the generator ends.
     """
     packing, chunks = coarse.packing, _refined_chunks(task, coarse)
     is_slow = _is_slow_to_simulate(task, packing, chunks)
@@ -313,17 +313,18 @@ def _generate_refinements(
 def _refined_chunks(task: PackingTask, candidate: TimedSchedule) -> int:
     """Return the number of chunks with which a candidate is refined.
 
-    The candidate takes the time T with c chunks; B is the time of its packing by bandwidth alone.
-    The overhead T - B is assumed to be proportional to 1 / chunks. An overhead of at most f * B
-    therefore needs n(f) = c * (T / B - 1) / f chunks, rounded up. R is the time by bandwidth at the
-    rate bound of the packing. All times are simulated.
+    c is the number of chunks of the candidate, T its time, and B the time of its packing by
+    bandwidth alone. R is the time by bandwidth at the rate bound of the packing. All times are
+    simulated times in ns. The overhead T - B is assumed to be proportional to 1 / chunks. So n(f) =
+    c * (T / B - 1) / f chunks, rounded up, have an overhead of at most f * B. The result is the
+    larger of two numbers:
 
-    The result is the larger of these numbers, but at most 4 * c (`_MAX_REFINEMENT_FACTOR`) and at
-    least c:
+    - n(0.4 %) (`_FILL_OVERHEAD_AT_OWN_RATE`), limited to `maximum_chunks` for packings that are
+      fast to simulate
+    - n(f) with f = 0.65 % (`_FILL_OVERHEAD_AT_BEST_RATE`) + 1 - B / R, but f at least 0.4 %,
+      limited to `maximum_chunks`
 
-    - n(0.4 %) (`_FILL_OVERHEAD_AT_OWN_RATE`), at most the maximum that is fast to simulate
-    - n(f) with f = 0.65 % (`_FILL_OVERHEAD_AT_BEST_RATE`) + 1 - B / R, but f at least 0.4 %; at
-      most the maximum number of chunks
+    Then the result is limited to at most 4 * c (`_MAX_REFINEMENT_FACTOR`), and to at least c.
     """
     packing, chunks = candidate.packing, candidate.schedule.chunks
     bandwidth_ns = _attainable_ns(task, packing)

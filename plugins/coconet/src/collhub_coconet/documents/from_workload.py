@@ -58,14 +58,16 @@ class Statements:
     def add(self, operations: Iterable[Operation]) -> int:
         """Add the JSON statement of the node that performs these operations; return its number.
 
-        Statements are numbered from 0 in the order of the calls. The statement has the fields:
+        Statements are numbered from 0 in the order of the calls. The operations of a statement are
+        first the views (operations without a node) that were added with `view` since the last
+        statement, then `operations`. Both keep their order and may be empty. The statement has the
+        fields:
 
-        - `operations`: first the views (operations without a node) that were added with `view`
-          since the last statement, then `operations`. Both keep their order and may be empty.
-        - `arguments`: declarations of the program's arguments that these operations read and that
-          no earlier statement declares, in the order of reading.
-        - `fused_group`, only if some of these operations are in fused stages: the name of a stage.
-          Of several stages, it is the first in the program's list.
+        - `operations`: these operations
+        - `arguments`: declarations of the program's arguments that they read and that no earlier
+          statement declares, in the order of reading
+        - `fused_group`, only if some of them are in fused stages: the name of the stage that is
+          first in the list of stages of the program
 
         The object records the statement and the declared arguments, and forgets the views.
         """

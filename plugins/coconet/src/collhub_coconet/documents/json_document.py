@@ -237,12 +237,12 @@ def type_fields(kind: TensorType, mesh: Sequence[str] = ()) -> dict[str, object]
     For a layout on a single axis, `layout` is the placement. It is followed by `dimension` if the
     layout is sliced, by `reduction` if partial, by `root` if at a root. `mesh` is not used then.
 
-    For a layout on several axes, `layout` is an object: by name of the axis, the same fields of its
-    layout. Replicated axes are left out, so {} means replicated on all. `mesh` has the names of the
-    axes in order. Raises `ValueError` if their number differs from the layout's.
+    For a layout on several axes, `layout` is an object. It maps the name of each axis to an object
+    with the fields `layout`, `dimension`, `reduction` and `root` of this axis. Replicated axes are
+    left out, so {} means replicated on all. `mesh` has the names of the axes in order. Raises
+    `ValueError` if their number differs from that of the axes of the layout.
 
-    `group` comes last and is left out for group 0. The values remain objects of the type, such as a
-    tuple for the shape.
+    `group` comes last and is left out for group 0. `shape` is the tuple of the type.
     """
     fields: dict[str, object] = {"element": kind.element, "shape": kind.shape}
     if kind.layout.axes:
@@ -490,14 +490,17 @@ def bind_sizes(
 def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) -> tuple[int, ...]:
     """Return the number of ranks along every axis of the program's mesh, in its order.
 
-    With no or one axis, the result has one number: that of the axis in `mesh`, else `num_ranks`,
-    else that of the first table of counts in the order of operations, else `DEFAULT_RANKS` (4).
-    `num_ranks` 0 counts as None. With several axes, `mesh` must have a number for each, and
-    `num_ranks` is ignored. Numbers are not checked.
+    A program with at most one axis gives one number, the first that exists:
 
-    Raises `InputError` (`axis`) for an axis in `mesh` that the program lacks (also for any axis if
-    the program has none), and for a missing number. With at most one axis and without `num_ranks`,
-    invalid counts raise `InputError` (`invalid-counts`).
+    1. the number of the axis in `mesh`
+    2. `num_ranks`, if it is neither None nor 0
+    3. the ranks of the first operation with a table of counts
+    4. `DEFAULT_RANKS` (4)
+
+    With several axes, `mesh` must have a number for each, and `num_ranks` is ignored. Numbers are
+    not checked. Raises `InputError` (`axis`) for an axis in `mesh` that the program does not have,
+    and for a missing number. In a program with at most one axis and without `num_ranks`, invalid
+    counts in the first table raise `InputError` (`invalid-counts`), even if `mesh` has the number.
     """
     location = Location(program.name)
     unknown = sorted(mesh.keys() - set(program.mesh))

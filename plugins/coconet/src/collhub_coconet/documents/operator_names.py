@@ -124,9 +124,10 @@ def infer_program(workload: Workload, element: str | None) -> Inference:
 def _check_equal_ranks(workload: Workload) -> None:
     """Raise `InputError` unless all ranks have the same nodes as rank 0.
 
-    Number, kind, name, collective and bytes of the nodes are compared, in the order of rows. The
-    error names the first rank that differs. It is located at the first node of this rank, not at
-    the node that differs.
+    The number of nodes is compared, and in the order of rows their kind, name, collective and
+    bytes. Dependencies and all other columns are not compared. The error names the first rank that
+    differs. It is located at the first node of this rank, not at the node that differs. For a rank
+    without nodes, it is located at the next node of the workload, or at the last one.
     """
     nodes = workload.nodes
     sizes = np.diff(nodes.rank_indptr)

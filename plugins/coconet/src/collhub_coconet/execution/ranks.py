@@ -248,10 +248,11 @@ def _compute_all_to_all_v(run: SimulatedRun, operation: Operation) -> OnRanks:
     """Return the values of an AllToAllV by rank: received rows, then rows of zeros.
 
     The table of counts (sender, receiver), both by position in the subgroup, gives the number of
-    rows that a rank sends to each rank of its subgroup. They are consecutive rows of its operand,
-    in the order of the receivers. A rank receives rows in the order of the senders, itself
-    included. Zeros follow until the array has the shape of the result. Ranks outside the subgroups
-    keep their operand. The values of the run are not changed.
+    rows that a rank sends to each rank of its subgroup. The rows for one receiver are consecutive
+    in the operand of the sender, in the order of the receivers. A rank receives rows in the order
+    of the senders, itself included. Zeros follow until the array has the shape of the result. Ranks
+    outside the subgroups keep their operand. The values of the run are not changed. Raises
+    `ValueError` if a rank receives more rows than the result has.
     """
     values = run.values[operation.reads[0]]
     result = list(values)

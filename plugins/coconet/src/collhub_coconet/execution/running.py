@@ -257,20 +257,23 @@ class _ExecutionState:
     # --- nodes ---
 
     def step(self, row: int) -> None:
-        """Execute the node in a row of `flat.workload`, and return nothing.
+        """Execute the node in a row of `flat.workload`.
 
         By the part of the flat program to which the row belongs:
 
-        - Segment: compute its operations, for the tile of the row if it is divided into tiles.
-        - Collective, also of rows: execute one node of its algorithm (`step` of its run).
-        - Send, sending side: read the elements of its chunk, and store them in `self.mail`.
-        - Send, receiving side: remove the elements from `self.mail`, and write them on its rank.
+        - `Segment`: compute its operations. If it is divided into tiles, only the tile of the row
+          is computed.
+        - `CollectiveRuns` or `RowRuns` (an uneven collective): execute one node of the algorithm
+          (`step` of its run).
+        - `Message`, a SEND node: read the elements of its chunk, and store them in `self.mail`.
+        - `Message`, any other node: remove the elements from `self.mail`, and write them on its
+          rank.
         - Any other part (`MeshRuns`, `Barrier`, `Launch`): nothing.
 
         Rows must be executed in an order that respects the dependencies. Otherwise raises
         `InputError` (`not-there`): data that are read were not yet written, were already
         overwritten by a later step of a collective, or the message of a collective was not sent.
-        Raises `KeyError` for the receive of a Send that was not sent, and for a missing partial
+        Raises `KeyError` if a `Message` is received before it is sent, and for a missing partial
         scalar.
         """
         nodes = self.flat.workload.nodes

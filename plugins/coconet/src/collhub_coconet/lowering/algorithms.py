@@ -246,20 +246,18 @@ class Algorithms:
 def count_buffer_bytes(program: Program, binding: Binding, operation: Operation) -> int:
     """Count the bytes of the full buffer on which the algorithm of an operation works.
 
-    The first rule that matches decides. R is the number of ranks that communicate: the product of
-    the sizes of the operation's mesh axes. "Bytes of a rank" are those of its block if the tensor
-    is sliced, else of the complete tensor. Blocks may differ in length; the longest one counts.
+    R is the number of ranks that communicate: the product of the sizes of the operation's mesh
+    axes. "Local" bytes are those of a rank's longest block if the tensor is sliced, else of the
+    complete tensor. By kind of operation:
 
-    1. No communication (a reduction to a scalar, completed by an all-reduce): the result's bytes of
-       a rank.
-    2. Uneven collectives (AllToAllV, ReduceScatterV, ...): the sum of all counts, in bytes.
-    3. ReduceScatter: R times the result's bytes of a rank.
-    4. AllGather: R times the operand's bytes of a rank.
-    5. AllToAll with a result that is sliced along mesh axes: the operand's bytes of a rank, rounded
-       up to a multiple of R.
-    6. Other AllToAll: the operand's bytes of a rank, where the length of the dimension along which
-       the result is sliced is rounded up to a multiple of R. With R = 4, length 6 counts as 8.
-    7. Other collectives: the operand's bytes of a rank.
+    - no communication (a reduction to a scalar, then an all-reduce): local bytes of the result
+    - uneven collectives (`UNEVEN_COLLECTIVES`): the sum of all counts in bytes
+    - ReduceScatter: R * local bytes of the result; AllGather: R * local bytes of the operand
+    - AllToAll whose result is sliced along mesh axes: local bytes of the operand, rounded up to a
+      multiple of R
+    - other AllToAll: local bytes of the operand, with the length of the result's sliced dimension
+      rounded up to a multiple of R: 6 counts as 8 for R = 4
+    - other collectives: local bytes of the operand
 
     Raises `InputError` for a symbol without a number (`symbol`), for invalid counts
     (`invalid-counts`), and for counts of more than 2^62 bytes (`size`).

@@ -156,9 +156,11 @@ class FlatProgram:
 def find_viewed_value(program: Program, operation: Operation) -> str | None:
     """Return the name of the value of which an operation is a view; None if it is no view.
 
-    A Slice is a view of its operand. An Update with the result of a communication is a view
-    of this result if no other operations than Slices read the state: the communication then
-    delivers into the memory of the state. All other operations, also a Reshape, give None.
+    - A Slice is a view of its operand.
+    - An Update is a view of its new value if that is the result of a communication, and if all
+      other operations that read the state are Slices. The communication then delivers into the
+      memory of the state.
+    - All other operations give None, also a Reshape and an Update with a number.
     """
     if operation.kind is Kind.SLICE:
         return operation.reads[0]

@@ -168,20 +168,21 @@ class Producers:
     def find_producers(
         self, value: str, region: int, grid: Grid | None, rank: Int64Array, chunk: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Find the nodes that produce chunks of a value; return pairs (i, node) as two arrays.
+        """Find the nodes that produce parts of a value; return pairs (i, node) as int64 arrays.
 
-        `grid`: division of the reader, to whose chunks the numbers in `chunk` refer. `region`:
-        number of the reader's chain or stage. The first rule that applies:
+        `rank` and `chunk` list the reads; i is a position in them. `grid`: division of the reader,
+        whose chunks are numbered in `chunk`. `region`: number of the reader's chain or stage. The
+        first rule that applies:
 
-        1. A value without producers, such as an argument of the program: both arrays are empty.
-        2. The value is in another region, a grid is None, or both grids have different blocks. Then
-           i has all nodes that produce the value on rank `rank[i]`; `chunk` is ignored. If some
-           rank has more than 4 of them, a MARKER per rank is added that waits for them, and i has
-           the MARKER of its rank. This is done once per value.
-        3. Otherwise i has every node that produces, on rank `rank[i]`, a chunk that overlaps chunk
-           `chunk[i]`. The numbers of chunks per block may differ. A node can occur repeatedly.
+        1. The value has no producers, such as an argument of the program: both arrays are empty.
+        2. The value is of another region, or its grid or `grid` is None, or the two grids have
+           different blocks: every node that produces the value on rank `rank[i]`. `chunk` is
+           ignored. If some rank has more than 4 of these nodes, each rank gets one new MARKER node
+           that waits for its nodes, and i has this MARKER instead. A value gets MARKERs only once.
+        3. Otherwise: every node on rank `rank[i]` that produces a chunk which overlaps chunk
+           `chunk[i]`. The number of chunks per block may differ. A node can occur repeatedly.
 
-        The pairs are sorted by i. An i without producing nodes has no pair.
+        The pairs are sorted by i. An i without such nodes has no pair.
         """
         ready = self.ready.get(value)
         if ready is None:

@@ -186,20 +186,18 @@ class _WorkloadBuilder:
     def _add_computation(self, operations: list[Operation]) -> None:
         """Add one COMPUTE node per rank of the group for operations without communication between.
 
-        All operations are of one group. If all are views (operations without cost), no node is
-        added, and they are recorded for the next node. Otherwise, the node of a rank has:
+        All operations are of one group. First each view (an operation without cost) gets the
+        producer of its first operand, if that has one. Results of this call have none yet. Views
+        are recorded for the next node with text. If all operations are views, no node is added.
+        Otherwise the node of a rank has:
 
-        - the arithmetic operations of all non-views
+        - the arithmetic operations of all non-views, and their names, joined by "+"
         - the memory traffic of all operations as one kernel, in bytes
-        - a name that joins the names of the non-views by "+"
-        - the views of this call, and earlier ones without a node, in its extra text
+        - in its extra text the non-views and all recorded views
 
-        It waits for the earlier nodes on its rank that produced operands of any of the
-        operations. Operands without such a node, such as arguments, are not waited for.
-
-        The new nodes become the producers of the results of the non-views. A view gets the
-        producer that its first operand has before the new nodes. A view of a result of this
-        call thus gets none.
+        It waits for the earlier nodes on its rank that produced operands of any operation. Other
+        operands, such as arguments, are not waited for. The nodes become the producers of
+        non-views.
         """
         working = [operation for operation in operations if not operation.is_free]
         for operation in operations:

@@ -154,20 +154,19 @@ def find_axis_layout(
 ) -> Layout | None:
     """Return the layout of a result on one axis of a mesh, or None if no rule permits it.
 
-    `operation`: kind, reduction, dimension, root. `roles`, `result`: names of the dimensions of
-    each operand and of the result. `RULES` gives the symbol of the result by the kind and the
-    symbols of the operands. The symbol of an operand is:
+    `operation`: kind, reduction, dimension, root. `roles`, `result`: roles of the dimensions of
+    each operand and of the result; the first item of a role is its name. `RULES` maps the kind and
+    the symbols of the operands to the symbol of the result.
 
-    - sliced: `S(name)` with the name of the sliced dimension
-    - on a root: `@` if the operation has no root or the same one, else `@ elsewhere`
-    - partial: `P(op)` if its reduction is the operation's; otherwise its text, like `P(sum)`
-    - else its text: `R` replicated, `L` local
+    Symbols of operands: `S(name)` sliced along a dimension with this name; `@` on a root, if the
+    operation has no root or the same one, else `@ elsewhere`; `P(op)` partial by the operation's
+    reduction; otherwise the text of the layout, such as `P(sum)`, `R` or `L`.
 
-    The symbol of the result means: `S(to)` sliced along the operation's dimension (None: 0);
-    other `S` sliced along the result's first dimension with the operand's sliced role; `P(op)`
-    partial with the operation's reduction; `@` on the operation's root, or the layout of the
-    first operand if it has none. Also None if operands are sliced along different roles, or the
-    result lacks the role.
+    Symbols of the result: `S(to)` sliced along the operation's dimension (None: 0); other `S(...)`
+    sliced along the first dimension with the role of the sliced operands; `P(op)` and `@` by the
+    reduction and root of the operation (without a root the layout of the first operand); `P(sum)`,
+    `L` and `R` as above. The result is None if two operands are sliced along different roles, or if
+    `result` lacks the role.
     """
     kind, reduction, dimension, root = operation
     symbols, sliced_roles = [], set[Role]()

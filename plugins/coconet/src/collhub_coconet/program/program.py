@@ -93,12 +93,15 @@ def order_groups(
 ) -> list[list[Operation]] | None:
     """Order operations so that those of each group are adjacent; None if this is impossible.
 
-    `groups`: names of operations; groups must be disjoint and not empty, and `KeyError` is raised
-    for an unknown name. Returns one list per group, and one per other operation. Within a list,
-    operations are in the given order, which is not checked: reads within a group are ignored, as
-    are reads of names that are no operations. A list is ready when all lists that it reads are
-    placed. Of the ready lists, the one whose first operation is earliest in `operations` is next
-    (Kahn's algorithm). None if lists read each other in a cycle.
+    `groups`: names of operations, disjoint (not checked). The result has one list of operations per
+    group, and one for each other operation. A list that reads a value of another list comes after
+    it. Among the lists that may come next, the one whose first operation is earliest in
+    `operations` is taken (Kahn's algorithm). The result is None if lists read each other in a
+    cycle.
+
+    Within a list, operations keep their order in `operations`, also if they read each other in
+    another order. Reads of names that are no operations are ignored. Raises `KeyError` for an
+    unknown name in a group, and `ValueError` for an empty group.
     """
     node_of = {operation.name: index for index, operation in enumerate(operations)}
     position = dict(node_of)

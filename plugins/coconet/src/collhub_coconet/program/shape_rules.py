@@ -107,8 +107,8 @@ def type_scatter(operands: Operands) -> TensorType:
 
     The first operand has the indices, the second one the values. With indices [B], values [B, D]
     and the shape [N, D] of the operation, row b of the values is added at row `indices[b]` of the
-    result [N, D]. The values need the dimensions of the indices, followed by those of a row. The
-    result has the element type and the group of the values. It is the gradient of a Gather.
+    result [N, D]. The shape of the values is that of the indices, followed by that of a row. The
+    result has the element type and the group of the values. A Scatter is the gradient of a Gather.
 
     The layout of the result on each axis of the mesh, for (indices, values):
 
@@ -118,9 +118,9 @@ def type_scatter(operands: Operands) -> TensorType:
     - replicated, and a partial sum: a partial sum
     - one local, the other local or replicated: local
 
-    Raises `TypingMistakeError` for a number, indices that are no integers, values of bool,
-    different groups, an operation without shape or values that do not fit it, and other layouts;
-    checked in this order.
+    Raises `TypingMistakeError` in the first of these cases: an operand is a number, not a tensor;
+    the indices are no integers; the values are bool; the groups differ; the operation has no shape,
+    or the values do not fit it; another layout.
     """
     indices, values = operands.tensor(0), operands.tensor(1)
     operands.check_index(0)

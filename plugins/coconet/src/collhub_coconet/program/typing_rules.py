@@ -411,23 +411,19 @@ def compute_broadcast_shape(shapes: list[Shape]) -> Shape:
 
 
 def _join_types(operands: Operands, positions: list[int]) -> TensorType:
-    """Return the type of a pointwise operation: broadcast shape, joined layout, element type.
+    """Return the type of a pointwise operation: element type, broadcast shape, layout and group.
 
-    `positions`: operands whose element types must be equal; the first of them that is no number
-    determines the element type. All operands determine the shape (numpy's broadcasting, numbers are
-    ignored), the layout and the group. On each axis of the mesh two layouts are joined:
+    The element type is that of the tensors at `positions`, which must agree. Numbers are ignored,
+    except that they count as replicated in the layout. The shape is numpy's broadcast of all
+    tensors. The layout has one part per axis of the mesh, joined from the first operand to the last
+    by the table of `layout_rules`: equal layouts stay, replicated and sliced give sliced,
+    replicated and local give local. Sliced dimensions are counted from the end of the shape.
 
-    - two equal ones, replicated, local or sliced along the same dimension: this layout
-    - replicated and another one of these three: the other one; a number is replicated
-    - partial sums: only as the table of `layout_rules` permits, such as the sum of two
-
-    Sliced dimensions are equal if their distances from the last dimension are equal.
-
-    Raises `TypingMistakeError` for the first of these that applies: all operands are numbers
-    (`operand`); tensors on different groups (`group`); different element types at `positions`
-    (`element-type`); only numbers at `positions` (`operand`); sizes that do not broadcast
-    (`shape`); layouts that the table does not join (`layout`, `partial` or `root`), or a slice
-    along a dimension of size 1 of the result (`dimension`).
+    Raises `TypingMistakeError` for the first of these defects: all operands are numbers
+    (`operand`); different groups (`group`); different element types at `positions`
+    (`element-type`); only numbers there (`operand`); sizes that do not broadcast (`shape`); layouts
+    that the table does not join (`layout`, `partial`, `root`) or whose slices on several axes do
+    not fit (`layout`, `axis`); a slice along a dimension of size 1 (`dimension`).
     """
     if not operands.tensors:
         raise TypingMistakeError("operand", "all operands are numbers", "compute the number")

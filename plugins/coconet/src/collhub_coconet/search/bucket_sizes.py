@@ -57,15 +57,15 @@ def add_buckets(
     """Add, for every problem size, the fastest program with buckets to the candidates of a search.
 
     A bucket is several equal collectives in one call. Returns a copy of `exploration` (the result
-    for the entire program) with the added candidates at the end, and the number of compared
-    programs with their bucket sizes. A size for which no program with buckets is possible adds
-    none.
+    for the entire program) with the added candidates at the end, at most one per size of
+    `bindings`; also the number of compared programs and their bucket sizes, ascending. Of equally
+    fast programs the first counts (`_BucketChoice.find_fastest`).
 
-    `bindings`: the problem sizes. `explorations`: results of the search by class of equal parts
-    (`classes`). `simulation`: None if times are by formula; if a program was added, all candidates
-    then get times of the entire program, since sums of parts are not comparable. Programs that
-    cannot be simulated are skipped. `budget` counts one unit per compared program and size; at its
-    limit the remaining programs are omitted, which it records.
+    `explorations`: results of the search for each class of equal parts (`classes`). `simulation`:
+    None if times are by formula. In this case, if a program was added, the earlier candidates get
+    new times by formula for the entire program, because sums of parts are not comparable. Programs
+    that cannot be simulated are skipped. `budget` counts one unit per compared program and size. At
+    its limit the remaining programs are omitted, and `budget` records the cut.
     """
     choice = _BucketChoice(program, classes, explorations, bindings, model, simulation, budget)
     added: list[Candidate] = []
@@ -346,13 +346,16 @@ def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrit
 def _list_equal_computations(classes: Sequence[PartClass], program: Program) -> list[list[str]]:
     """List the operations of equal parts that one kernel can compute, one list of names per kernel.
 
-    `classes`: each class has copies, i.e. parts of the program that are equal except for names.
-    For every operation of a class that may be in a stage (`FUSIBLE`), a list has this operation of
-    each copy in their order, or the stage that contains it. The order of the lists is by class,
-    then by operation of the first copy.
+    Each class has equal parts of `program`, its copies, which differ only in names. A computation
+    is one operation at the same place of all copies of a class. Its list has, for each copy in
+    order, the stage that contains the operation, or the operation if no stage contains it. The
+    lists are ordered by class, then as the operations of the class. A computation has no list if:
 
-    Left out are classes with one copy, a Slice or Update whose operation in the first copy is in
-    no stage, operations that are in one stage in all copies, and repetitions of a list.
+    - the class has one copy
+    - the first copy has no operation there, or its kind may not be in a stage (`FUSIBLE`)
+    - it is a Slice or Update that no stage contains in the first copy
+    - all entries of the list are equal, as one stage contains the operations of all copies
+    - an earlier list is equal
     """
     stage_of = {member: stage for stage in program.stages for member in stage.members}
     lists = []

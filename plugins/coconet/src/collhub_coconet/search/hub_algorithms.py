@@ -177,14 +177,19 @@ class HubAlgorithms:
     def find_network(self, members: tuple[int, ...], protocol: str) -> Topology:
         """Return the part of the network that some ranks use, with the rates of a protocol.
 
-        `members`: NPUs. If there are as many as in the network, the result is the entire network
-        with its numbers, whatever their order. Otherwise NPU `members[i]` has number i, and the
-        switches are kept. If these members are not connected among themselves, such as those of an
-        axis of a mesh, the result has links between all pairs, with the rates of the slowest link
-        of the entire network. The rates are then those of the protocol (`change_protocol`).
-        `protocol`: name of an entry of `PROTOCOLS`; another one raises `KeyError`. Raises
-        `UsageError` for an NPU that does not exist or is listed twice, unless the result is the
-        entire network. Results are cached by `members` and protocol.
+        `members`: NPUs. `protocol`: name of an entry of `PROTOCOLS`. The first rule that applies
+        decides:
+
+        1. `members` has at least as many entries as the network has NPUs: the entire network with
+           its numbers. The entries and their order do not matter.
+        2. The members are connected by links among them and to switches: this part of the network.
+           NPU `members[i]` has number i, and all switches are kept.
+        3. Otherwise, as for an axis of a mesh: links between all pairs of members, each with the
+           rates of the slowest link of the entire network.
+
+        Finally the rates are changed to those of the protocol (`change_protocol`). The result is
+        cached by `members`. Raises `UsageError` in rules 2 and 3 for no members, and for an NPU
+        that does not exist or is listed twice. Raises `KeyError` for another protocol.
         """
         if members not in self._networks:
             network = self.topology
@@ -295,17 +300,18 @@ class HubAlgorithms:
     def _build(self, name: str, demand: Demand, call: Call) -> Algorithm:
         """Return the verified algorithm of a synthesizer, or of a file, for one call.
 
-        `name`: a synthesizer, otherwise the path of a file. A synthesizer gets the network of the
-        members and the size in bytes of the demand. Searches that the limit of work cuts are
-        recorded in `self.omissions`.
+        - `name` is a synthesizer: it gets the collective of `call`, the size of `demand` in bytes,
+          and the network of its members with the rates of the first of `PROTOCOLS`. For each search
+          that the limit of work ends early, the omitted rest is recorded in `self.omissions`.
+        - Otherwise `name` is the path of a file, which is read.
 
         Algorithms of files, and of synthesizers that do not adapt to the size, are cached by name
-        and demand without its size. A cached algorithm is returned for every size, without new
+        and by demand without its size. A cached algorithm is returned for any size and call without
         checks. Failures are not cached.
 
-        Raises `InputError` for a file that does not fit the call (`algorithm-does-not-fit`), for an
-        algorithm without units (`no-contents`), and for an incorrect one (`wrong`). Other errors
-        pass through.
+        Raises `InputError` for the first of: a file that does not fit the call
+        (`algorithm-does-not-fit`), an algorithm without units (`no-contents`), an incorrect one
+        (`wrong`). Other errors pass through.
         """
         known = {provided.name: provided.offer for provided in self.registry.all(Synthesizer)}
         is_size_dependent = name in known and known[name].adapts

@@ -298,21 +298,19 @@ class _Groups:
 def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
     """Divide the operations into sets that exchange only scalars; return (sets, shared scalars).
 
-    A scalar here is a value without dimensions, such as a norm, that is not the result of a
-    communication. A set depends on a scalar directly or through other scalars. At first each
-    operation is a set. Sets are united in this order:
+    A scalar is an operation, except communication, whose result has no dimensions, such as a norm.
+    At first each operation is a set. Sets are united by these rules, in this order:
 
-    1. An operation joins the set of each operation whose result it reads, except if it is
-       pointwise and the result has no dimensions.
-    2. All readers of a state become one set, unless `whole_after` of the state is set.
-    3. A scalar that exactly one set reads joins this set. A pointwise scalar that is computed
-       from exactly one set joins this set. If both hold, all three become one.
-    4. A pointwise scalar to which neither part of rule 3 applies is shared. A shared scalar
-       and a shared scalar that it reads become one set.
+    1. An operation with each operation that it reads. A pointwise operation is not united with an
+       operation whose result has no dimensions.
+    2. All readers of a state with each other, unless `whole_after` of the state is set.
+    3. A scalar with the set that reads it, if there is exactly one. A pointwise scalar with the set
+       that it is computed from, if there is exactly one. Paths through other scalars count.
+    4. A pointwise scalar without a set by rule 3 is shared. It is united with each shared scalar
+       that it reads.
 
-    The sets include those of shared scalars. Each set lists names of operations in program
-    order, and the sets are in the order of their first operation. The shared scalars are
-    returned as a set of names.
+    Sets of shared scalars are included. Each set lists names in program order; the sets are in the
+    order of their first operation.
     """
     scalars = {
         operation.name

@@ -462,24 +462,21 @@ def simulate_candidates(
     progress: Progress = ignore_progress,
     budget: SearchBudget | None = None,
 ) -> Exploration | str:
-    """Simulate the most promising candidates of a search by formula.
+    """Simulate the most promising candidates of a search by formula, at all sizes (`bindings`).
 
-    At every size these are the original program, the `count` fastest candidates by formula, and the
-    first `count` of the Pareto front of time and memory. The result is the exploration with only
-    these candidates, in order of discovery, with simulated times at all sizes. If candidates are
-    left out, a restriction is added with the numbers of simulated and of all candidates. At every
-    size, algorithm, protocol and chunk count of the fastest candidate are then chosen separately
-    per collective (`Simulation.refined`).
+    They are the original program and, for every size, the `count` fastest candidates by formula and
+    the first `count` of the Pareto front of time and memory. The result is the exploration with
+    only them, in order of discovery, with simulated times. At every size the fastest one then gets
+    algorithm, protocol and chunk count per collective (`Simulation.refined`). If candidates are
+    left out, a restriction with both numbers is added.
 
-    If one of these programs cannot be simulated, the result is the reason of the first one as text,
-    since times by formula and by simulation are never compared. `HubError`s of the simulation are
-    raised, and `InputError` if a worker process died. `progress` is called after each simulation.
-    `workers`: processes to simulate in, None for this process.
+    The result is a text, the reason, if a program cannot be simulated (the first one), or if the
+    budget allows no complete candidate. `budget` (None: no limit) counts one unit per program and
+    size. At its limit only candidates simulated at all sizes remain, and the refinement is left
+    out; the budget records both.
 
-    `budget` counts one unit per simulated size of a program; None is no limit. After the unit that
-    reaches its limit, only the candidates that were simulated at all sizes remain, and the separate
-    choice is left out; each omission is recorded in the budget. If none remains, the result is the
-    reason of the limit as text.
+    `workers`: processes to simulate in, None for this one. `progress` is called after each
+    simulation. Raises `HubError` of the simulation, and `InputError` if a worker died.
     """
     budget = budget or SearchBudget()
     num_sizes = len(bindings)

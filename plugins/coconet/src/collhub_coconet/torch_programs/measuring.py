@@ -19,18 +19,19 @@ TIME_LIMIT_S = 600.0
 
 
 def measure(before: Workload, after: Workload, options: TorchModuleOptions) -> MeasuredGain:
-    """Run the modules of two programs with equal random arguments, and return times and difference.
+    """Run both programs as PyTorch modules on equal random arguments; return times and difference.
 
-    Both modules are written to a temporary folder and run in one Python process, which starts one
-    process per rank. The result has the seconds of a step before and after, and the largest
-    relative difference of the outputs, however large. Its method text gives the number of ranks and
-    `REPEATS`. A time is the median of `REPEATS` steps, each as long as on its slowest rank; the
-    first step of each module is not timed.
+    A new Python process runs the modules and starts a process per rank. The times are in seconds,
+    each the median of `REPEATS` steps on the slowest rank. The first step of a module is not
+    timed. The difference is the largest one of any element of an output of `before`, divided by
+    the largest magnitude of this output. It is returned however large it is.
 
-    Raises `InputError` if a program cannot be written as a module, and `InputError` (`run`) if the
-    modules fail or run longer than `TIME_LIMIT_S` seconds (600), and if an element of an output is
-    NaN or infinite in only one of the modules. Raises `UsageError` without
-    PyTorch.
+    Errors:
+
+    - `InputError` if a program cannot be written as a module
+    - `InputError` (`run`) if the modules fail, or run longer than `TIME_LIMIT_S` seconds (600)
+    - `InputError` (`run`) if an element of an output is NaN or infinite in only one module
+    - `UsageError` without PyTorch
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = []

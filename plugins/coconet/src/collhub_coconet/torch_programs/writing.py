@@ -708,16 +708,17 @@ class _ModuleWriter:
         self._lines.append(f"{name} = {name}_results[{output}]")
 
     def _format_value(self, operation: Operation, value: object) -> str:
-        """Format an argument of an operator, a value of JSON, as a Python expression.
+        """Format an argument of an operator, given as a JSON value, as a Python expression.
 
         - a list: a list of the formatted entries, at any depth
-        - `{"operand": i}`: the name of operand i of `operation.reads`, from 0
-        - `{"float": text}`: a number such as "1e-5"; `float('inf')` for "inf", and so for
-          "-inf", "nan"
-        - `{"element": name}`: an element type, `torch.NAME`
+        - `{"operand": i}`: the name of `operation.reads[i]`, if 0 <= i < number of operands
+        - `{"float": text}`: `float('inf')` for "inf", likewise "-inf" and "nan"; for a decimal
+          number such as "1e-5" the `repr` of its value, "1e-05"
+        - `{"element": name}`: an element type, `torch.NAME`, if the name is an identifier
         - a number, text, boolean or None: its `repr`
 
-        Raises `InputError` for any other argument, such as an operand that does not exist.
+        Raises `InputError` (`torch-module`) for every other argument, also for an operand that does
+        not exist.
         """
         if isinstance(value, list):
             return f"[{', '.join(self._format_value(operation, entry) for entry in value)}]"

@@ -168,21 +168,21 @@ def count_memory_bytes(
 ) -> int:
     """Count the bytes of memory that operations of one kernel read and write on a rank.
 
-    Each value has the bytes of its part on a rank; if parts differ, those of the longest.
-    If the kernel has opaque operations, the result is the sum of their declared traffic
-    only (None is 0). Each traffic is divided by the ranks that slice the result, rounded
-    up. Otherwise:
-    - A distinct operand counts once, if it is from outside the kernel or from a view in it.
-    - The first operand of a Gather or Index does not count, unless another operation reads
-      it.
-    - Each Gather also adds the bytes of its result, for the rows that it reads.
-    - A result counts once if it is an output, of an Update, or read outside the kernel. It
-      counts once in all if it is also such an operand.
-    - Views (Slice, Reshape, Part) do not count themselves. An empty kernel gives 0.
+    If the kernel has opaque operations, the result is the sum of their declared traffic; other
+    operations are ignored. The traffic of each (None is 0) is divided by the number of ranks that
+    slice its result, rounded up.
 
-    `same_kernel`: further operations of the kernel, without their own traffic. Values
-    exchanged with them do not count. Raises `InputError` (`symbol`) for a symbol without a
-    number.
+    Otherwise the result is the sum of these values, each with the bytes of its longest part on a
+    rank. Views (Slice, Reshape, Part) do not count as operations, but their values are in memory:
+
+    - each distinct operand that is a view, or that no operation of the kernel computes. The first
+      operand of a Gather or Index is ignored.
+    - each result that is an output, of an Update, or read by an operation outside the kernel
+    - the result of each Gather once more, for the rows that it reads
+
+    `same_kernel`: names of further operations of the kernel. They add nothing, and their values,
+    also of views, are not in memory. An empty kernel gives 0. Raises `InputError` (`symbol`) for a
+    symbol without a number.
     """
     opaque = [operation for operation in kernel if operation.kind is Kind.OPAQUE]
     if opaque:

@@ -256,11 +256,17 @@ def fit_clocks(
 def _select_common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, Int64Array]:
     """Select the communication nodes that should end at the same time on all ranks.
 
-    Returns their rows, and the number of the communication of each, ordered by communication as
-    in `meetings`. Only communications with several nodes count. The first of these sets that is
-    not empty is used: collectives without a root on devices; all collectives without a root;
-    all communications. Both arrays are empty if no communication has several nodes. Rooted
-    collectives are broadcast, reduce, gather and scatter.
+    Returns the rows of the nodes, and for each row the number of its communication in `meetings`.
+    Both are ordered by this number. Only communications with several nodes are considered. The
+    first of these sets that is not empty is returned:
+
+    1. Collectives without a root whose process group is not one of a host library (`gloo`, `mpi`,
+       `ucc`).
+    2. All collectives without a root.
+    3. All communications, also messages.
+
+    Broadcast, reduce, gather and scatter have a root. Barriers and collectives of unknown kind have
+    none. Both arrays are empty if no communication has several nodes.
     """
     nodes = workload.nodes
     of_row = group_of_entry(meetings.indptr)

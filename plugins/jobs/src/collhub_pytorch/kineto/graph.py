@@ -314,16 +314,17 @@ class _Builder:
     def build(self) -> RankNodes:
         """Add the nodes of the host and of the device in the order of time; return all nodes.
 
-        A point is a time at which the work of the host changes; an activity is work of the
-        device, or a collective that the host runs.
+        A point is a time at which the work of the host changes; an activity is work of the device,
+        or a collective that the host runs.
 
-        - Each point adds one node of the host, which lasts from the previous point to this one.
-        - Each activity adds one node. Further nodes are added for its launch and for an
-          unexplained delay before it.
+        - Each point adds one node of the host (`_add_point`), which lasts from the previous point
+          to this one. For the first point, it lasts from the first time of the rank.
+        - Each activity adds one node. Further nodes are added for its launch and for an unexplained
+          delay before it (`_add_activity`).
 
-        Activities have the time of their start, collectives of the host that of their issue. At
-        equal times, points come before activities; otherwise both keep their order. Call it
-        only once: the nodes are added to those of the builder.
+        An activity of the device is sorted by its start, a collective of the host by its issue. At
+        equal times, points come before activities; otherwise both keep their order. Call this
+        function only once: the nodes are added to those of the builder.
         """
         profile = self._profile
         times = np.concatenate([profile.time, profile.order_times()])

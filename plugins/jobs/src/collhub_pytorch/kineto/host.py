@@ -75,17 +75,17 @@ def add_host_calls(
 ) -> RankProfile:
     """Add the collectives of host libraries to the profile of a rank with a device.
 
-    `window`: (start, end) in ns of the issue times, end excluded; None for all. The issue time is
-    the start of the operator that issues a collective. Without such collectives `profile` itself is
-    returned, otherwise a changed copy:
+    `window`: (start, end) in ns of the issue times, i.e. starts of the issuing operators, end
+    excluded; None for all. Returns `profile` itself without such collectives, otherwise a changed
+    copy:
 
-    - The collectives follow those of the device, by issue time, each on a new stream. The group is
-      the library's name and all ranks (None if unknown).
-    - Their issue times are added to the points of the host, at equal times after the given ones.
-    - `work` is -1 for every point.
-    - Waits that `profile` states remain. At every other point the host waited for the collective
-      with the latest end after the previous point and up to this one, if it was issued before this
-      point (`_awaited`); otherwise for none.
+    - The collectives follow those of the device, by issue time, each on a new stream. `host_calls`
+      is their number, their group the library's name and all ranks (None if unknown).
+    - Their issue times become points of the host, at equal times after the given ones. `work` is -1
+      for every point.
+    - Known waits (`awaited` at least 0) remain. At other points the host waited for the host
+      collective that ended last after the previous point and up to this one, and was issued before
+      it; else -1.
 
     Raises `InputError`: `no-issuer` if a collective has no issuing operator, `group` if its ranks
     are truncated.

@@ -282,13 +282,14 @@ def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Ar
 
 
 def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
-    """Return the runtime calls sorted by start, with the call that launched each activity.
+    """Return the runtime calls sorted by start, and the call that launched each activity.
 
-    Calls with equal start keep the order of the file; calls of every kind are included.
-    `correlation`: int64 per activity, the number that it shares with its runtime call.
-    `of_activity` of the result has the position of that call in the sorted order. If several calls
-    have the number, it is the last one. It is -1 if no call has the number, and for a negative
-    number.
+    Calls of every kind are included. Calls with equal start keep the order of the file.
+    `correlation`: int64 per activity, the number that an activity shares with its runtime call.
+
+    `of_activity` of the result has the position of the call of each activity in the sorted order.
+    If several calls have the number of the activity, the last one in this order counts. The
+    position is -1 if no call has the number, or if the number is negative.
     """
     calls = events.calls
     order = np.argsort(calls.column("start"), kind="stable")
@@ -393,14 +394,16 @@ def _points(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return int64 arrays: issuing point per activity; time and awaited activity per point.
 
-    Activities are work of the device; points are moments of the host:
+    Activities are work of the device; `start` and `end` are their times in ns. Points are moments
+    of the host:
 
     - the start of each runtime call that launched an activity; activities of one call share it
     - the end of each call that waited for an activity (`_awaited`)
 
-    A call that launched and waited has both points. Points are sorted by time in ns, at equal times
-    starts before ends, then in the order of the calls in `launches`. The issuing point is -1 for
-    activities without a known launch. The awaited activity is -1 for points that are starts.
+    A call that launched and waited has both points. Points are sorted by time, at equal times
+    starts before ends, then in the order of the calls in `launches`. The issuing point of an
+    activity is the start of its call, -1 without a known launch. The awaited activity is that for
+    whose end the call waited, -1 for points that are starts.
     """
     is_launch = launches.launch_mask()
     awaited_by_call = _awaited(launches, start, end, is_launch)

@@ -85,15 +85,15 @@ class CallGraph:
         return {name: list(members) for name, members in ranks.items()}
 
     def _place_at_recorded_times(self) -> None:
-        """Add the calls of each rank to `_rank_calls` at their recorded times, by start, then row.
+        """Add the calls of each rank to `_rank_calls` at their recorded times.
 
-        A row is the number of a record. Times are in ns; a call ends at its start plus its
-        duration.
+        Calls of a rank are ordered by start, then by row, i.e. the number of the record. Times are
+        in ns; a call ends at its start plus its duration. A rank may get no calls.
 
-        A collective is left out on all ranks if a rank has any record of its communicator, but none
-        of this collective. Ranks without any record of the communicator do not matter. The number
-        of collectives that are left out, if any, is added to the notes. Messages and calls of
-        unknown operations are never left out. A rank may get no calls.
+        A collective is left out on all ranks if a rank has no record of it, but has any other
+        record of its communicator. If collectives are left out, a note with their number is added
+        to `notes`. Messages, calls of unknown operations, and collectives of the communicator ""
+        are never left out.
         """
         calls, members = self._calls, self._members_with_records()
         left_out = 0
@@ -368,17 +368,20 @@ def order_calls(
     rows_of_call: Mapping[CallKey, Mapping[int, int]],
     notes: list[str],
 ) -> Sequence[CallKey]:
-    """Return all keys of `rows_of_call`, each once, in an order that fits the records.
+    """Return all keys of `rows_of_call`, each once, in an order that fits the records of all ranks.
 
-    `rows_of_call`: row of the record of each rank, by call; other records are ignored.
+    `rows_of_call`: row of the record of each rank, by call; other records are ignored. Each rank
+    has a queue of its calls by row. Then the calls of one communicator are sorted by sequence
+    number within their positions, separately by operation if the key has one. Messages keep
+    their positions.
 
-    1. Each rank has its calls by row. Those of one communicator (and operation, if the key
-       has one) are then sorted by sequence number within their positions.
-    2. Each rank waits at its first call that is not taken. A call is ready when all its ranks
-       wait at it. Calls are taken in the order in which they became ready; the ranks of a
-       taken call go on, ascending.
-    3. If none is ready, the ranks contradict each other. The call at which the lowest
-       unfinished rank waits is taken. `notes` gets the number of these cases, if above 0.
+    1. Each rank waits at its first call that is not taken. A call is ready when all its ranks
+       wait at it. Calls are taken in the order in which they became ready. Ranks move on in
+       ascending order, so the lowest rank decides ties.
+    2. If no call is ready, the ranks contradict each other. The call at which the lowest
+       unfinished rank waits is taken, and its other ranks skip it later.
+
+    A note with the number of contradictions is appended to `notes` if there is any.
     """
     rank_of_kind = [job.rank_of[record_kind.member] for record_kind in calls.kinds]
     key_of_row = {row: key for key, rows in rows_of_call.items() for row in rows.values()}

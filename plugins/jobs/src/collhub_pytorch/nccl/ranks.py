@@ -240,18 +240,19 @@ def _to_ns(time_us: float) -> int:
 def match_records(
     calls: RecordedCalls, job: JobRanks, notes: list[str]
 ) -> dict[CallKey, dict[int, int]]:
-    """Find the records of different ranks for one call; return {call: {rank: row}}.
+    """Group the records of all ranks by call; return {call: {rank: row}}.
 
-    A call is (communicator, operation or "", sequence number). Its key depends on the record:
-    - Message or unknown operation: ("", "", row), a call of one rank.
-    - Communicator in which a rank has one recorded number for two operations (messages
-      included): the numbers count per operation, so the key has the operation.
+    A call is (communicator, operation or "", sequence number). The first case that applies:
+
+    - The record is a message or an unknown operation: ("", "", row), a call of one rank.
+    - Some rank of the communicator has recorded one number for two operations (messages included):
+      the key has the operation, because numbers count per operation.
     - Otherwise the operation in the key is "", because the numbers count all operations.
 
-    Records without a number get numbers from 0 by rank and communicator, in the order of
-    rows; these may equal recorded numbers. Of several records of a rank for a call, the first
-    counts. Calls, and ranks in a call, are in the order of their first record. `notes` gets
-    the number of repeated records, then of gaps in the numbers, each unless 0.
+    Records without a number get 0, 1, ... by rank and communicator in the order of rows, even if
+    these equal recorded numbers. Of several records of a rank for a call, the first counts. Calls,
+    and ranks in a call, are in the order of their first record. `notes` gets, unless 0, the number
+    of repeated records, then of numbers between the lowest and highest that no rank has.
     """
     rank_of_kind = [job.rank_of[record.member] for record in calls.kinds]
     operation_of: dict[tuple[int, str, int], str] = {}

@@ -63,18 +63,19 @@ class RuntimeCalls:
 
 
 def read_activities(tables: Tables) -> Activities:
-    """Read the work of all devices: kernels, and copies and sets of memory.
+    """Read the work of all devices: kernels, memory copies and memory sets; times are in ns.
 
-    The result is sorted by process, device, stream and start; equal ones stay in the order kernels,
-    copies, sets, then by row of the table. The name of a kernel is the id in the first existing
-    column of demangled, short and mangled name; `texts` has the texts by id. Copies have the name
-    -2, sets of memory -3. A kernel whose name begins with `nccl`, in upper or lower case, is marked
-    in `is_nccl`. Missing tables count as empty. Entries that `_narrow` refuses are dropped.
+    The result is sorted by process, device, stream and start. Ties keep the order kernels, copies,
+    sets, then the order of the table. `name` is the id of a kernel's name in the first existing
+    column of demangled, short and mangled name; -2 for copies, -3 for sets. `texts` maps ids to
+    texts. `is_nccl` marks kernels whose name begins with `nccl` in any case. Missing tables count
+    as empty. Rows with end before start, or with times, device or name out of range (`_narrow`),
+    are dropped.
 
-    If the tables have at most `_MERGE_ABOVE` entries, nothing is merged, and `merger` of the result
-    is None. Otherwise consecutive work of a stream with short gaps between, except kernels of NCCL,
-    is merged to limit the memory (`Merger.reduce`). It is merged whenever more than `_MAX_PENDING`
-    records have been read since the last time, including its results, and once at the end.
+    Up to 200 000 rows (`_MERGE_ABOVE`), dropped ones included, nothing is merged and `merger` is
+    None. With more, `Merger.reduce` merges consecutive work of a stream, but no kernels of NCCL. It
+    runs at the end, and before that whenever more than 2^19 records (`_MAX_PENDING`) are held.
+    Merged kernels have the name -4.
 
     Raises `InputError` for a damaged file, and for a table of more than 2^28 rows.
     """
@@ -268,15 +269,16 @@ def _select_calls(
 ) -> Iterator[Int64Array]:
     """Yield the needed runtime calls as int64[calls, 6], in the order of the table.
 
-    The columns are those of `RuntimeCalls`: start and end in ns, process, global thread id,
-    correlation, kind. A call is needed if its key `process << 40 ^ correlation` is in `needed`
-    (ascending keys of the work on devices), or if its kind is not LAUNCH. The process is `(global
-    thread id >> 24) & (2^24 - 1)`. Needed calls are dropped unless -2^62 <= start <= end <= 2^62.
+    The columns are start and end in ns, process, global thread id, correlation, kind. The process
+    is `(global thread id >> 24) & (2^24 - 1)`. A call is needed if its key `process << 40 ^
+    correlation` is in `needed` (ascending), or if its kind is not LAUNCH. Calls are dropped if
+    start or end is no integer, or unless -2^62 <= start <= end <= 2^62. Other missing values are
+    -1.
 
-    One array is yielded per chunk of the table; it may be empty. Nothing is yielded without the
-    table. `kinds`: kind by name id. The kinds of new name ids are added to it
-    (`classify_runtime_call`); a name without a text counts as LAUNCH. Raises `InputError` for a
-    damaged file, and for more than 2^28 rows.
+    `kinds` maps name ids to kinds. Name ids that it lacks are added (`classify_runtime_call`); a
+    name id without a text is LAUNCH. One array, maybe empty, is yielded per chunk of the table.
+    Nothing is yielded without the table or its columns start and end. Raises `InputError` for a
+    damaged file, and `too-large` for more than 2^28 rows.
     """
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for chunk in tables.numbers(_RUNTIME, columns, columns[:2]):

@@ -76,17 +76,17 @@ class NcclRanges:
 def read_ranges(tables: Tables) -> NcclRanges:
     """Read the NVTX ranges (annotated intervals) of NCCL of all threads.
 
-    - `members`: (process id, payload) of the ranges of initialization, such as
-      `ncclCommInit`, whose payload has a rank and a communicator. They are in table order
-      and are no calls.
-    - `threads`: the calls of collectives and messages by thread, and the groups of calls
-      that an `ncclGroupEnd` launches. They are ordered by start; of equal starts, the
-      longer one is first.
+    - `members`: (process id, payload) of the ranges of initialization, such as `ncclCommInit`,
+      whose payload has a rank and a communicator. They are in table order and are no calls.
+    - `threads`: by thread, its calls of collectives and messages, by start; of equal starts the
+      longer one is first. A group consists of the calls between `ncclGroupStart` and the matching
+      outermost `ncclGroupEnd`. Groups without calls are left out.
     - `undecodable`: number of payloads that cannot be decoded.
     - `without_payload`: number of calls without a decoded payload.
 
-    Only the first 2^22 ranges that are no initialization are used. Ranges without an end or
-    with other names are left out. Without a table of NVTX events the result is empty.
+    A call has the name of the operation in its payload, else that in the text of the range. Of the
+    ranges that are no initialization, only the first 2^22 in table order are used. Ranges without
+    an end or with other names are left out. Without a table of NVTX events the result is empty.
     Raises `InputError` for a damaged file.
     """
     ranges, decoder = NcclRanges(), PayloadDecoder.of(tables)
@@ -343,20 +343,19 @@ class PayloadDecoder:
         return cls({key: (sizes[key], values) for key, values in fields.items()})
 
     def decode(self, content: object, text: str) -> NcclPayload | None:
-        """Decode the recorded data (payload) of an NCCL range; None if there are none.
+        """Decode the payload (recorded data) of an NCCL range; return None if that is impossible.
 
-        If `content` is None, the name `text` of the range is parsed, in one of two forms of ATLAHS:
+        Values that the range lacks are -1, "" for texts, and 0 for `rank_count`.
 
-        - `ncclNAME(): commHash H, ... data_size N`, optionally with a root, sender or receiver:
-          gives operation, communicator, bytes, and the target (-1 without one).
-        - `commHash H commId I rank R nranks N pid P`: gives communicator, rank and number of ranks.
-
-        Any other text gives None, and `self.undecodable` is unchanged.
-
-        Otherwise `content` is the payload as bytes or as hexadecimal text; text that is not
-        hexadecimal counts as empty bytes. If the payload is shorter than its header and fields, has
-        an unknown schema, or its schema has another size, the result is None and `self.undecodable`
-        increases by 1, also if the same payload is decoded again.
+        - `content` is None: the beginning of `text` decides. `ncclNAME(): commHash H, ... data_size
+          N` gives operation, communicator and bytes, and the target from the first `root`,
+          `receiver_rank` or `sender_rank` in the text. `commHash H commId I rank R nranks N pid P`
+          gives communicator, rank and number of ranks. Any other text gives None.
+        - `content` is bytes or hexadecimal text (other texts count as empty): the known fields of
+          its schema in `self.schemas`. Communicator 0 is "", bytes are at most 2^62, and negative
+          values of target, rank and device become -1. The root precedes the peer as the target. The
+          result is None if the payload is too short, or its schema is unknown or of another size.
+          Then `self.undecodable` increases by 1, for equal payloads each time.
         """
         if content is None:
             if match := _ATLAHS_CALL.match(text):

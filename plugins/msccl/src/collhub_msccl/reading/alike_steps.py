@@ -77,18 +77,17 @@ def find_step_runs(content: bytes) -> Iterator[StepRun]:
 
 
 def _find_runs_between(content: bytes, words: Words, begin: int, end: int) -> Iterator[StepRun]:
-    """Yield the runs of at least 8 adjacent, equally formed steps between two byte offsets.
+    """Yield the runs of at least 8 adjacent steps of equal form between two byte offsets.
 
-    Runs are in file order. A step reaches from its `<step ` to the next `<`. The first step
-    determines the form: number of quotes, and the text outside the values. Steps of this form
-    match if each value has at most 8 bytes. A run is a maximal sequence of matching steps
-    without another tag in it. It has its byte offsets in the file, the number of line feeds
-    per step, and `codes`, int64[steps, attributes]: indices into `texts`, the distinct
-    values.
+    A step reaches from its `<step ` to the next `<`, or to `end`. Its form is the number of quotes
+    and the text outside the values. Steps match if they have the form of the first step, and each
+    value has at most 8 bytes. A run is a maximal sequence of matching steps without another tag
+    between them. Runs are in file order, each with byte offsets and the line feeds per step. A run
+    also has `codes`, int64[steps, attributes]: indices into `texts`, all values of matching steps.
 
-    If any matching step has a value with "&" or a character other than printable ASCII, there
-    are no runs. Steps that stop less than 8 bytes before the end of the file are omitted.
-    `words`: for every offset, the eight bytes from there on as a little-endian number.
+    Nothing is yielded if any matching step has a value with "&" or with a character that is not
+    printable ASCII. Steps that end less than 8 bytes before the end of the file are omitted.
+    `words[i]`: the eight bytes from offset i on, as a little-endian number.
     """
     tags = _find_byte(content, begin, end, b"<")
     stops = np.append(tags[1:], end)

@@ -217,11 +217,13 @@ def _warn_of_unfinished_chains(
     owner: Int64Array,
     findings: FileFindings,
 ) -> None:
-    """Warn of steps that inherit the wait of a nop but have no dependency themselves.
+    """Warn of steps that must wait because of an earlier nop, but have no dependency.
 
-    The parsers of the runtimes refuse such steps ("chain of dependences"), but their meaning is
-    clear. `owner`: for each wait, the step that it delays, or -1. One warning
-    `unfinished-nop-chain` is reported at the first such step, with the number of further ones.
+    `owner`: for each wait, the step that is delayed by it, or -1. For a wait of a nop this is a
+    later step. A step is reported if it occurs in `owner` and its `depid` is negative. The parsers
+    of the runtimes refuse such steps ("chain of dependences"), but their meaning is clear. One
+    warning `unfinished-nop-chain` is added to `findings` for the first such row of `program`, with
+    the number of further ones. There is no warning if there is no such step.
     """
     is_unfinished = np.zeros(len(program), np.bool_)
     is_unfinished[owner[owner >= 0]] = True

@@ -109,13 +109,13 @@ def _read_numbers(
 ) -> dict[str, Int64Array]:
     """Return the numeric columns of a tag's table by attribute, int64, in the order of the file.
 
-    `tag`: `gpu`, `tb` or `step`. The columns are those of `_NUMBER_COLUMNS` in the table. Numbers
-    are read like C's `strtol` with base 0: `4x` gives 4, `0x10` gives 16. Text that does not begin
-    with a number, a magnitude of 2^31 or more, and a missing attribute give 0.
+    `tag`: `gpu`, `tb` or `step`. The columns are those of `_NUMBER_COLUMNS`. Numbers are read like
+    C's `strtol` with base 0: `4x` gives 4, `0x10` gives 16. Text that does not begin with a number,
+    a magnitude of 2^31 or more, and a missing attribute give 0.
 
-    Nothing is raised. `findings` gets errors for missing attributes (`missing-attribute`), also of
-    columns with words, and those of `_check_numbers`. At most 5 rows per defect and attribute give
-    an error.
+    Nothing is raised. `findings` gets `missing-attribute` for all attributes of the tag, also those
+    without numbers. For the numeric ones it gets the errors and warnings of `_check_numbers`, such
+    as `not-a-number`. At most 5 rows per defect and attribute give an error.
     """
     table = document.table(tag)
     values, states = document.texts.numbers
@@ -200,10 +200,10 @@ def _read_words(
 ) -> Int64Array:
     """Return for every step the index in `words` of an attribute: int64, in the order of the file.
 
-    The comparison is exact, with case and white space. An unknown word gives -1, and an error with
-    the code `unknown-` plus the name of the attribute, such as `unknown-srcbuf`. At most 5 steps
-    give an error; the text of the fifth has the number of further steps. A missing attribute gives
-    -1 without an error, because `_check_present` reports it.
+    The comparison is exact, with case and white space. An unknown word gives -1 and adds an error
+    to `findings`, with the code `unknown-` plus the name of the attribute, such as
+    `unknown-srcbuf`. At most 5 steps give an error; the text of the fifth has the number of further
+    steps. A missing attribute gives -1 without an error, because `_check_present` reports it.
     """
     codes = document.steps.column(attribute)
     positions = document.texts.positions_in(words)[codes]

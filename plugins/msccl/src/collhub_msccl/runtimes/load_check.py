@@ -243,10 +243,10 @@ def _add_doubts_of_program(
 def _add_errors(errors: Iterable[Diagnostic], algo: RawElement, refusals: Refusals) -> None:
     """Add errors of the reader to `refusals`, as warnings about a file that is loaded.
 
-    Each warning has the code, cure and line of the error; an error without a line gets that of
-    `<algo>`. If the line is that of a thread block or step, the message begins with the rank,
-    thread block and step. Of several errors with the same code, only the first one is shown;
-    its message gives the number of further ones.
+    Each warning has the code, cure and line of the error. Without a line, it has that of `<algo>`.
+    The message is "loads, but cannot run as intended:" and the message of the error. If the line
+    is that of a thread block or step, the rank, thread block and step come first. Errors with
+    equal codes are shown as one warning: the first one, with the number of further ones.
     """
     # By line: rank, thread block and, for a step, its `s`.
     names: dict[int, str] = {}

@@ -206,24 +206,21 @@ def _check_block(
     usage: Counter[tuple[str, int]],
     refusals: Refusals,
 ) -> None:
-    """Check the channel, the peers and the steps of one thread block.
+    """Check one thread block, and record violations in `refusals` in this order.
 
-    Violations are recorded in `refusals`, in this order. All required attributes of the block and
-    of `gpu` must exist (otherwise `KeyError`).
+    1. `chan` is below 0 or above the number of channels: refused. If it equals the number: a
+       warning.
+    2. For `send`, then `recv`: a peer that is the block's rank or below -1 is refused (-1: no
+       peer). So is a peer of at least `ranks` (number of ranks), unless the runtime has both modes
+       in a file. Then, for a peer of at least 0, the 33rd thread block of the rank on this side and
+       channel is refused; further ones are not reported.
+    3. For each step: a missing required attribute is refused, once per file and name. Steps with
+       all attributes are checked by `check_step`.
+    4. `check_chains` checks all steps.
 
-    1. `chan` below 0 or above the number of channels of the runtime: refused. Equal to this number:
-       only a warning, because the parsers accept it by mistake.
-    2. For `send`, then for `recv`: a peer equal to the block's rank or below -1 is refused; -1 is
-       no peer. A runtime with one mode per file also refuses a peer of `ranks` or more.
-    3. For the same side, if the peer is at least 0: the 33rd thread block of the rank on this side
-       and channel is refused. Further ones are not reported.
-    4. For each step: a missing required attribute is refused, once per file and name. A step with
-       all attributes is checked by `check_step`.
-    5. `check_chains` checks all steps, also those that lack attributes.
-
-    `usage`: number of thread blocks of the rank so far by ("send" or "recv", channel). It is
-    changed: this block is added for each side with a peer of at least 0, also if the peer is
-    refused.
+    `usage` counts the thread blocks of the rank by ("send" or "recv", channel). This block is added
+    on each side whose peer is at least 0, also if refused. Raises `KeyError` if `block` lacks `id`,
+    `chan`, `send` or `recv`, or `gpu` lacks `id` or a number of chunks that a step needs.
     """
     rank = read_number(gpu.attributes["id"])
     name = f"rank {rank}, thread block {block.attributes['id']}"
@@ -378,20 +375,19 @@ def _check_operand(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Check buffer and offset of one operand of a step, and record violations in `refusals`.
+    """Check buffer and offset of one operand of a step, and add a violation to `refusals`.
 
-    `side`: `src` or `dst`. `name`: name of the step for messages. Each step has at most one
-    finding:
+    `side`: `src` or `dst`. `name`: name of the step for messages. The first violation is added:
 
-    1. A buffer other than i, o and s is an `unknown-buffer`, also if the type of the step does not
-       use this side.
-    2. If the parsers check this side for the type (`_CHECKED_SIDES`, for example only `src` of
-       `s`), an offset must be -1 or one of 0 to size - 1. Any other is an `out-of-bounds`. The size
-       is the `i_chunks`, `o_chunks` or `s_chunks` of `gpu`.
+    1. `unknown-buffer`: the buffer is not i, o or s, even if the type of the step does not use this
+       side.
+    2. `out-of-bounds`: the offset is neither -1 nor one of 0 to size - 1. The size is the
+       `i_chunks`, `o_chunks` or `s_chunks` of `gpu`. This is checked only if the runtimes' parsers
+       check this side for the type (`_CHECKED_SIDES`, for example only `src` of `s`).
 
-    As in the runtimes' parsers, only the first chunk is checked, not the count. All `out-of-bounds`
-    about one size of a `<gpu>` are counted in the first one. The step must have the attributes
-    `type`, and buffer and offset of this side, otherwise `KeyError` is raised.
+    The number of chunks of the step is not considered, as in the parsers. `refusals` reports all
+    `out-of-bounds` of one size of a `<gpu>` as one finding, with their number. Raises `KeyError` if
+    an attribute that is needed for a check is missing.
     """
     attributes = step.attributes
     buffer = attributes[f"{side}buf"]

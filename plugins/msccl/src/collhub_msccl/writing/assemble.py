@@ -202,16 +202,19 @@ class _Assembly:
         self._arrangement = arrangement
 
     def _cut_blocks(self) -> Blocks:
-        """Return the thread blocks of the current cuts; if a lane is cut, arrange steps again.
+        """Divide the lanes into thread blocks and return these; arrange the steps again if needed.
 
-        A lane is a sequence of steps of a rank; `self._cuts` has the numbers of its thread blocks.
-        Local steps are distributed over them in the order of the previous arrangement
-        (`cut_lanes`).
+        A lane is a sequence of steps of one rank. `self._cuts` has the number of thread blocks per
+        lane. `cut_lanes` divides the steps of a lane; local steps in the order of the arrangement.
 
-        If no lane is cut, the arrangement stays as it is. Otherwise a new one is stored in
-        `self._arrangement`. In it, two fusable steps become one only if both are in one thread
-        block. Lanes of the producer keep the order of their steps within each thread block, not
-        between them. Raises `NoProgramError` if the cuts make steps wait for each other in a cycle.
+        If each lane has one thread block, nothing changes. Otherwise a new arrangement is stored in
+        `self._arrangement`:
+
+        - Two fusable steps are fused only if both are in one thread block.
+        - If the producer gave the lanes, steps keep their order only within a thread block.
+        - Otherwise the order is that of `find_program_order`.
+
+        Raises `NoProgramError` if steps would wait for each other in a cycle; nothing changes then.
         """
         draft, lanes = self._draft, self._lanes
         blocks = cut_lanes(draft, lanes, self._cuts, self._arrangement.position)
@@ -348,13 +351,14 @@ def _increase_cuts(
 def _are_usable(blocks: Blocks, limit: int) -> bool:
     """Return whether the channels that the producer assigned can be kept.
 
-    True if two conditions hold for the parts of connections in `blocks`:
+    `blocks` has one channel per connection part, i.e. the traffic of one thread block to or from
+    one peer. The result is True if both conditions hold:
 
     - Every channel is in 0..`limit` - 1.
-    - At most `MAX_BLOCKS_PER_CHANNEL` (32) parts have the same source and channel. The same holds
-      for the destination and channel.
+    - At most `MAX_BLOCKS_PER_CHANNEL` (32) parts have the same source and channel, and at most 32
+      have the same destination and channel.
 
-    Also True without any part. Nothing is changed.
+    The result is also True without connection parts.
     """
     channel = blocks.channel
     if not len(channel):

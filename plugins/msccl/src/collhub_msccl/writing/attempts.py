@@ -89,16 +89,17 @@ def iterate_faithful_attempts(task: WritingTask, full: StepDraft) -> Iterator[At
 def iterate_new_attempts(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
     """Yield attempts with new thread blocks, in the order in which they should be tried.
 
-    Each attempt is built when it is requested. A step of this list may give several attempts:
+    Each attempt is built when it is requested. Steps 1 and 4 give one attempt per placement of the
+    steps, possibly none (`_iterate_placed_steps`). Steps 3, 5 and 6 give one attempt with fused
+    steps, if the runtime has them, and one without.
 
-    1. List scheduling, where a connection can hold as many messages as the protocol's FIFO.
-    2. The assignment of MSCCLang's public compiler: only if the task requests no number of
-       channels and the draft has at most `MAX_ROWS_FOR_ALL_ATTEMPTS` rows.
-    3. One thread block for several connections of a rank, with merging of reductions.
-    4. List scheduling where a connection holds one message, with the blocks and channels of
-       step 1.
-    5. Step 3 with more connections per block (`is_tight`).
-    6. Step 5 without merging, only if the draft has reductions.
+    1. List scheduling; a connection holds as many messages as the protocol's FIFO.
+    2. The assignment of MSCCLang's public compiler. Skipped if the task requests a number of
+       channels, or the draft has more than `MAX_ROWS_FOR_ALL_ATTEMPTS` rows.
+    3. One thread block for several connections of a rank; a chain of reductions is on one block.
+    4. List scheduling on the blocks and channels of step 1; a connection holds one message.
+    5. As step 3, with more connections per block (`is_tight`).
+    6. As step 5, without blocks for chains of reductions. Skipped without reductions.
     """
     placed = tee(_iterate_placed_steps(task, draft))
     yield from _iterate_distributed(placed[0], FIFO_CAPACITY[task.protocol])

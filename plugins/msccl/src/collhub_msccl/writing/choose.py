@@ -238,16 +238,17 @@ class ProgramSearch:
         return outcome
 
     def _try(self, attempt: Attempt) -> ChosenProgram | NoProgramError:
-        """Build and evaluate the program of an attempt; return why it cannot be used otherwise.
+        """Build and evaluate the program of an attempt; return it or why it cannot be used.
 
-        The reason is an exceeded limit, connections that wait for each other (`assemble`), or a
-        deadlock at every size (`is_deadlock`). A returned program may deadlock at some sizes or
-        have more thread blocks than a GPU can run at once.
+        A `NoProgramError` is returned, not raised, for the first of these reasons: an exceeded
+        limit or connections that wait for each other (`assemble`); a deadlock at every size, with
+        `is_deadlock`. A returned program may deadlock at some sizes, or have more thread blocks
+        than a GPU can run at once.
 
         Safety is computed from the program as the reader reads it, but only with the data
         dependencies that the file declares. Scratch is allocated again if the attempt has new
-        thread blocks or the task requests it. `has_channels` of the result is False if the program
-        uses more channels than the task requests, and True if the task requests none.
+        thread blocks, or if `task.memory.is_compact`. `has_channels` of the result is False if the
+        program uses more channels than the task requests, and True if the task requests none.
         """
         task = self._task
         # New thread blocks change the order of execution, so scratch must be allocated again.

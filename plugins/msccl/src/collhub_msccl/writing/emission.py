@@ -201,16 +201,16 @@ def _append_reductions(
 def _append_waits(steps: Steps, knowledge: Knowledge) -> Steps:
     """Return the steps with a new column `wait`, and with additional nops for further waits.
 
-    `steps.row` is the number of an original step. An original step can consist of several
-    steps of the file, with the keys 1, 2, and so on. `knowledge` lists the pairs (awaited,
-    waiting) of original steps. A step of the file can wait for one step only:
+    `steps.row` is the number of an original step. An original step can consist of several steps of
+    the file, with the keys 1, 2, and so on. `knowledge` lists the pairs (awaited, waiting) of
+    original steps, sorted by the waiting step. A step of the file can wait for one step only:
 
-    - The step with key 1 waits for the last awaited step, which has the highest number.
-    - Each other awaited step gets a nop directly before it, in ascending order. Nops have key
-      0 and fixed values in all other columns.
-    - `wait` is -1 for steps that do not wait, and for all keys above 1.
+    - The step with key 1 waits for the awaited step of the last pair.
+    - For each earlier pair, a nop that waits is added before it. Nops have key 0 and are in the
+      order of the pairs. Their other columns have the constants of `_NOP`.
 
-    The result is sorted by `row`, then by key. The arguments are not changed.
+    `wait` is the number of the awaited original step. It is -1 for steps that do not wait, and for
+    keys above 1. The result is sorted by `row`, then by key. The arguments are not changed.
     """
     parents, children = knowledge.parents, knowledge.children
     # The last wait of a step precedes the first wait of the next step.

@@ -159,11 +159,13 @@ def compute_link_times(algorithm: Algorithm) -> tuple[int, ...]:
 def _list_steps(algorithm: Algorithm) -> LinkSteps:
     """Return the steps of an algorithm for the simulation, in the order of the rows.
 
-    The time of a step is its number of units times the time of a unit, also for steps that do not
-    send. A unit takes `_BUFFER_TIME` // `unit_count`, at least 1. `waits`: number of data and
-    control dependencies of a step. They must include the program order of the lanes (not checked);
-    the send of a receive is not counted. Children of a step are in the order of the dependencies.
-    Unmatched messages are not reported.
+    - `time`: number of units of the step times the time of a unit, also for steps that do not send.
+      A unit takes `_BUFFER_TIME` // `unit_count`, at least 1.
+    - `partner`: the step at the other side of the message, `NONE` without one. Unmatched messages
+      are not reported.
+    - `waits`: number of data and control dependencies of the step. The send of a receive does not
+      count. The dependencies must include the program order of the lanes (not checked).
+    - `child_start`, `children`: the steps that wait for a step, in the order of the dependencies.
     """
     steps = algorithm.steps
     messages = matched_messages(steps)

@@ -405,11 +405,11 @@ def _find_limit_losses(
 ) -> Iterator[Loss]:
     """Yield the losses due to the limits of the runtime: at most two, in this order.
 
-    - Large sizes: if `largest`, the largest size in bytes for which the file is used, is
-      below `target.max_bytes`. It counts as below if the target has no maximum (None).
-      `largest` is None if the file has no limit; then there is no such loss.
-    - Thread blocks: if the maximum number of thread blocks of a rank in the file is below
-      that of the algorithm, which has one thread block per lane.
+    - Large sizes: if `largest` is below `target.max_bytes`, or if the target has no maximum (None).
+      `largest`: the largest size in bytes for which the file is used. None is no limit and gives no
+      loss.
+    - Thread blocks: if the maximum number of thread blocks of a rank in the file is below the
+      maximum number of lanes of a rank in the algorithm.
     """
     if largest is not None and (target.max_bytes is None or largest < target.max_bytes):
         consequence = (

@@ -273,15 +273,17 @@ _WORDS = {
 def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check whether MSCCL++ loads a plan and executes it correctly, also in repeated launches.
 
-    The options are ignored. The check is `check_plan` with 3 launches. `ok` means that no
-    diagnostic is an error; warnings and notes do not matter. `calls` has the call that the plan
-    serves (`_list_calls`) if `ok`, also for a plan without an expected result; otherwise it is
-    empty. `facts` has `is_accepted` (the loader accepts the plan), `is_fragment`, `verdict`,
-    `verdict_relaunch` and `launches`.
+    The check is `check_plan` with 3 launches; `options` is ignored. The report has:
 
-    A content that is not a plan gives a report with `ok=False`, the errors as diagnostics, and the
-    single fact `is_accepted` False. Raises `UsageError` if the request has no source, or a source
-    of several files.
+    - `ok`: no diagnostic is an error. Warnings do not matter.
+    - `verdict`: one line of text (`_describe_verdict`)
+    - `calls`: the call that the plan can serve, at most one (`_list_calls`); empty unless `ok`
+    - `facts`: `is_accepted` (the loader accepts the plan), `is_fragment` (it has no expected
+      result), `verdict` and `verdict_relaunch` (`PlanReport`), and `launches`, which is 3
+
+    If the source is no plan, `ok` is False, its errors are the diagnostics, and the only fact is
+    `is_accepted`, False. Raises `UsageError` if the request has no source, or a source of several
+    files.
     """
     del options
     if request.source is None:

@@ -122,16 +122,17 @@ class Execution:
     def launch(self) -> LaunchResult:
         """Simulate one launch on all ranks, until no thread block can execute another operation.
 
-        At the start the host fills the inputs; all other cells become undefined. Counters and
-        clocks keep their state for the next launch. The result has:
+        At the start the host fills the inputs, and all other cells become undefined. Counters and
+        clocks keep their state for the next launch. If all blocks finish, the host reads the
+        outputs and may then overwrite INPUT and OUTPUT. Races with the overwriting are recorded,
+        and with `has_host` also races with the filling and reading. The result has:
 
-        - `blocked`: the next operation of each block that waits forever; empty if all finished.
-          If empty, the host then reads the outputs (with `has_host`), and may overwrite INPUT
-          and OUTPUT; races with these accesses are found, too.
+        - `blocked`: the next operation of each block that waits forever; empty if all finished
         - `order`: the executed operations, in this order
-        - `wrong`: bool per output; the contents of all cells are copied only if one is wrong
-        - `exposed`: races between the host and a put that a proxy still reads
-        - `races`: all other races; both lists are in the order in which races were recorded
+        - `wrong`: bool per output, also if blocks wait forever; `value` and `is_defined` are copies
+          of all cells if one output is wrong, otherwise empty
+        - `exposed`: races of the host with a put whose source a proxy may still read
+        - `races`: all other races. Both lists are in the order of recording, without duplicates.
         """
         self._begin()
         done = self._run()

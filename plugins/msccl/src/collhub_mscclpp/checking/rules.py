@@ -157,11 +157,11 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
 
 
 def _check_sizes(plan: Plan, findings: PlanFindings) -> bool:
-    """Report ranges of an operation that must have one size but differ; return True if none does.
+    """Refuse ranges of different sizes within an operation of the plan; return True without any.
 
-    If the operation pairs source k with destination k, the ranges of each position must have one
-    size, otherwise all ranges. Each range whose size differs from the first one is a refusal
-    `size-mismatch`.
+    If an operation pairs source k with destination k (`is_each`), the ranges at the same position
+    must have one size. Otherwise all ranges of the operation must. Each range whose size differs
+    from that of the first one adds a refusal `size-mismatch` to `findings`.
     """
     operands = plan.operands
     is_right = True

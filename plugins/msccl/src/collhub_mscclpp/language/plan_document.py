@@ -263,20 +263,19 @@ class _Block:
     def _build_range(self, chunk: Chunk, operation: Recorded) -> dict[str, Any]:
         """Build the JSON object of a range of chunks for this instance of the program.
 
-        Every object has `size`, the chunks of the range, and `index`, its first chunk: i * k +
-        c * size, with i: first chunk in the program, k: number of instances, c: this instance.
-        The other members depend on the range, first match:
+        All objects have `size`, the number of chunks, and `index`, the first chunk. It is
+        i * k + c * size, with i: first chunk in the program, k: number of instances, c: this
+        instance. The kind of range decides the other members:
 
-        1. A range of a switch (`SwitchRange`): `switch_channel_id`, the position of the
-           operation's first channel among the switch channels of the block.
-        2. A local range: `type`, its buffer. If the channel type of the operation is `switch`,
-           also `rank`.
-        3. A remote range: `buffer_id`, the position of its buffer in the block's list for the
-           operation's channel type.
+        - `SwitchRange`: `switch_channel_id`, the position of the operation's first channel in the
+          block's list of switch channels.
+        - `RemoteRange`: `buffer_id`, the position of its buffer in the block's list of remote
+          buffers for the channel type of the operation.
+        - Local range: `type`, the name of its buffer, and also `rank`, the rank of the range, if
+          the channel type of the operation is `switch`.
 
-        A switch channel or remote buffer that the block has not used before is appended to its
-        list. Raises `KeyError` for a remote buffer that the program has not recorded for the
-        rank.
+        A channel or buffer that is not yet in its list is appended. Raises `KeyError` for a remote
+        buffer that is not in the list of the rank.
         """
         position = {"index": self._compute_index(chunk), "size": chunk.size}
         if isinstance(chunk, SwitchRange):
@@ -319,18 +318,19 @@ def insert_requested_barriers(operations: Iterable[Recorded]) -> list[Recorded]:
 
 
 def insert_data_barriers(operations: Iterable[Recorded], locate: Locate) -> list[Recorded]:
-    """Return the operations with a nop before each one that depends on one since the last barrier.
+    """Return the operations of a thread block with a nop inserted between dependent operations.
 
-    Two operations are dependent if one writes data that the other one reads or writes. Only
-    data of the own rank counts, not remote ranges and not packets, whose flags order reads
-    after writes. `locate` maps a chunk to the memory that contains it, because two buffers may
-    be the same memory.
+    Two operations are dependent if one writes data that the other one reads or writes. Only data of
+    the same rank count; remote ranges and packets do not. `locate` maps a chunk to the memory that
+    contains it, because two buffers may be the same memory.
 
-    Operations are separated by inserted nops and by existing operations `nop` and `barrier`. No
-    nop is inserted before these. `Recorded.sync` is not examined. A pipeline counts as one
-    operation with the accesses of all its operations. Barriers within it do not separate the
-    operations around it. Nops are also inserted within its body, examined in isolation. The
-    arguments are not changed.
+    A nop is inserted before an operation that depends on any earlier one since the last separator.
+    Separators are inserted nops, and existing operations `nop` and `barrier`, before which no nop
+    is inserted. `Recorded.sync` is not considered.
+
+    A pipeline counts as one operation with the accesses of all its operations. Separators in its
+    body do not separate the operations around it. Nops are also inserted in the body by the same
+    rules, starting without earlier operations. The arguments are not changed.
     """
     inserted: list[Recorded] = []
     since_barrier: list[Recorded] = []

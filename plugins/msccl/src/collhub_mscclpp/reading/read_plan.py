@@ -180,10 +180,12 @@ class _PlanParser:
         listed: list[JsonValue],
         gpus: list[Gpu],
     ) -> None:
-        """Record errors for rank numbers outside the plan in channels, groups and remote buffers.
+        """Record errors for rank numbers that are not below the number of ranks of the plan.
 
-        There is at most one error per rank for each of the three, with the first wrong number.
-        Nothing is raised.
+        `listed`: JSON objects of `gpus`. For each rank, three lists are checked: the peers of its
+        channels, the ranks of its groups, and the ranks of its remote buffers. Each list gives at
+        most one error, for its first wrong number. The error is located at `channels` (also for
+        groups) or `remote_buffers`. Nothing is raised.
         """
         cure = f"the plan has ranks 0..{len(gpus) - 1}"
         for value, gpu in zip(listed, gpus, strict=True):
@@ -355,15 +357,18 @@ def _parse_buffers_of_block(
     value: JsonValue,
     gpu: Gpu,
 ) -> Mapping[str, tuple[int, ...]]:
-    """Return the remote buffers that a thread block uses, as positions in `gpu.remote_buffers`.
+    """Return the remote buffers of a thread block, as positions in `gpu.remote_buffers`.
 
-    The result maps the channel types memory and port to their positions, counted from 0. Positions
-    of several entries of one type are concatenated in the order of the list, with repetitions.
-    A type without entries, or both without the member `remote_buffer_refs`, has an empty tuple.
+    The result maps `memory` and `port`, the channel types, to positions counted from 0. Positions
+    of one type are in the order of the list `remote_buffer_refs`, with repetitions. A type without
+    entries has (). Without that list, both types have ().
 
-    Raises `InputError` for the first entry in which a member is missing or has a wrong form, whose
-    type is neither memory nor port, or with a position that does not exist. It is also raised if
-    the list of channel types of that buffer lacks the type of the entry.
+    Raises `InputError` at the first of these faults:
+
+    - The list or an entry has the wrong form, or an entry lacks a member.
+    - The channel type is neither `memory` nor `port`.
+    - A position is not an integer from 0 to the number of remote buffers - 1.
+    - The remote buffer does not have the channel type of the entry.
     """
     buffers: dict[str, list[int]] = {name: [] for name in _PAIRED}
     if not value.has("remote_buffer_refs"):

@@ -38,13 +38,14 @@ class PlaceTable:
 def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
     """Return the position of every range in the buffers of the algorithm, and the scratch sizes.
 
-    The result has in `places` one entry per row of `ranges`: rank, buffer, offset in the buffer in
-    cells, and the number of the first cell in `memory`. Offsets do not include `shift`, so that
-    double scratch is used as in the first launch. `scratch_units` is int64[ranks], in cells.
+    The scratch of a rank consists of up to two regions of `memory.half` cells each: first plain
+    data, then packets (data with flags). A region exists only if a scratch range of the rank has
+    this kind of data.
 
-    The scratch of a rank consists of up to two regions of `memory.half` cells: first plain data,
-    then packets (data with flags). A region exists only if a scratch range of the rank has this
-    kind of data. The sizes are 0 for a rank without scratch ranges.
+    - `places` has one entry per row of `ranges`: rank, buffer, offset in the buffer in cells, and
+      number of the first cell in `memory` (`ranges.base`). Only scratch of the first launch is
+      used, also if launches alternate between two halves of the scratch.
+    - `scratch_units` is int64[ranks]: cells of the existing regions, 0 without scratch ranges.
     """
     is_scratch = ranges.buffer == Buffer.SCRATCH
     is_packet = ranges.is_packet == 1

@@ -164,14 +164,15 @@ def _group_connections(work: PlanWork) -> Int64Array:
     """Choose which sides of connections are executed by one thread block; return their groups.
 
     The result is int64[2 * connections]: entry 2 c is for the receives of connection c, entry 2 c +
-    1 for its sends. Sides with equal entries are one group. Only direct dependencies between two
-    steps without a lane count.
+    1 for its sends. Sides with equal entries are one group. A dependency is used only if it is
+    direct and neither of its two steps has a lane (a thread block that the algorithm assigns).
 
     1. Sums: the receives of two connections are joined, also transitively, if a reducing receive of
        one depends on a reducing receive of the other with the same destination and count.
-    2. Forwarding: pairs (receives of connection a, sends of connection b) are considered if a send
-       of b depends on a receive of a. They are taken by descending number of such dependencies,
-       ties by ascending (a, b). A pair is joined if neither side was joined in this step.
+    2. Forwarding: if a send of connection b depends on a receive of connection a, the sends of b
+       join the group of the receives of a. The pairs (a, b) are visited by descending number of
+       such dependencies, then ascending. A pair is skipped if rule 2 has joined one of its sides
+       already; joins by rule 1 do not matter.
 
     Every other side is a separate group.
     """

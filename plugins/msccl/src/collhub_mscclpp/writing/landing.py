@@ -265,13 +265,15 @@ def _is_answer(
 ) -> BoolArray:
     """Return whether each write must wait until a read on another rank is over: bool[pairs].
 
-    `writer`: row of the write, -1 for none. `reader`: row of the read. `block`: thread
-    block of every row. A pair is True if all of these hold:
+    `writer`, `reader`: rows of the write (-1 for none) and of the read of each pair. `block`:
+    thread block of every row. A pair is True if all of these hold:
 
-    - The write is a receive.
-    - Its message is sent by the reader's rank.
-    - The send itself, or a step on which it depends directly, is a step of the reader's
-      thread block at or after the read.
+    - The write receives a message.
+    - The rank of the read sends this message.
+    - The SEND of the message, or a step on which the SEND depends directly, is in the thread block
+      of the read, and is the read itself or a later step.
+
+    A pair without a write is False.
     """
     steps, position = work.steps, work.position
     sent_by = np.full(len(steps) + 1, -1, np.int64)

@@ -394,11 +394,12 @@ def _format_gpu(
 def _format_block(position: int, segment: Segment) -> str:
     """Return one thread block as a JSON object; each operation after the first begins a new line.
 
-    `position`: id of the block. Members, in this order: `id`, `channels`, `remote_buffer_refs`
-    and `ops`. Channel types and buffer types without ids are omitted. Greetings (signals that
-    the rank has begun the launch) are the first operations, because they do not wait and let
-    senders begin. Then the operations of the segment follow in order. Channels of greetings
-    that the segment does not have yet are added to it.
+    `position`: id of the block. Members, in this order: `id`, `channels`, `remote_buffer_refs` and
+    `ops`. Types of channels without ids are omitted from `channels` and `remote_buffer_refs`.
+
+    `ops` begins with the greetings, i.e. signals to senders that the rank has begun the launch. The
+    operations of the segment follow in order. `segment` is changed: its lists of channels get the
+    channels of greetings that they do not have yet.
     """
     # Greetings come first: they do not wait, and they let senders begin.
     ops = [*segment.format_greetings(), *segment.ops]

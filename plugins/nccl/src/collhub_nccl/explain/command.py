@@ -180,16 +180,18 @@ def _explain_calls(context: CommandContext, request: _Request) -> int:
 def _explain_evidence(context: CommandContext, request: _Request) -> int:
     """Compare the files of `--log` with the model of NCCL, print the result and return DONE.
 
-    A file with the signature of a reader of measurements holds measured times, unless it is a
-    tuning log. All other files are read as tuning logs. The machine is that of `--machine` or
-    `--topology`. Without them each log gives its own, and measured times raise `UsageError`.
+    A file with the signature of a reader of measurements has measured times, unless it is a tuning
+    log. All other files are read as tuning logs. The machine is that of `--machine` or
+    `--topology`. Without these options, a tuning log determines its machine, and measured times
+    raise `UsageError`.
 
-    `--ranks` and `--nccl-version` replace those of each log; `--nodes` does only with
-    `--ranks`. `--env`, `--dtype` and `--registered` are ignored. `--json` prints one report;
-    otherwise each log gives a line, a table and notes, in their order, before one table of
-    measured calls. Raises `UsageError` for `--collective`, `--size`, `--tuner` and invalid
-    values, `InputError` for an unreadable file, a log without tuning lines or of an unknown
-    machine.
+    `--nccl-version` replaces the version of each log, and `--ranks` its ranks. `--nodes` replaces
+    its nodes only if `--ranks` is given. `--env`, `--dtype` and `--registered` are ignored.
+    `--json` prints one report. Otherwise each log gives a line, a table and notes, in the order of
+    the files; one table of all measured calls follows.
+
+    Raises `UsageError` for `--collective`, `--size`, `--tuner` and invalid values. Raises
+    `InputError` for an unreadable file, a log without tuning lines or of an unknown machine.
     """
     from collhub_machine_profiles.nccl_constants import parse_version
 
@@ -317,16 +319,19 @@ class _Machine:
     def communicator(self, ranks: int | None, nodes: int | None, logged: str) -> Communicator:
         """Return the communicator of these ranks and nodes on this machine.
 
-        The version of NCCL is the first of these; `version_source` is set to the text in
-        brackets:
-        - `--nccl-version` of the command ("given")
-        - `logged`, the version in a log; "" for none ("of the log")
-        - the version in the profile ("of the profile"); `DEFAULT_VERSION` if it is not for NCCL
-        - `DEFAULT_VERSION` ("default", unchanged)
+        The first case that applies gives the version of NCCL, and the new `self.version_source`:
 
-        Without `nodes`, the ranks fill as few nodes as possible; without `ranks`, nodes are full.
-        Without both, all nodes of the topology are used, or one node. Raises `UsageError` for an
-        unknown version, ranks or nodes.
+        1. `--nccl-version` is given: this version, "given".
+        2. `logged` (version in a log) is not empty: `logged` without a check, "of the log".
+        3. The profile names a version of its library: this version, or `DEFAULT_VERSION` if the
+           library is not NCCL; "of the profile" in both cases.
+        4. Otherwise: `DEFAULT_VERSION`; `version_source` is unchanged.
+
+        Without `nodes`, the ranks fill as few nodes as possible. Without `ranks`, the nodes are
+        full. Without both, all nodes of the topology are used, or one full node without a topology.
+
+        Raises `UsageError` for an invalid version in case 1, and in the cases of
+        `find_communicator`, e.g. fewer than 2 ranks or nodes of different numbers of ranks.
         """
         from collhub_machine_profiles.nccl_baseline import find_communicator, nccl_version_of
         from collhub_machine_profiles.nccl_constants import parse_version
@@ -348,17 +353,18 @@ class _Machine:
         )
 
     def expected_us(self, call: ExplainedCall) -> tuple[float, str] | None:
-        """Return the time of a call in us by the machine's profile, with the name of the method.
+        """Return the time of a call in us by the machine's profile, and the name of the method.
 
-        The first rule that applies decides:
+        The result is None without a profile, if the call has no choice, and with `--search`.
+        Otherwise the choice of the call is compared with that of the same call without settings,
+        tuner and registered buffers:
 
-        1. None: without a profile, if the call has no choice, or with `--search`.
-        2. The choice of the call differs from that of the same call without settings, tuner and
-           registered buffers: the time of the profile's model for this choice, with "model". None
-           if the profile does not model the call, or the algorithm is not ring, nvls or p2p.
-        3. Otherwise the prediction of `expected_time` from tables or model of the profile, with the
-           name of its method. It is for `--nccl-version`, without this option for any version. None
-           if the profile has no prediction.
+        - Different: the profile's model for the choice of the call gives the time, and the method
+          is "model". None if the profile does not model the call, or if the algorithm is not ring,
+          nvls or p2p. Raises `ValueError` if the model has no formula for this algorithm and
+          protocol.
+        - Equal: the time and the method are those of `expected_time`, for `--nccl-version` or,
+          without this option, for any version. None if the profile has no prediction.
         """
         from collhub_machine_profiles.nccl_baseline import (
             expected_time,

@@ -219,15 +219,17 @@ def _explain_cost(
 ) -> str:
     """Return a text that explains why a logged cost differs from that of the model.
 
-    `cost`: the log's latency and bandwidth. `row`: those of the model for the same
-    algorithm and protocol. Values are equal if they differ by at most 0.0501 us or GB/s.
+    `cost`: the log's latency and bandwidth. `row`: those of the model for the same algorithm and
+    protocol. Values are equal if they differ by at most 0.0501 us or GB/s.
 
-    If the model has the logged values for a changed communicator (another bandwidth of the
-    search, version of NCCL, or number of ranks), the text describes the first such change.
-    Otherwise the differing values are listed, separated by a comma:
+    If the model has both logged values for a communicator with one changed property, the text is
+    the description of the first such change, even if `row` has the logged values too. The changes
+    are those of `_list_hypotheses`: the bandwidth of the search, then the version of NCCL, then the
+    number of ranks. Otherwise the differing values are listed, separated by a comma:
 
-    1. Latency. For ring and tree on one node it is the time of a hop in us: (logged latency
-       - base latency) / steps. Otherwise it is the total in us.
+    1. Latency. For ring and tree on one node it is the time of a hop in us: (logged latency - base
+       latency) / steps. Steps are `ring_steps`, for tree 2 * (ranks per node - 1). In all other
+       cases it is the total in us.
     2. Bandwidth, as the factor logged / model.
 
     The text is "" if no value differs and no change applies.

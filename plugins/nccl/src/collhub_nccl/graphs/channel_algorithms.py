@@ -25,27 +25,24 @@ def ring_algorithm(
     num_npus: int | None = None,
     collective_bytes: int | None = None,
 ) -> Algorithm:
-    """Return the algorithm of a collective over rings; ring i sends on channel i.
+    """Return the algorithm of a collective over rings; it is valid in place and out of place.
 
-    Each ring contains every rank once and carries an equal share of the data, as `chunks`
-    parts.
+    Each ring has every rank once. Ring i uses channel i and carries an equal share of the data, as
+    `chunks` parts.
 
     - All-gather, reduce-scatter: the block of each rank passes once along the ring.
-    - All-reduce: the block of rank r is reduced along the ring up to r, then sent along it
-      again.
-    - Broadcast: a chain from `root` along the ring. Reduce: a chain that ends at `root`.
+    - All-reduce: the block of rank r is reduced along the ring up to r, then sent along it again.
+    - Broadcast, reduce: a chain along the ring that starts at `root`, or ends there.
 
-    A part starts when the previous one is complete; in a chain it starts one round later. A
-    unit is numbered (block * rings + ring) * `chunks` + part. Block r is that of rank r;
-    with a root there is only block 0.
+    A part starts when the previous one is complete, in a chain one round after it. A unit has the
+    number (block * rings + ring) * `chunks` + part. Block r belongs to rank r; with a root there is
+    only block 0. `npus[r]`: NPU of rank r, by default r. `num_npus`: by default the highest NPU +
+    1. The collective becomes custom unless `npus` is 0 to `num_npus` - 1.
 
-    `npus[r]` is the NPU of rank r (default r); `num_npus` is by default the highest + 1. If
-    `npus` are not 0 to `num_npus` - 1, the collective becomes custom. Both modes are valid.
-
-    Raises `InputError` for a broadcast or reduce without a valid `root`, for another
-    collective with one, and for gather and scatter. Raises `KeyError` for other kinds
-    without a root, `IndexError` without rings, and `ValueError` for rings of one rank,
-    except for a broadcast or reduce.
+    Raises `InputError` for a broadcast or reduce without a valid `root`, for another collective
+    with one, and for gather and scatter. Raises `KeyError` for other kinds without a root,
+    `IndexError` without rings, and `ValueError` for rings of one rank, except for a broadcast or
+    reduce.
     """
     ranks, count = len(rings[0]), len(rings)
     is_rooted = kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)

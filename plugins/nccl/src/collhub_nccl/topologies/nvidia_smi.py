@@ -223,19 +223,20 @@ def _nvlink_counts(devices: Sequence[_SmiDevice]) -> _Pairs:
 
 
 def _add_nvlinks(machine: Machine, counts: _Pairs, profile: GpuProfile | None) -> None:
-    """Add the NVLinks to the machine: direct links of pairs, or links of every GPU to an NVSwitch.
+    """Add the NVLinks to the machine: links between GPUs, or from every GPU to an NVSwitch.
 
-    `counts`: number of links by pair of GPUs. The matrix does not show an NVSwitch. With one, all
-    links of a GPU count for every other GPU. So it is assumed if the counts of some GPU add up to
-    more links than a GPU has.
+    `counts`: number of NVLinks by pair of GPUs. The matrix of nvidia-smi does not show an NVSwitch;
+    behind one, all links of a GPU count for every other GPU. So an NVSwitch is assumed if the
+    counts of some GPU add up to more than the maximum number of links of a GPU.
 
-    - Without an NVSwitch, every pair gets a link of its count times the rate.
-    - With it, one node `nvswitch` is added. Every GPU gets a link to it, of its largest count
-      times the rate; a GPU without counts gets none.
+    - Without an NVSwitch, every pair in `counts` gets a link of its count times the rate.
+    - With an NVSwitch, one node `nvswitch` is added. Every GPU gets a link to it, of its largest
+      count times the rate, 0 for a GPU without counts.
 
-    All links exist in both directions. Rate (GB/s per direction) and maximum number of links come
-    from the profile (known properties of a GPU model). Without it, or if it has no number of
-    links, they are `_DEFAULT_NVLINK` (20) and `_MOST_NVLINKS` (18). The machine must have a GPU.
+    All links exist in both directions. `profile` (known properties of a GPU model) gives the rate
+    in GB/s per direction and the maximum number of links. The defaults are `_DEFAULT_NVLINK` (20)
+    and `_MOST_NVLINKS` (18), also for a profile without a number of links. Raises `ValueError` if
+    the machine has no GPU.
     """
     rate, max_nvlinks = _DEFAULT_NVLINK, _MOST_NVLINKS
     if profile is not None:

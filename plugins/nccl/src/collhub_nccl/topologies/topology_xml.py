@@ -153,17 +153,17 @@ def _join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
 
     `gpus`: all GPUs in the order of NPUs. The first rule that applies decides:
 
-    1. Any GPU has a link element (`nvlink`, `xgmi`, `c2c`) in the file: exactly the links in the
-       file are added, also for GPUs without one.
+    1. Any GPU has a link element (`nvlink`, `xgmi`, `c2c`): the links of these elements are added
+       (`_StatedLinks.add`). Other GPUs get no links.
     2. The options name a profile of the GPU: its wiring is added.
     3. Otherwise no link is added.
 
-    Two warnings do not depend on these rules. `unknown-link`: a `<gpu>` has an element of another
+    Warnings are added to `draft.findings`. `unknown-link`: a `<gpu>` has an element of another
     name, which is ignored. `partial-topology`: there is no profile, and neither a `<gpu>` nor the
-    option `gpus` names GPUs.
+    option `gpus` names GPUs. Case 1 warns of an unknown target or architecture.
 
-    Raises `InputError` (`invalid-nccl-topology`) with the line of an invalid link. Raises
-    `UsageError` (`profile-size`) in case 2 if the wiring is for another number of GPUs.
+    Raises `InputError` with the line of an invalid link element. Raises `UsageError`
+    (`profile-size`) in case 2 if the wiring is for another number of GPUs.
     """
     _warn_of_unknown_links(draft, gpus)
     links = _StatedLinks(draft, gpus)

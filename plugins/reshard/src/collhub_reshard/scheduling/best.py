@@ -167,20 +167,22 @@ class _ScheduleSearch:
     def schedule(self, bound: Bound) -> HostSchedule:
         """Return the best schedule so far with its status, lower bound and kind of proof.
 
-        `bound`: the lower bound of any schedule; its ticks are rounded up here. Cases, first to
-        last:
+        `bound`: the lower bound of any schedule. `rounded` below is `bound` in ticks, rounded up.
+        The first case that applies:
 
-        1. The data of some task are sent several times (a work other than 1): "optimal" with the
-           proof `bound` if the makespan equals the unrounded `bound` and the search is done
-           (`is_done`), otherwise "feasible" with the proof `none`. The lower bound is always
-           `bound`, not rounded, because other strategies may be faster.
-        2. A solver proved the schedule: "optimal", proof `solver`. The lower bound is the makespan.
-        3. The search is done: there are no tasks, or no task is late and the makespan is at most
-           the largest of `bound`, the bound of the strategies and the solver's. The status is
-           "optimal". The proof is `bound` if the makespan is at most `bound`, otherwise `solver`.
-        4. Otherwise "feasible" with the proof `none`. So a late task prevents a proof by a bound.
+        1. Some task has a `work` other than 1, i.e. its data are sent several times. The status is
+           "optimal" with the proof `bound` if the makespan is exactly `bound` and the search is
+           done (`is_done`), otherwise "feasible" with the proof `none`. The lower bound is the
+           exact `bound`.
+        2. A solver has proved the schedule: "optimal", proof `solver`. The lower bound is the
+           makespan.
+        3. The search is done: "optimal". The proof is `bound` if the makespan is at most `rounded`,
+           otherwise `solver`.
+        4. Otherwise: "feasible", proof `none`.
 
-        In cases 3 and 4 the lower bound is the larger one of `bound` and the solver's, in ticks.
+        In cases 3 and 4 the lower bound is the larger one of `rounded` and `solver_bound`, in
+        ticks. The search is done without tasks, and if no task is late and the makespan is at most
+        `lower_bound`.
         """
         makespan = compute_makespan(self.pieces)
         if any(work != 1 for work in self.tasks.work):
@@ -346,15 +348,20 @@ def solve_exactly(
 ) -> Solved | None:
     """Search for the best schedule with the solver CP-SAT, beginning with the schedule `hint`.
 
-    The best schedule has the smallest lateness of its latest task, then the smallest
-    makespan. `hint` has one piece per task; without due times, only schedules that are not
-    longer are searched. `least`: lower bound of the makespan in ticks. Limits: `work` in
-    units of 10 deterministic seconds, and `time_limit_s` (at least 1 ms), if given.
+    The best schedule has the smallest lateness of its latest task, then the smallest makespan.
+    `hint` has one piece per task. If no task has a due time, only schedules that are not longer
+    than `hint` are searched. `least`: lower bound of the makespan in ticks. Limits: `work` * 10
+    deterministic seconds of the solver, and `time_limit_s` if given (at least 1 ms).
 
-    Returns the pieces by start, then task; a lower bound of the makespan in ticks (`least` if
-    any task has a due time); and whether the schedule is optimal. None if no schedule is
-    found within the limits. The result is reproducible unless the time limit stops the
-    search. Raises `ImportError` without OR-tools.
+    Returns None if no schedule is obtained within the limits, otherwise:
+
+    - the pieces by start, then task
+    - a lower bound of the makespan in ticks: that of the solver, or `least` if any task has a due
+      time
+    - whether the schedule is proven optimal
+
+    The result is reproducible unless `time_limit_s` stops the search. Raises `ImportError` without
+    OR-tools, and `ValueError` without tasks.
     """
     # Imported here: it takes a second, and is an extra.
     from ortools.sat.python import cp_model

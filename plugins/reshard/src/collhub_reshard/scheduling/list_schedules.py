@@ -41,19 +41,19 @@ def assign_senders(tasks: HostTasks) -> Assignment | None:
     """Choose a sender for every task so that the busiest sender finishes earliest, with a bound.
 
     The time of a sender is the sum of the ticks of its tasks, divided by the cards of a host. A
-    task is not divided: five equal tasks on three senders take two rounds, not 5/3. So this solves
-    a mixed-integer program (HiGHS): for each class of tasks with equal senders and durations, it
-    chooses the number of tasks of each sender. In task order, the first tasks of a class get the
-    first sender. Release and due times and receivers do not count. At the limit of 2000 nodes of
-    the search, the best choice so far is returned.
+    task is not divided: five equal tasks on three senders take two rounds, not 5/3. A mixed-integer
+    program (HiGHS) chooses, for each class of tasks with equal senders and durations, the number of
+    tasks of each sender. In task order, the first tasks of a class get the first sender. Release
+    times, due times and receivers do not count. After 2000 nodes of the search, the best choice so
+    far is returned.
 
-    If hosts have one card, tasks that all receiving hosts receive exclude all other tasks. They
-    are not part of the program and keep their first sender. `lower_bound` is a lower bound on the
-    makespan in ticks: the bound that HiGHS has proven for the program, rounded up, plus the
-    shortest times of these tasks.
+    If hosts have one card, a task that every receiving host receives excludes all other tasks. Such
+    tasks are not part of the program and keep their first sender. `lower_bound` is a lower bound on
+    the makespan in ticks: the bound of HiGHS for the program, rounded up, plus the shortest
+    duration of each excluding task.
 
-    Returns `None` if every task has only one sender (also without tasks), if there are only tasks
-    that exclude all others, or if HiGHS has no solution at the limit of nodes.
+    Returns None if every task has only one sender (also without tasks), if all tasks exclude all
+    others, or if HiGHS has no solution after 2000 nodes.
     """
     if all(len(senders) == 1 for senders in tasks.senders):
         return None

@@ -190,16 +190,12 @@ def find_least_sharing(demand: Mapping[Group, int], rate: Mapping[int, Fraction]
     - `time_s`: the minimum time, exact: the longest time of a host, which is its bytes divided by
       its rate
     - `shares`: bytes by (group, host), as fractions; pairs with 0 bytes are absent
-    - `hosts`: a set of hosts that proves the time, ascending. The bytes of the groups within this
-      set, divided by the sum of its rates, give the time.
+    - `hosts`: a set of hosts that proves the time, ascending. The bytes of all groups within this
+      set, divided by the sum of its rates, are the time.
 
-    Groups of 0 bytes are ignored. Without bytes the time is 0, and the rest is empty. Raises
-    `KeyError` for a host without a rate, and `ZeroDivisionError` if the rates of such a set are 0.
-    The arguments are not changed.
-
-    The time begins with that of all hosts. A maximum flow tests whether it suffices. If not, it
-    gives a set of hosts with too little capacity, and the next time is the one that this set needs.
-    Every time is a lower bound, and the last one is achieved.
+    Groups of 0 bytes are ignored. Without bytes the time is 0, and the rest is empty. The time is
+    raised from a lower bound until a maximum flow exists. Raises `KeyError` for a host without a
+    rate, and `ZeroDivisionError` if all rates of an examined set of hosts are 0.
     """
     groups = [group for group in sorted(demand) if demand[group]]
     hosts = sorted({host for group in groups for host in group})

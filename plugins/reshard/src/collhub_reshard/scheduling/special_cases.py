@@ -242,14 +242,14 @@ def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part
     """Divide tasks among the hosts that can send them, so that the busiest host finishes earliest.
 
     `single`: numbers of the tasks to divide, each of which has one receiver. Tasks with the same
-    senders form a group; `share_among_senders` computes how many bytes of each group every host
-    sends. Then the tasks are divided in the order of `single`: each task takes from its senders, in
-    ascending order, what is left of their shares of its group, until all of its bytes have a
-    sender.
+    senders form a group; `share_among_senders` computes the bytes of each group that every host
+    sends, i.e. the share of the host. Tasks are divided in the order of `single`. Each task goes
+    through its senders in ascending order. It takes from each sender the unused rest of the share
+    of this host in the group, until all bytes of the task have a sender.
 
     A task may have several parts, and a task without bytes has none. The length of a part in ticks
     is its fraction of the task times the duration of the task from its first sender. All numbers
-    are exact. Parts are returned task by task.
+    are exact. Parts are returned task by task. `tasks` is not changed.
     """
     sharing = share_among_senders(tasks, single)
     left = dict(sharing.shares)

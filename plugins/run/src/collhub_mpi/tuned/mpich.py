@@ -264,10 +264,17 @@ def read(source: Source) -> Sequence[ServedCalls]:
 
 
 def _read_calls(part: SourcePart) -> list[ServedCalls]:
-    """Parse a selection file and return the calls of all tuned collectives.
+    """Parse a selection file of MPICH and return the calls that it serves with a tuned algorithm.
 
-    Collectives for which the file keeps MPICH's default are left out. Raises `InputError` for other
-    files, and if two MPI functions of one collective have different rules.
+    Calls are in the order of `COLLECTIVES`; those of one collective as in `_read_collective`.
+    Sizes with MPICH's default choice are omitted, so the result may be empty. Reduce-scatter has
+    two MPI functions in the file; their calls are equal and are returned once.
+
+    Raises `InputError` (`not-a-selection`) in these cases:
+
+    - The text is not JSON.
+    - A tree, condition or test is missing or wrong (`_read_collective`).
+    - The two functions of reduce-scatter have different calls.
     """
     try:
         document = json.loads(part.load())

@@ -233,12 +233,17 @@ def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow)
 def _format_classic(rules: _Rules, selection: Selection) -> str:
     """Format the rules in the classic text format, which all versions of Open MPI read.
 
-    The first line is a comment with the topology and the ranks. Then follow the number of
-    collectives and, in the order of `rules`, the lines of each collective: its number, `1`
-    for one set of rules, `0` for communicators of every size, the number of rules, and one
-    line per rule. A rule has its first number of bytes, the number of the algorithm, fan 0
-    and the bytes of a segment. Comments in lines begin with `#`. The text has a final
-    newline.
+    The first line is a comment with the topology and the number of ranks; runs of blanks in it
+    become one space. The second line is the number of collectives, 0 without rules. Each collective
+    follows, in the order of `rules`, with these lines:
+
+    - its number in Open MPI, `1` (one set of rules), `0` (communicators of every size)
+    - the number of its rules
+    - one line per rule, in order: the smallest message size in bytes, the number of the algorithm,
+      `0` (the fan) and the segment size in bytes (0 for none). `max_bytes` is not written.
+
+    Every line after the first one ends with a comment after `#`: the name or the meaning. The text
+    has a final newline.
     """
     description = f"{selection.topology}, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {' '.join(description.split())}", f"{len(rules)} # collectives"]

@@ -347,17 +347,16 @@ def _write_files(
 ) -> list[str]:
     """Write the algorithm of each group, a joint one, and `groups.json`; return all paths.
 
-    The joint algorithm is written only if `plan.joint` is not None. The files are in the folder
-    `out`. They are named `group_0`, `group_1` and so on in the order of the groups, and
-    `joint`. The suffix is `.json` for the format `json`, and there is none for other formats.
-    All have the format of `output` and the options of its writer. `groups.json` is the object
-    of `manifest` with `topology` (its text) and the names of these files without the folder.
+    The files are in the folder `out`: `group_0`, `group_1` and so on in the order of the groups,
+    then `joint` if `plan.joint` is not None, then `groups.json`. The suffix of algorithms is
+    `.json` for the format `json`; other formats have none. Their format and the options of the
+    writer are those of `output`. `groups.json` is the object of `manifest`, with `topology` (its
+    text) and the names of the other files without the folder.
 
-    The paths include the folder. They are in the order of writing: groups, `joint`,
-    `groups.json`. A format that writes several files per algorithm gives several paths. Losses
-    of the writer are printed; with `--strict` they raise `LossyError`. Errors of
-    `context.output_target` and `context.write_output` pass through. Files that were written
-    before an error remain, without `groups.json`.
+    The paths include the folder and are in the order of writing. A format that writes several files
+    per algorithm gives several paths. Losses of the writer are printed; with `--strict` they raise
+    `LossyError`. Errors of `context.output_target` and `context.write_output` pass through. Files
+    that were written before an error remain, without `groups.json`.
     """
 
     named = [(f"group_{number}", each) for number, each in enumerate(plan.algorithms)]

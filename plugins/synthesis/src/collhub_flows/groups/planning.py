@@ -361,23 +361,20 @@ def _plan_separately(
 ) -> tuple[list[_SeparateAlgorithm], dict[int, str]]:
     """Find the fastest algorithm of each group in isolation.
 
-    Returns one algorithm per group in the order of `wishes`, and the reasons why the synthesizer
-    was not run, by group number from 0. Each group has up to two candidates:
+    Returns one algorithm per group in the order of `wishes`; also the reasons why the synthesizer
+    was not run, by group number from 0. Without groups both are empty. The candidates of a group
+    are:
 
-    1. The packed trees of this package. They are always searched, within the time limit of
-       `choices.budget`; at the limit the best result so far is used.
-    2. The algorithm of the synthesizer `choices.name` (`_synthesize_separately`), if it supports
-       the request.
+    1. the packed trees of this package, always. At a limit of `choices.budget` the best result so
+       far is used.
+    2. the algorithm of the synthesizer `choices.name` (`_synthesize_separately`). The runs of all
+       groups share `choices.work` steps, within `choices.budget`. If a limit is reached before a
+       run, the run is omitted, and the second result has `SearchBudget.reason` for this group. If
+       the synthesizer refuses the request, candidate 2 is missing without a reason.
 
-    The one with the lower simulated time in ns is taken; of equal times the packed trees. The
-    synthesizer runs for all groups share one budget: `choices.work` steps, and the limits of
-    `choices.budget`. If a limit is reached before the run for a group, candidate 2 is omitted, and
-    the second result has the text of `SearchBudget.reason`. A request that the synthesizer does not
-    support has no entry there.
-
-    `progress` is called before each group with 0.3 + 0.6 * number / groups and the label "group
-    NUMBER alone". Without groups both results are empty. Raises `InputError` for unreachable NPUs
-    and a simulator without a time; other errors propagate.
+    The lower simulated time in ns decides, candidate 1 if equal. `progress` is called before each
+    group with 0.3 + 0.6 * number / groups and "group NUMBER alone". Raises `InputError` for
+    unreachable NPUs and a simulator without a time; other errors propagate.
     """
     fastest: list[_SeparateAlgorithm] = []
     not_tried: dict[int, str] = {}

@@ -298,20 +298,17 @@ def _create_columns(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, BoolArray, Float64Array]:
     """Return the columns of the shares of one group, without shares that stay on their rank.
 
-    A share is a part of the data with one root. The columns have equal length, in the order of the
-    shares (`create_share_chunks`):
+    A share is a part of the data with one root. It stays on its rank if it is no sum and its only
+    target is its root. The columns have equal length, in the order of `create_share_chunks`:
 
     - group: `number`
-    - row: index among all shares of the group, those that stay on their rank included
-    - root: NPU. For data of one rank it is that rank. A sum that one rank needs has this rank as
-      its root. Sums that all members need have roots in round robin order: share k has member k mod
-      members.
+    - row: index k among all shares of the group, including those that stay on their rank
+    - root: NPU, by the first rule that applies. A share that is no sum: the NPU that has the data.
+      A sum that one NPU needs: this NPU. A sum that all members need: member k mod members.
     - target: NPU that needs the share, -1 if all members need it
     - whether the share is a sum
-    - whether it is sent from the root: False only for a sum that one rank needs
+    - whether the share is sent from the root: False only for a sum that one NPU needs
     - size in bytes, which need not be an integer
-
-    A share that is no sum stays on its rank if its only target is its root.
     """
     chunks = create_share_chunks(wish, 1)
     members = np.asarray(wish.npus)

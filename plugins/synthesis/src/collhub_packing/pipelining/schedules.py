@@ -321,23 +321,19 @@ class Pipelining:
     def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
         """Build the input of the event kernel, which schedules the messages. Times are in ps.
 
-        A stream is a part of the data on one tree; it is sent in chunks. Per stream, `counts` is
-        the number of chunks and `sizes` the bytes of a chunk. `slack_ps` is the time from the end
-        of a message until dependent messages may start. Streams of equal chunk size share a size
-        class, numbered by ascending size. `busy` and `arrival` have a row per class, a column per
-        link.
+        A stream is a part of the data on one tree, sent in chunks. `counts`: number of chunks per
+        stream; `sizes`: bytes of a chunk per stream. `slack_ps`: time from the end of a message
+        until dependent messages may start. Distinct sizes, ascending, are the size classes; `busy`
+        and `arrival` have a row per class and a column per link.
 
-        Of several messages that wait for a link, the first rule that differs selects the next one:
+        If several messages wait for a link, the kernel sends the one with the lowest `turn -
+        urgency`. `turn` is by chunk, `urgency` by operation. With `has_deadlines`, both are from
+        `_compute_deadlines`, and `reduces_first` is ignored. Otherwise the order is:
 
-        1. If `reduces_first` is set: a reduction precedes a broadcast.
+        1. If `reduces_first`: reductions before broadcasts.
         2. The lower round. Chunk k of n (k from 0) has the fraction k / n. Its round is the
-           position of this fraction among the distinct fractions of all streams, in ascending
-           order.
-        3. The higher urgency of the operation (`_compute_urgency`).
-
-        The kernel sends the lowest `turn - urgency` first. `turn` is the round times (largest
-        urgency + 1). For rule 1, `urgency` of reductions is raised above all rounds. With
-        deadlines, rules 1 and 2 are replaced by `_compute_deadlines`.
+           position of this fraction among the distinct fractions of all streams, ascending.
+        3. The higher urgency (`_compute_urgency`).
         """
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan

@@ -69,13 +69,13 @@ class Router:
         """Prepare the search for routes; no chunk is routed yet, and all loads are 0.
 
         `origin`: int64, the start node of each chunk. `target`: int64, the target node of each
-        chunk, or `ALL_NEEDED_NODES` (-1) for all nodes with True in `needed` (bool[nodes]).
-        `seed` and the number of a round determine the order of the chunks in this round.
-        Distances to all single targets are computed here, and a lower bound on the largest load
-        of a link.
+        chunk, or `ALL_NEEDED_NODES` (-1) for all nodes with True in `needed` (bool[nodes]). `seed`
+        and the number of a round determine the order of the chunks in this round. Distances to all
+        single targets are computed here, and a lower bound on the largest load of a link.
 
-        Raises `InputError` (`disconnected`) if a chunk cannot reach a target. It names the
-        nodes of the first such pair (`_check_reachability`).
+        Raises `InputError` (`disconnected`), with two nodes, if a chunk cannot reach a target.
+        Chunks with a single target are checked first, in order. Chunks with -1 follow, by origin;
+        the lowest node out of reach is named.
         """
         self._network, self._seed = network, seed
         self._arcs, single = _build_arc_map(network, times)

@@ -226,22 +226,18 @@ def route_all(
     seed: int = 0,
     progress: Progress = ignore_progress,
 ) -> LinkSchedule:
-    """Return a schedule that brings chunk x from NPU `origin[x]` to NPU `target[x]`.
+    """Return a schedule that brings chunk x from NPU `origin[x]` to NPU `target[x]` (int64).
 
-    `network`: a network of NPUs, such as from `contract_switches`. `origin`, `target`:
-    int64[chunks]. A path may use other NPUs as relays. A chunk that starts at its target has no
-    transfers. Without chunks the schedule is empty.
-
-    In each round, all chunks are routed again one at a time, each on the cheapest path; the
-    cost of a link increases with the load of the other chunks (after the multicommodity flows
-    of Garg and Koenemann, SIAM J. Comput. 37, 2007). Rounds end after 8, or after the first one
-    that does not lower the maximum load of a link. The paths of the last round that lowered it
-    are used. Then every free link sends the chunk with the longest remaining path (Andrews et
-    al., JACM 48, 2001). Takes one search per chunk and round.
+    `network` has NPUs only, as from `contract_switches`. Other NPUs may be relays. A chunk that
+    starts at its target has no transfers. In each round, every chunk gets the cheapest path; the
+    cost of a link increases with the load of the other chunks (after Garg and Koenemann, SIAM J.
+    Comput. 37, 2007). Rounds end after 8, or after a round that does not lower the maximum load of
+    a link; the first round always counts. The paths of the last round that counts are used. A free
+    link sends the chunk with the longest remaining path (Andrews et al., JACM 48, 2001).
 
     `seed` decides the order of the chunks in each round; the same seed gives the same schedule.
-    `progress` gets fractions during the rounds, and 1 at the end. Raises `InputError`
-    (`disconnected`) for the first chunk whose target cannot be reached.
+    `progress` gets fractions, and 1 at the end. Raises `InputError` (`disconnected`) for the first
+    chunk whose target cannot be reached.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.rounds import Router

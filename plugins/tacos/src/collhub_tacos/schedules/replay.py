@@ -38,29 +38,19 @@ def replay(
 ) -> int:
     """Verify a schedule; return the last arrival in ps, 0 without transfers.
 
-    Chunk x is at NPU `origin[x]` in the beginning. The sum of a reduced chunk is built
-    there; in an all-reduce it is then spread from there. `needed`: (chunk, NPU) pairs that
-    must be served, None for all. Raises `InputError` (`invalid-schedule`) for the first
-    violated rule:
+    Chunk x starts at NPU `origin[x]`; a reduced chunk is summed there. `needed`: (chunk, NPU) pairs
+    to serve, None for all. Raises `InputError` (`invalid-schedule`) for the first violated rule:
 
-    1. Chunks and links exist.
-    2. A transfer takes the arrival time of its link (at least 1 ps) and starts at 0 or
-       later.
-    3. No transfer starts while its link is busy with the previous one.
-
-    For transfers that reduce (if there are any):
-
-    4. The origin does not send a part, and no node sends its part of a chunk twice.
-    5. Each part arrives before or when the receiving node sends the sum on.
-    6. Every needed NPU contributes.
-
-    For the other transfers (skipped only if all transfers reduce and there is at least
-    one):
-
-    7. The origin does not receive its chunk, and no node receives a chunk twice.
-    8. A node sends a chunk only after it arrived; the origin only after the last reducing
-       transfer arrived there. Equal times are allowed.
-    9. Every needed NPU receives the chunk or is its origin.
+    1. Chunks and links exist. A transfer lasts as long as the arrival time of its link (at least 1
+       ps) and starts at 0 or later. No transfer starts while its link is busy with the previous
+       one.
+    2. Transfers that reduce, if any: the origin sends no part of its chunk, and no node sends a
+       part twice. A part arrives at or before the time when the receiving node sends its sum. Every
+       needed NPU contributes.
+    3. Other transfers (also without any transfers, but not if all reduce): the origin does not
+       receive its chunk, and no node receives it twice. A node sends a chunk at or after its
+       arrival, the origin at or after the last arrival of a part there. Every needed NPU receives
+       the chunk or is its origin.
     """
     movements = _Movements.of(schedule)
     num_chunks = len(origin)

@@ -144,15 +144,16 @@ def compute_times(
     """Compute start and finish of every transfer in ps by an event simulation: int64 each.
 
     `link`: first link of the path of each transfer. `waits`: columns (transfer, dependent
-    transfer); a transfer starts after the finish of all transfers on which it depends. `rank`:
-    int64, priority of each transfer, the smallest first among those that can start on a link. With
-    `is_fixed`, it is the order in which each link sends its transfers.
+    transfer); the dependent one can start only after the finish of all transfers on which it
+    depends. `rank`: position of each transfer in an order without ties. An idle link sends the
+    transfer with the smallest rank of those that can start. With `is_fixed`, each link sends its
+    transfers strictly by ascending rank, and waits for a transfer that cannot start yet.
 
     A message occupies each link of its path for `times.busy` and is forwarded after
-    `times.arrival`. It queues at switches. The finish is its arrival at the end of the path.
-
-    Raises `InputError` (`schedule-acausal`) if transfers wait for one another; with `is_fixed`,
-    also by their order on a link. Without transfers both arrays are empty.
+    `times.arrival`. It queues at switches. The start is that on the first link, the finish the
+    arrival at the end of the path. Raises `InputError` (`schedule-acausal`) if transfers wait for
+    one another; with `is_fixed`, also through their order on a link. Without transfers both arrays
+    are empty.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.event_loop import run
@@ -180,12 +181,15 @@ def _build_jobs(
     unmet: Int64Array,
     rank: Int64Array,
 ) -> Jobs:
-    """Build the state of all transfers before the first event; start and finish of all are -1.
+    """Build the state of all transfers before the first event.
 
-    `link`: arc of each transfer; the links of each arc are added. `waits`: the columns (earlier
-    transfer, waiting transfer), from which each transfer's children are grouped. `unmet`: the
-    number of transfers that each waits for, which is copied because it changes later. `rank` (the
-    priority) and `link` are not copied.
+    `link`: number of the arc of each transfer. `waits`: the columns (earlier transfer, waiting
+    transfer). `unmet`: number of transfers for which each transfer waits. `rank`: priority, the
+    smallest first.
+
+    In the result, `start`, `finish` and `following` are -1 and `hop` is 0 for all transfers.
+    `child` has the waiting transfers, grouped by the earlier one. `path` has the links of every arc
+    of the network. `unmet` is copied, because it changes later. `link` and `rank` are not copied.
     """
     count = len(link)
     paths, _ = get_links_of_arcs(network, times)

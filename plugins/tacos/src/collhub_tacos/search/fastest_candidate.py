@@ -205,11 +205,12 @@ def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
     Collectives other than all-reduce have one search, over chunk counts. They raise `UsageError`
     (`option-range`) for any method except `auto`. For an all-reduce:
 
-    - A method that names a form: only the search of this form, without checking that it suits.
-    - `auto`: fused, two-phase, latency, one-shot. If trees are impossible (`_has_trees`), "fused"
-      and "latency" are omitted. If trees are possible, but cannot be faster than two phases
-      (`_is_promising`), only "fused" is omitted. With `auto`, the searches two-phase and latency
-      themselves yield nothing if their lower bound exceeds the time of `best` so far.
+    - A method that names a form (`fused`, `two-phase`, `latency`, `one-shot`): only the search of
+      this form. Whether it suits is not checked here, and no bound skips two-phase or latency.
+    - `auto`: the four forms in this order. If trees are impossible (`_has_trees`), fused and
+      latency are omitted. Otherwise fused is omitted if it cannot be faster than two phases
+      (`_is_promising`). The searches two-phase and latency yield nothing if, when they start, their
+      lower bound exceeds the time of `best`.
     """
     kind, method = setting.collective.kind, setting.method
     climb = partial(_search_chunk_counts, setting, best)

@@ -174,12 +174,15 @@ class _SeedSearch(Generic[T]):
         return Best(result, seed, self._tried, is_interrupted)
 
     def _run_wave(self, wave: Sequence[int]) -> list[T]:
-        """Return the results of some seeds in their order; several seeds are tried in parallel.
+        """Return the results of the seeds in their order; `wave` must not be empty.
 
-        A single seed runs in this thread. If an attempt in another thread raises an exception, the
-        other attempts run to their ends; then the exception is raised, of several that of the
-        first seed in the order of `wave`. Ctrl-C, and an exception of the progress report, stop
-        all attempts at their next report, and are raised.
+        A single seed runs in this thread, and an exception of its attempt is raised at once.
+        Several seeds run in parallel, one thread each, while this thread reports the progress:
+
+        - If an attempt raises an exception, the other attempts still run to their ends. Of
+          several exceptions, that of the first seed in `wave` is raised.
+        - Ctrl-C and an exception of the progress report end each attempt at its next report. This
+          exception is raised after all threads have ended.
         """
         if len(wave) == 1:
             seed = wave[0]

@@ -250,12 +250,16 @@ class _LockstepVariant:
         progress: Progress,
         after_trial: AfterTrial,
     ) -> LockstepResult:
-        """Return the log with the fewest steps over some seeds; of equal ones the first.
+        """Return the log with the fewest steps over some seeds; of equal ones, the first.
 
-        The first seed with at most `min_steps` steps ends the search; later ones do not count.
-        `threads`: seeds tried in parallel, 0 for one per core. `after_trial` is called after each
-        seed that counts, in their order. The result shows whether only one node was computed
-        (symmetric), and whether Ctrl-C ended the search; without a log, Ctrl-C is raised again.
+        The seeds are tried in order. The first seed whose log has at most `min_steps` steps ends
+        the search; later seeds do not count. `threads`: seeds tried in parallel, 0 for one per
+        core; it does not change the result. `after_trial` is called after each seed that counts, in
+        order.
+
+        After Ctrl-C, or a limit that `progress` or `after_trial` raises, the best log so far is
+        returned with `is_interrupted`. Without a log, the exception is raised again. `is_symmetric`
+        shows that only one node was computed. Raises `ValueError` without seeds.
         """
         result = find_best_of_seeds(
             self._log,

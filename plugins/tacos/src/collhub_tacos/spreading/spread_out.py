@@ -233,22 +233,20 @@ def _run_kernels(task: SpreadTask, progress: Progress) -> Iterator[SpreadResult]
 
 
 def spread_freely(task: SpreadTask) -> list[SpreadResult]:
-    """Return schedules in which a message waits only for its data; links have no fixed order.
+    """Return all-gather schedules in which messages wait only for their data; links have no order.
 
-    The planned times ignore contention, so only a simulator can
-    determine the real times.
+    Times are planned without contention. The plans of `build_all_gather_plans` give one schedule
+    each, by ascending maximum load of a link, ties in the order of the plans. Only the first 3
+    plans are used, but all if switches of the topology multicast or reduce.
 
-    Each plan gives one schedule, in ascending order of the maximum load of a link. All plans
-    are used if switches multicast or reduce, otherwise at most the first 3.
-
-    The result is empty if no plan exists, or if any of these holds:
+    The result is empty without plans, and if any of these holds:
 
     - The network has no switches.
-    - Some NPUs only relay, or rank r is not on NPU r for all NPUs.
+    - Some NPUs only relay, or rank r is not on NPU r for all r.
     - Only some ranks are requested.
     - Chunks times (NPUs - 1) exceed 200,000, too many for repeated simulation.
-    - No switch multicasts or reduces, and (not every NPU starts with a chunk, or all arcs
-      have equal times).
+    - No switch multicasts or reduces, and some NPU starts without a chunk.
+    - No switch multicasts or reduces, and all arcs have equal times.
     """
     is_small = task.setting.is_compared(len(task.origin)) and task.setting.requested_ranks is None
     has_stages = isinstance(task.network, PathNetwork) and not task.setting.has_relays
@@ -588,15 +586,16 @@ def _check_memory(task: SpreadTask) -> None:
 
 
 def _spread_on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Spread every chunk on a tree, with trees that share the load of links; use several seeds.
+    """Spread every chunk on a tree; the trees share the load of the links. Try several seeds.
 
-    The fastest result is returned, of equal ones that of the lower seed. The requested number
-    of seeds is tried, from the setting's seed on. By default it is `_PAIRS_FOR_TREE_SEEDS` (40
-    000) divided by the pairs of link and chunk, rounded down, between 1 and `_MAX_TREE_SEEDS`
-    (4). All of them are tried, also after a result at a lower bound. After Ctrl-C or at a limit,
-    the best result so far is returned, marked as interrupted; without a result, the exception
-    is raised again. The kernel is called "trees". Raises
-    `InputError` (`disconnected`) for a member that a chunk cannot reach.
+    Returns the fastest schedule, of equal ones that of the lowest seed, with the kernel "trees".
+    The seeds are consecutive, from the setting's seed on. Their number is that of the setting. If
+    it is 0, the number is `_PAIRS_FOR_TREE_SEEDS` (40 000) divided by links x chunks, rounded down,
+    but from 1 to `_MAX_TREE_SEEDS` (4). Only a schedule of time 0 ends the search early.
+
+    Each seed is charged to the request's budget. After Ctrl-C or at a limit, the best result so
+    far is returned, marked as interrupted. Without a result, the exception is raised again.
+    Raises `InputError` (`disconnected`) for a member that a chunk cannot reach.
     """
     from collhub_tacos.routing.routes import spread
 
