@@ -353,21 +353,30 @@ def _axis(name: str, text: str, mesh: Mesh) -> int:
 def _partition_spec(text: str, rank: int, mesh: Mesh) -> Placement:
     """Parse a spec of JAX such as `P('x', None, ('y', 'z'))`: the mesh axes of each dimension.
 
-    The prefix `PartitionSpec` or `P` is optional. Each entry is for one dimension: an axis or a
-    tuple of axes. An axis is given by its name or number. `None` and `()` mean that the dimension
-    is not split, and so do entries that are omitted at the end. A single entry that is no tuple
-    needs no comma. A tuple as the only entry needs one: `P(('x', 'y'))` has two entries.
+    Each entry is for one dimension: an axis or a tuple of axes. An axis is given by its name or
+    number. `None` and `()` mean that the dimension is not split, and so do entries that are omitted
+    at the end.
+
+    - With the prefix `PartitionSpec` or `P`, the entries are the arguments of the call:
+      `P(('x', 'y'))` has one entry, as in JAX.
+    - Without it, the text is one entry or a tuple of entries, as in Python: `('x', 'y')` has two.
 
     `rank`: number of dimensions of the tensor. Raises `InputError` (`invalid-spec`) for other
     syntax, more entries than dimensions, and axes that the mesh lacks. An axis may occur twice
     here; the caller checks that.
     """
-    tuple_text = text.removeprefix("PartitionSpec").removeprefix("P")
     try:
-        entries = ast.literal_eval(tuple_text)
+        tree = ast.parse(text, mode="eval").body
+        if isinstance(tree, ast.Call):
+            is_spec = isinstance(tree.func, ast.Name) and tree.func.id in ("P", "PartitionSpec")
+            if not is_spec or tree.keywords:
+                raise _wrong(f"spec {text!r:.80} is no call of P with axis names and None")
+            listed = tuple(ast.literal_eval(argument) for argument in tree.args)
+        else:
+            entries = ast.literal_eval(tree)
+            listed = entries if isinstance(entries, tuple) else (entries,)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         raise _wrong(f"spec {text!r:.80} is no tuple of axis names and None") from None
-    listed = entries if isinstance(entries, tuple) else (entries,)
     axes = [_entry_axes(entry, text, mesh) for entry in listed]
     if len(axes) < rank:
         axes += [()] * (rank - len(axes))

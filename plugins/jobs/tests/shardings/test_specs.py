@@ -20,6 +20,11 @@ LONG = "1" * 5000
         ("('x', None, 'y')", "S0 R S1"),
         ("PartitionSpec('x', None, 'y')", "S0 R S1"),
         ("P('x')", "S0 R R"),
+        # The arguments of the call are the entries, as in JAX.
+        ("P(('x', 'y'))", "S01 R R"),
+        ("P(None, ('y', 'x'),)", "R S10 R"),
+        ("('x', 'y')", "S0 S1 R"),
+        ("P()", "R R R"),
         ("(('x', 'y'), None, None)", "S01 R R"),
         ("Shard(0), Shard(2)", "S0 R S1"),
         ("(Shard(dim=1), Replicate())", "R S0 R"),

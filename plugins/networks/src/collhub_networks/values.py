@@ -312,7 +312,7 @@ def _parse_yaml(name: str, content: bytes, code: str) -> object:
     - the file is empty, or its root is no object
     - invalid UTF-8 or YAML, also YAML that is nested too deeply
     - everything that `_check_nodes` refuses
-    - a value that does not fit its explicit tag, such as `!!bool foo`
+    - a value that does not fit its tag or type, such as `!!bool foo` or the date `2026-99-99`
     """
     # Imported here, since conversions without YAML do not need it.
     import yaml
@@ -330,6 +330,10 @@ def _parse_yaml(name: str, content: bytes, code: str) -> object:
             cure = "write the value without a tag"
             message = "a value does not fit its tag"
             _fail(name, _find_misfit_line(root), message, code, cure)
+        except ValueError as error:
+            # Such as `!!int foo` and the date 2026-99-99.
+            message = f"a value is not of its type: {str(error).splitlines()[0]}"
+            _fail(name, _find_misfit_line(root), message, code, "quote it if it is text")
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         _fail(name, line, f"this is not YAML: {error.problem}", code)
@@ -358,9 +362,9 @@ def _parse_yaml_nodes(text: str) -> Node | None:
 def _find_misfit_line(root: Node) -> int | None:
     """Return the first line with a value that PyYAML cannot construct; None if there is none.
 
-    A value cannot be constructed if its explicit tag does not fit the text, such as `!!bool foo`.
-    Only `LookupError` and `AttributeError` of PyYAML count; other errors, such as `ValueError` for
-    `!!int foo`, are passed on. Lines count from 1. The document must be a tree, without aliases.
+    A value cannot be constructed if its text does not fit its explicit tag (`!!bool foo`) or the
+    type of which it has the form (the date `2026-99-99`). Lines count from 1. The
+    document must be a tree, without aliases.
     """
     import yaml
 
@@ -370,7 +374,7 @@ def _find_misfit_line(root: Node) -> int | None:
         if isinstance(node.value, str):
             try:
                 yaml.SafeLoader("").construct_document(node)
-            except (LookupError, AttributeError):
+            except (LookupError, AttributeError, ValueError):
                 return int(node.start_mark.line) + 1
             continue
         # Last entries first on the stack, so that the first line is reported.

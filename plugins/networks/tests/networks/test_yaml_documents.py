@@ -37,6 +37,8 @@ def test_yaml_and_json_give_the_same_values(text) -> None:
             "f.yaml:2: a value does not fit its tag; write the value without",
         ),
         ("a: !!timestamp foo\n", "f.yaml:1: a value does not fit its tag"),
+        ("b: 1\na: !!int foo\n", "f.yaml:2: a value is not of its type: .*; quote it"),
+        ("b: 1\na: 2026-99-99\n", "f.yaml:2: a value is not of its type: month must be"),
         ("a: [1, !!int '']\n", "f.yaml:1: a value does not fit its tag"),
         ("b: 1\na: 0x" + "F" * 4000, "f.yaml:2: an integer has more than 1000 digits"),
         ("a: " + "[" * 65 + "]" * 65, "f.yaml:1: values are nested deeper than 64 levels"),
