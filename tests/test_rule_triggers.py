@@ -304,7 +304,8 @@ TUNING = (
     ("not-a-selection", "mpich", "{"),
     ("unknown-collective", "openmpi-classic", "1\n99\n"),
     ("unknown-algorithm", "openmpi-classic", "1\n2\n1\n0\n1\n0 99 0 0\n"),
-    ("communicator-size", "openmpi-classic", "1\n2\n2\n"),
+    ("other-collective", "openmpi-classic", "1\n1\n1\n0\n1\n0 0 0 0\n"),
+    ("communicator-size", "openmpi-classic", "1\n2\n1\n4\n1\n0 3 0 0\n"),
     ("not-ascending", "openmpi-classic", "1\n2\n1\n0\n1\n1024 3 0 0\n"),
     ("unknown-file", "nccl-folder", ""),
 )

@@ -143,10 +143,17 @@ _RULES = (
     ),
     (
         "unknown-collective",
-        "The file has rules for a collective that the hub does not write.",
-        "Its number is not one of the known ones.",
-        "Check the file without this collective.",
+        "The file has rules for a collective that Open MPI does not have.",
+        "A number is misspelled, or the counts before it are wrong.",
+        "Write a number or name of Open MPI.",
         "collective number 99",
+    ),
+    (
+        "other-collective",
+        "The file has rules for a collective that the hub does not model.",
+        "The runtime selects algorithms for more collectives than the hub.",
+        "None needed: only the form of these rules is checked.",
+        "rules for MPI_Allgatherv",
     ),
     (
         "unknown-algorithm",
@@ -157,9 +164,9 @@ _RULES = (
     ),
     (
         "communicator-size",
-        "A collective does not have exactly one set of rules, for communicators of size 0.",
-        "The rules depend on the size of the communicator.",
-        "Write one set of rules, for size 0.",
+        "It is not certain, or impossible, which communicators use a set of rules.",
+        "Releases of Open MPI interpret sizes differently, or a range in JSON is empty.",
+        "Write one set of rules, for size 0; in JSON an ascending range.",
         "sets for 2 and 4 ranks",
     ),
     (

@@ -16,11 +16,12 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from collhub_mpi.plugin import MpichOptions
 from collhub_mpi.tuned import read_files
-from hub_core.model import CollectiveKind, InputError, Location, Loss
+from hub_core.model import CollectiveKind, Diagnostic, InputError, Location, Loss, Severity
 from hub_core.plugin_api import (
     Artifact,
     SelectedCollective,
@@ -255,25 +256,37 @@ def _format_key(collective: str, algorithm: str) -> str:
 
 
 _OWN_CHOICE = "MPICH's own choice"
+# A test, such as `comm_size<8`, an algorithm, or a parameter of it.
+_KEY = re.compile(r"\w+(?:=|<=?)\w+")
+_COLLECTIVE = "collective="
 _ALGORITHM = re.compile(r"algorithm=MPIR_([A-Z][a-z_]*?)_intra_(\w+)")
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """Return one row per size test, for built-in operators; none for a file with an error."""
-    return read_files(source, {FILE: _read_calls})
+    """Return one row per size test, for built-in operators; none for a file with an error.
+
+    A note `other-collective` is reported for the collectives that the hub does not model.
+    """
+    notes: list[Diagnostic] = []
+    calls = read_files(source, {FILE: partial(_read_calls, notes=notes)})
+    for one in notes:
+        source.report(one)
+    return calls
 
 
-def _read_calls(part: SourcePart) -> list[ServedCalls]:
+def _read_calls(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls]:
     """Parse a selection file of MPICH and return the calls that it serves with a tuned algorithm.
 
     Calls are in the order of `COLLECTIVES`; those of one collective as in `_read_collective`.
     Sizes with MPICH's default choice are omitted, so the result may be empty. Reduce-scatter has
-    two MPI functions in the file; their calls are equal and are returned once.
+    two MPI functions in the file; their calls are equal and are returned once. If the file has
+    collectives that the hub does not model, one note `other-collective` that names them is appended
+    to `notes`.
 
     Raises `InputError` (`not-a-selection`) in these cases:
 
     - The text is not JSON.
-    - A tree, condition or test is missing or wrong (`_read_collective`).
+    - A tree, condition or test is missing or wrong (`_read_collective`, `_check_form`).
     - The two functions of reduce-scatter have different calls.
     """
     try:
@@ -286,7 +299,30 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
         if any(name_rows != rows[0] for name_rows in rows):
             raise _make_error(f"{' and '.join(names)} choose differently")
         calls += rows[0]
+    _check_form("the file", document)
+    known = {f"{_COLLECTIVE}{name}" for names in COLLECTIVES.values() for name in names}
+    others = [key.removeprefix(_COLLECTIVE) for key in document if key not in known]
+    if others:
+        text = (
+            f"the hub does not model {', '.join(others)}: only the form of their trees is checked"
+        )
+        location = Location(part.name)
+        notes.append(Diagnostic("other-collective", text, Severity.NOTE, location))
     return calls
+
+
+def _check_form(where: str, tree: object) -> None:
+    """Raise `InputError` unless a tree and all of its subtrees are objects with keys of MPICH.
+
+    A key is a name, one of `=`, `<` and `<=`, and a value, as `comm_size<8`. `where`: the key of
+    the tree, for the message.
+    """
+    if not isinstance(tree, dict):
+        raise _make_error(f"no tree below {where:.60}")
+    for key, subtree in tree.items():
+        if not _KEY.fullmatch(key):
+            raise _make_error(f"{key!r:.60} below {where:.60} is no test or algorithm")
+        _check_form(key, subtree)
 
 
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:

@@ -13,12 +13,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TypeGuard
 
 from collhub_mpi.plugin import RulesOptions
 from collhub_mpi.tuned import read_files
-from hub_core.model import CollectiveKind, InputError, Location, parse_whole
+from hub_core.model import (
+    CollectiveKind,
+    Diagnostic,
+    InputError,
+    Location,
+    Severity,
+    parse_whole,
+)
 from hub_core.plugin_api import (
     Artifact,
     SelectedCollective,
@@ -43,6 +51,26 @@ COLLECTIVES: Mapping[CollectiveKind, tuple[int, str]] = {
     CollectiveKind.REDUCE_SCATTER: (12, "reduce_scatter"),
 }
 """Number and name of a collective."""
+
+_OTHER_COLLECTIVES: Mapping[int, str] = {
+    1: "allgatherv",
+    4: "alltoallv",
+    5: "alltoallw",
+    6: "barrier",
+    8: "exscan",
+    9: "gather",
+    10: "gatherv",
+    13: "reduce_scatter_block",
+    14: "scan",
+    15: "scatter",
+    16: "scatterv",
+    17: "neighbor_allgather",
+    18: "neighbor_allgatherv",
+    19: "neighbor_alltoall",
+    20: "neighbor_alltoallv",
+    21: "neighbor_alltoallw",
+}
+"""Number and name of the collectives of Open MPI for which the hub selects no algorithms."""
 
 ALGORITHMS: Mapping[CollectiveKind, Mapping[str, tuple[int, str]]] = {
     CollectiveKind.ALL_REDUCE: {
@@ -292,8 +320,21 @@ _KIND_OF_NAME = {name: kind for kind, (_, name) in COLLECTIVES.items()}
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """Return one row per rule; none for a file with an error, which Open MPI ignores."""
-    return read_files(source, {CLASSIC_FILE: _read_classic, JSON_FILE: _read_json})
+    """Return one row per rule; none for a file with an error, which Open MPI ignores.
+
+    Rules of collectives that the hub does not model give no rows, but one note per collective
+    (`other-collective`). A note `communicator-size` is reported for a collective of a classic file
+    whose rules depend on the size of the communicator.
+    """
+    notes: list[Diagnostic] = []
+    readers = {
+        CLASSIC_FILE: partial(_read_classic, notes=notes),
+        JSON_FILE: partial(_read_json, notes=notes),
+    }
+    calls = read_files(source, readers)
+    for one in notes:
+        source.report(one)
+    return calls
 
 
 class _Numbers:
@@ -338,54 +379,118 @@ class _Numbers:
         return self._place == len(self._words)
 
     @property
+    def is_on_same_line(self) -> bool:
+        """Whether the next word is in the line of the last number that was read."""
+        return not self.is_at_end and self.next_location == self.location
+
+    @property
     def next_location(self) -> Location:
         """The line of the next word. Raises `IndexError` if all have been read."""
         return Location(line=self._words[self._place][1])
 
 
-def _read_classic(part: SourcePart) -> list[ServedCalls]:
+def _read_classic(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls]:
     """Return the calls of a rules file of Open MPI in its classic form (numbers), in file order.
 
-    Text after `#` is ignored. Raises `InputError` with the line of the last number that was read,
-    or of the word that is wrong:
+    Text after `#` is ignored. A collective has any number of sets of rules, each for a size of
+    communicators. The calls of a set for another size than 0, and of one of several sets, name the
+    size. Notes with the line of the collective's number are appended to `notes` if the file has no
+    error:
+
+    - `other-collective`: the hub does not model the collective. Its rules are read, but its
+      numbers of algorithms are not checked.
+    - `communicator-size`: releases differ in the communicators that use the sets
+
+    Raises `InputError` with the line of the last number that was read, or of the word that is
+    wrong:
 
     - `not-a-rule`: a number is missing, a word is no number (an initial `rule-file-version-2` is
       allowed), a collective occurs twice, or text follows the last rule
-    - `unknown-collective`: a number of a collective that the hub does not write
-    - `communicator-size`: a collective without exactly one set of rules, for communicator size 0
-    - `not-ascending`: a collective whose sizes do not ascend from 0 (`_read_collective`)
+    - `unknown-collective`: a number that is no collective of Open MPI
+    - `not-ascending`: a collective whose communicator sizes do not ascend, or a set whose message
+      sizes do not ascend from 0 (`_read_set`)
     """
     numbers = _Numbers(part.load().decode("latin-1"))
     calls: list[ServedCalls] = []
+    found: list[Diagnostic] = []
+    seen: set[int] = set()
     for _ in range(numbers.next("the number of collectives")):
-        kind = _KIND_OF_NUMBER.get(numbers.next("a collective"))
-        if kind is None:
-            message = "a collective that the hub does not write"
-            cure = f"write one of {', '.join(map(str, _KIND_OF_NUMBER))}"
-            location = numbers.location
+        number = numbers.next("a collective")
+        location = Location(part.name, numbers.location.line)
+        kind = _KIND_OF_NUMBER.get(number)
+        if kind is None and number not in _OTHER_COLLECTIVES:
+            message = f"{number} is no collective of Open MPI"
+            cure = f"write a number from 0 to {max(_OTHER_COLLECTIVES)}"
             raise InputError(message, location=location, code="unknown-collective", cure=cure)
-        if any(kind is served.kind for served in calls):
-            message, cure = f"{kind} has rules before", "write all rules of a collective as one set"
-            raise InputError(message, location=numbers.location, code="not-a-rule", cure=cure)
-        if numbers.next("the number of sets") != 1 or numbers.next("the communicator size") != 0:
-            # The meaning of a set's communicator size differs between versions.
-            message = f"{kind}: not exactly one set, for size 0"
-            cure = "write one set for the communicator size 0, which holds in all versions"
-            location = numbers.location
-            raise InputError(message, location=location, code="communicator-size", cure=cure)
-        calls += _read_collective(kind, numbers)
+        name = _OTHER_COLLECTIVES[number] if kind is None else str(kind)
+        if number in seen:
+            message = f"{name} has rules before"
+            cure = "write all rules of a collective at one place"
+            raise InputError(message, location=location, code="not-a-rule", cure=cure)
+        seen.add(number)
+        if kind is None:
+            found.append(_note_other(name, location))
+        calls += _read_sets(kind, name, numbers, found, location)
     if not numbers.is_at_end:
         message, cure = "more follows than is announced", "correct the counts before"
         raise InputError(message, location=numbers.next_location, code="not-a-rule", cure=cure)
+    notes += found
     return calls
 
 
-def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCalls]:
-    """Yield the calls of one collective, one per rule, after all of its rules were read.
+def _read_sets(
+    kind: CollectiveKind | None,
+    name: str,
+    numbers: _Numbers,
+    notes: list[Diagnostic],
+    location: Location,
+) -> list[ServedCalls]:
+    """Return the calls of all sets of rules of one collective; `numbers` advances behind them.
+
+    `kind`: None for a collective that the hub does not model; the result is then empty. `name` and
+    `location`: the collective in messages, and its place. Unless the only set is for the
+    communicator size 0, a note `communicator-size` is appended to `notes` for a known kind, and
+    the calls name the size of their set. Raises `InputError` (`not-ascending`) if a communicator
+    size is not above the previous one, and the errors of `_read_set`.
+    """
+    calls: list[ServedCalls] = []
+    sizes: list[int] = []
+    count = numbers.next("the number of sets")
+    for _ in range(count):
+        size = numbers.next("the communicator size")
+        if sizes and size <= sizes[-1]:
+            message = f"{name}: communicator sizes do not ascend"
+            cure = "order the sets by communicator size"
+            location = numbers.location
+            raise InputError(message, location=location, code="not-ascending", cure=cure)
+        sizes.append(size)
+        suffix = "" if count == 1 and size == 0 else f", set of communicator size {size}"
+        calls += _read_set(kind, name, numbers, suffix)
+    if kind is not None and sizes not in ([], [0]):
+        listed = ", ".join(map(str, sizes))
+        message = f"{name}: releases differ in the communicators that use the sets of size {listed}"
+        cure = "one set for the communicator size 0 holds in all releases"
+        notes.append(
+            Diagnostic("communicator-size", message, Severity.NOTE, location, cure),
+        )
+    return calls
+
+
+def _note_other(name: str, location: Location) -> Diagnostic:
+    """Return the note (`other-collective`) that the hub does not model a collective."""
+    message = f"the hub does not model {name}: only the form of its rules is checked"
+    return Diagnostic("other-collective", message, Severity.NOTE, location)
+
+
+def _read_set(
+    kind: CollectiveKind | None, name: str, numbers: _Numbers, suffix: str
+) -> Iterator[ServedCalls]:
+    """Yield the calls of one set of rules, one per rule, after all of its rules were read.
 
     A rule serves calls in and out of place from its first number of bytes to one byte before that
-    of the next rule. The last rule has no upper limit. The calls name the rule's algorithm, and the
-    size of its segments in bytes if that is not 0. Fan and number of requests are ignored.
+    of the next rule. The last rule has no upper limit. The calls name the rule's algorithm, the
+    size of its segments in bytes if that is not 0, and `suffix`. Fan and number of requests are
+    ignored. No calls are yielded, and numbers of algorithms are not checked, if `kind` is None.
 
     `numbers` advances behind the rules. Raises `InputError` when the first call is requested. For
     the first defect in the file:
@@ -402,15 +507,15 @@ def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[Served
         first = numbers.next("a size")
         locations.append(numbers.location)
         number = numbers.next("an algorithm")
-        if number > ALGORITHM_COUNTS[kind]:
+        if kind is not None and number > ALGORITHM_COUNTS[kind]:
             raise _unknown_number(kind, number, location=numbers.location)
         numbers.next("a fan")
         segment = numbers.next("a segment")
-        if numbers.has_requests:
+        if numbers.has_requests and numbers.is_on_same_line:
             numbers.next("the number of requests")
         rules.append((first, number, segment))
     starts = [first for first, _, _ in rules]
-    message = f"{kind}: sizes do not ascend from 0"
+    message = f"{name}: sizes do not ascend from 0"
     cure = "begin with a rule from 0 on, and order the rules by size"
     if not starts:
         raise InputError(message, location=numbers.location, code="not-ascending", cure=cure)
@@ -419,34 +524,49 @@ def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[Served
     for (size, next_size), location in zip(pairwise(starts), locations[1:], strict=True):
         if size >= next_size:
             raise InputError(message, location=location, code="not-ascending", cure=cure)
+    if kind is None:
+        return
     ends = [*(start - 1 for start in starts[1:]), None]
     for (first, number, segment), last in zip(rules, ends, strict=True):
         by = _describe_algorithm(get_algorithm_name(kind, number), segment)
-        yield ServedCalls(kind, True, True, first, last, by)
+        yield ServedCalls(kind, True, True, first, last, f"{by}{suffix}")
 
 
-def _read_json(part: SourcePart) -> list[ServedCalls]:
+def _read_json(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls]:
     """Return the calls of all rules of a JSON file, in the order of the file.
 
-    Raises `InputError` (`not-a-rule`) if it is no JSON, is not for the module `tuned` in the known
-    version, or lacks a member, and the errors of `_read_rule`.
+    The calls of one of several sets of a collective name the communicator sizes of the set. A note
+    `other-collective` is appended to `notes` for each collective that the hub does not model, if
+    the file has no error. Raises `InputError` (`not-a-rule`) if it is no JSON, is not for the
+    module `tuned` in the known version, or lacks a member, and the errors of `_read_rule`.
     """
     try:
         document = json.loads(part.load())
         if document["rule_file_version"] != JSON_VERSION or document["module"] != "tuned":
             raise ValueError("another document")
-        for name, sets in document["collectives"].items():
+        collectives = document["collectives"]
+        for name, sets in collectives.items():
             for position, rule_set in enumerate(sets):
                 _check_set(rule_set, f"collectives.{name}[{position}]")
-        return [
-            _read_rule(name, rule, f"collectives.{name}[{position}].rules[{index}]")
-            for name, sets in document["collectives"].items()
-            for position, rule_set in enumerate(sets)
-            for index, rule in enumerate(rule_set["rules"])
-        ]
+        calls: list[ServedCalls] = []
+        for name, sets in collectives.items():
+            for position, rule_set in enumerate(sets):
+                suffix = "" if len(sets) == 1 else f", {_describe_ranks(rule_set)}"
+                for index, rule in enumerate(rule_set["rules"]):
+                    where = f"collectives.{name}[{position}].rules[{index}]"
+                    calls += _read_rule(name, rule, where, suffix)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         message = f"no rules of version {JSON_VERSION} in JSON"
         raise InputError(message, code="not-a-rule") from None
+    location = Location(part.name)
+    notes += [_note_other(name, location) for name in collectives if name not in _KIND_OF_NAME]
+    return calls
+
+
+def _describe_ranks(rule_set: Mapping[str, object]) -> str:
+    """Return the communicator sizes of a set of JSON rules, as `set of 2 to 8 ranks`."""
+    first, last = rule_set.get("comm_size_min", 0), rule_set.get("comm_size_max", "inf")
+    return f"set of {first} ranks" if first == last else f"set of {first} to {last} ranks"
 
 
 def _check_set(rule_set: dict[str, object], where: str) -> None:
@@ -472,28 +592,36 @@ def _check_set(rule_set: dict[str, object], where: str) -> None:
         raise InputError(message, code="communicator-size", cure=cure)
 
 
-def _read_rule(name: str, rule: dict[str, object], where: str) -> ServedCalls:
-    """Return the calls that one rule of an Open MPI file serves, both in and out of place.
+def _read_rule(
+    name: str, rule: dict[str, object], where: str, suffix: str
+) -> Iterator[ServedCalls]:
+    """Yield the calls that one rule of an Open MPI file serves, both in and out of place.
 
     They are calls of the collective `name` from `msg_size_min` to `msg_size_max` bytes, both
-    included; "inf" as maximum is no limit. `alg` is the name or number of an algorithm. A
-    missing `seg_size`, or one that is no integer (as booleans), counts as 0. Errors, in this
-    order, with the position `where`:
+    included; "inf" as maximum is no limit. If missing, they are 0 and "inf". `alg` is the name or
+    number of an algorithm. A missing `seg_size`, or one that is no integer (as booleans), counts as
+    0. `suffix` ends the name of the algorithm in the calls. Nothing is yielded, and `alg` is not
+    compared, for a collective of `_OTHER_COLLECTIVES`. Errors, in this order, with the position
+    `where`:
 
-    - `InputError` (`unknown-collective`): the hub does not write this collective.
-    - `KeyError`: `msg_size_min`, `msg_size_max` or `alg` is missing.
+    - `InputError` (`unknown-collective`): Open MPI has no such collective.
+    - `KeyError`: `alg` is missing.
     - `InputError` (`not-a-rule`): a size is negative or no integer, or they do not ascend.
     - `InputError` (`unknown-algorithm`): the collective has no such algorithm.
     """
     kind = _KIND_OF_NAME.get(name)
-    if kind is None:
-        message = f"{where}: {name[:40]!r} is a collective that the hub does not write"
-        raise InputError(message, code="unknown-collective")
-    first, last, algorithm = rule["msg_size_min"], rule["msg_size_max"], rule["alg"]
+    if kind is None and name not in _OTHER_COLLECTIVES.values():
+        message = f"{where}: {name[:40]!r} is no collective of Open MPI"
+        cure = f"write one of {', '.join(sorted([*_KIND_OF_NAME, *_OTHER_COLLECTIVES.values()]))}"
+        raise InputError(message, code="unknown-collective", cure=cure)
+    first, last = rule.get("msg_size_min", 0), rule.get("msg_size_max", "inf")
+    algorithm = rule["alg"]
     if not _is_size(first) or not (last == "inf" or (_is_size(last) and first <= last)):
         message = f"{where}: msg_size_min {first!r:.40} and msg_size_max {last!r:.40} are no range"
         cure = "write bytes in ascending order, or inf as msg_size_max"
         raise InputError(message, code="not-a-rule", cure=cure)
+    if kind is None:
+        return
     names = ["ignore", *(known for _, known in ALGORITHMS[kind].values()), *_OTHER_NAMES[kind]]
     if _is_integer(algorithm):
         if not 0 <= algorithm <= ALGORITHM_COUNTS[kind]:
@@ -506,7 +634,7 @@ def _read_rule(name: str, rule: dict[str, object], where: str) -> ServedCalls:
     segment = rule.get("seg_size", 0)
     by = _describe_algorithm(str(algorithm), segment if _is_integer(segment) else 0)
     max_bytes = last if _is_size(last) else None
-    return ServedCalls(kind, True, True, first, max_bytes, by)
+    yield ServedCalls(kind, True, True, first, max_bytes, f"{by}{suffix}")
 
 
 def _unknown_number(

@@ -20,7 +20,7 @@ from collhub_mpi.tuned.mpich import COLLECTIVES, VARIABLE, read, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model import Collective, CollectiveKind, Diagnostic, InputError
+from hub_core.model import Collective, CollectiveKind, Diagnostic, InputError, Severity
 from hub_core.plugin_api import SelectedCollective, Selection, Source, SourcePart
 from hub_core.testing import ring_all_reduce, selected
 
@@ -64,7 +64,8 @@ def _read(document: object) -> tuple[list[tuple[object, ...]], list[str]]:
     part = SourcePart("coll_selection.json", json.dumps(document).encode)
     served = read(Source("mpich", (part,), found.append))
     rows = [(str(s.kind), s.in_place, s.min_bytes, s.max_bytes, s.by) for s in served]
-    return rows, list(map(str, found))
+    # A file of a release has other collectives too, which are noted.
+    return rows, [str(one) for one in found if one.code != "other-collective"]
 
 
 # MPICH's own file is in its library, as text.
@@ -252,3 +253,39 @@ def test_sizes_between_windows_keep_the_tree_of_the_release(defaults: Path) -> N
     assert problems == []
     ranges = [(row[2], row[3]) for row in rows if row[0] == "all-reduce"]
     assert ranges == [(0, 4095), (8192, (1 << 20) - 1)]
+
+
+TREES: dict[str, Any] = {
+    f"collective={name}": {
+        "comm_type=intra": {
+            "comm_size<8": {f"algorithm=MPIR_{name.capitalize()}_intra_first": {}},
+            "comm_size=any": {f"algorithm=MPIR_{name.capitalize()}_intra_second": {"k=2": {}}},
+        },
+        "comm_type=inter": {f"algorithm=MPIR_{name.capitalize()}_inter_third": {}},
+    }
+    for name in [*NAMES, "barrier", "iallreduce"]
+}
+
+
+def test_a_file_with_all_collectives_is_checked_with_a_note_on_the_others() -> None:
+    assert _read(TREES) == ([], [])
+    found: list[Diagnostic] = []
+    part = SourcePart("coll_selection.json", json.dumps(TREES).encode)
+    assert read(Source("mpich", (part,), found.append)) == []
+    assert [(one.code, one.severity) for one in found] == [("other-collective", Severity.NOTE)]
+    assert "coll_selection.json: the hub does not model barrier, iallreduce: only" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('"k=2": {}', '"k=2": 2', "no tree below k=2"),
+        ('"comm_size<8"', '"comm_size 8"', "'comm_size 8' below comm_type=intra is no test or"),
+    ],
+)
+def test_trees_of_other_collectives_must_have_the_form(old: str, new: str, reason: str) -> None:
+    text = json.dumps(TREES)
+    at = text.index(old, text.index("collective=barrier"))
+    served, (finding,) = _read(json.loads(text[:at] + text[at:].replace(old, new, 1)))
+    assert served == []
+    assert reason in finding

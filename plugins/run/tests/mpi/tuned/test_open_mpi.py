@@ -144,12 +144,11 @@ def test_one_mode_serves_both() -> None:
         # The rule after the wrong one is valid.
         (GATHER_RULES, "3\n0 2 0 0\n0 3 0 0\n9 2 0 0", ".conf:8: all-gather: sizes do not ascend"),
         (GATHER_RULES, "0", ".conf:6: all-gather: sizes do not ascend from 0"),
-        ("0 # communicators", "16 # communicators", "not exactly one set, for size 0"),
         ("2 # collectives", "3 # collectives", "the file ends where a collective is expected"),
         ("2 # collectives", "1 # collectives", ".conf:8: more follows than is announced"),
         ("8192 4 0 0", "8192 ring 0 0", ".conf:13: 'ring' where an algorithm is expected"),
         ("8192 4 0 0", "1" * 5000 + " 4 0 0", "11 where"),
-        ("2 # allreduce", "99 # allreduce", "a collective that the hub does not write"),
+        ("2 # allreduce", "99 # allreduce", ".conf:8: 99 is no collective of Open MPI"),
     ],
 )
 def test_rules_that_open_mpi_misreads_serve_nothing(old: str, new: str, reason: str) -> None:
@@ -261,3 +260,87 @@ def test_json_rules_that_open_mpi_ignores_are_refused(
 def test_algorithms_in_json_are_names_or_numbers() -> None:
     assert _read_set(alg=4) == ([("all-reduce", 0, None, "ring")], [])
     assert _read_set(alg="segmented_ring")[0] == [("all-reduce", 0, None, "segmented_ring")]
+
+
+WHOLE = """\
+3 # collectives
+1 # allgatherv
+2 # sets
+0
+1
+0 1 0 0
+8
+2
+0 5 0 0
+4096 3 0 1024
+2 # allreduce
+2 # sets
+2
+1
+0 3 0 0
+16
+2
+0 3 0 0
+65536 4 0 0
+6 # barrier
+1
+0
+1
+0 4 0 0
+"""
+
+
+def test_files_with_all_collectives_and_several_communicator_sizes_are_checked() -> None:
+    served, found = _read(WHOLE)
+    assert served == [
+        ("all-reduce", 0, None, "recursive_doubling, set of communicator size 2"),
+        ("all-reduce", 0, 65535, "recursive_doubling, set of communicator size 16"),
+        ("all-reduce", 65536, None, "ring, set of communicator size 16"),
+    ]
+    gathered, reduced, barrier = found
+    assert ".conf:2: the hub does not model allgatherv: only the form" in gathered
+    assert ".conf:11: all-reduce: releases differ" in reduced
+    assert "the sets of size 2, 16" in reduced
+    assert ".conf:20: the hub does not model barrier" in barrier
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("4096 3", "0 3", ".conf:10: allgatherv: sizes do not ascend from 0"),
+        ("8\n2\n0 5", "0\n2\n0 5", ".conf:7: allgatherv: communicator sizes do not ascend"),
+        ("16\n2", "1\n2", ".conf:16: all-reduce: communicator sizes do not ascend"),
+        ("0 4 0 0", "0 four 0 0", ".conf:24: 'four' where an algorithm is expected"),
+        ("6 # barrier", "1", ".conf:20: allgatherv has rules before"),
+        ("6 # barrier", "22", ".conf:20: 22 is no collective of Open MPI; write a number from 0"),
+        ("65536 4", "65536 8", ".conf:19: all-reduce has the algorithms 0 to 7"),
+    ],
+)
+def test_errors_in_any_set_are_found(old: str, new: str, reason: str) -> None:
+    assert WHOLE.count(old) == 1
+    served, (finding,) = _read(WHOLE.replace(old, new))
+    assert served == []
+    assert reason in finding
+
+
+def test_requests_of_version_2_may_be_missing() -> None:
+    text = "rule-file-version-2\n1\n2\n1\n0\n2\n0 3 0 0\n8192 4 0 0 8\n"
+    assert _read(text) == (SERVED[1:], [])
+
+
+def test_json_with_other_collectives_and_several_sets() -> None:
+    rule = {"alg": "ring"}
+    sets = [{"comm_size_max": 8, "rules": [rule]}, {"comm_size_min": 9, "rules": [rule]}]
+    collectives = {"scan": [{"rules": [{"alg": "linear"}]}], "allreduce": sets}
+    document = {"rule_file_version": 3, "module": "tuned", "collectives": collectives}
+    served, (finding,) = _read(json.dumps(document), "tuned_rules.json")
+    assert served == [
+        ("all-reduce", 0, None, "ring, set of 0 to 8 ranks"),
+        ("all-reduce", 0, None, "ring, set of 9 to inf ranks"),
+    ]
+    assert "tuned_rules.json: the hub does not model scan" in finding
+    refused = _read(json.dumps(document).replace("scan", "scans"), "tuned_rules.json")
+    assert refused[0] == []
+    assert (
+        "'scans' is no collective of Open MPI; write one of allgather, allgatherv" in refused[1][0]
+    )
