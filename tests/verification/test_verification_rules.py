@@ -403,8 +403,13 @@ def test_regions_of_any_size_are_compared_at_their_borders() -> None:
     assert out_of_place(verify(racy)).verdict == "wrong+race"
 
 
-def random_messages(seed: int, messages: int, in_lanes: bool) -> StepTable:
-    """Messages between 3 ranks, dependencies at random; `in_lanes`: 2 ordered lanes a rank."""
+def random_messages(
+    seed: int, messages: int, in_lanes: bool, *, has_control: bool = False
+) -> StepTable:
+    """Messages between 3 ranks, dependencies at random; `in_lanes`: 2 ordered lanes a rank.
+
+    `has_control`: a third of the dependencies are data dependencies, the others order steps only.
+    """
     random = np.random.default_rng(seed)
     builder = CustomSteps(3)
     made: list[list[int]] = [[], [], []]
@@ -421,9 +426,22 @@ def random_messages(seed: int, messages: int, in_lanes: bool) -> StepTable:
                 else []
             )
             parents |= {last[rank, lane]} if in_lanes and (rank, lane) in last else set()
-            last[rank, lane] = step(rank, peer, data=sorted(parents), lane=lane)
+            data = sorted(parents)
+            control = [parent for parent in data if has_control and random.random() < 2 / 3]
+            data = [parent for parent in data if parent not in control]
+            last[rank, lane] = step(rank, peer, data=data, control=control, lane=lane)
             known.append(last[rank, lane])
     return builder.build()
+
+
+def find_closure(steps: StepTable) -> np.ndarray:
+    """Return whether row i happens before row j, by all paths: bool[rows, rows]."""
+    relation = happens_before(steps)
+    reach = np.zeros((len(steps), len(steps)), np.bool_)
+    reach[relation.parents, relation.children] = True
+    for k in range(len(steps)):
+        reach |= np.outer(reach[:, k], reach[k])
+    return reach
 
 
 @pytest.mark.parametrize(
@@ -440,10 +458,7 @@ def test_unordered_pairs_equal_the_closure(
     monkeypatch.setattr(reachability, "_PROBED_PARENTS", seed % 3)
     steps = random_messages(seed, messages, in_lanes)
     relation = happens_before(steps)
-    reach = np.zeros((len(steps), len(steps)), np.bool_)
-    reach[relation.parents, relation.children] = True
-    for k in range(len(steps)):
-        reach |= np.outer(reach[:, k], reach[k])
+    reach = find_closure(steps)
     earlier, later = (side.ravel() for side in np.nonzero(~np.eye(len(steps), dtype=np.bool_)))
     graph = OrderGraph(steps, relation)
     assert np.array_equal(
@@ -458,6 +473,31 @@ def test_unordered_pairs_equal_the_closure(
     assert np.array_equal(
         unordered_in(graph, earlier, later), np.flatnonzero(~reach[earlier, later])
     )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_pairs_within_small_flows_are_decided_there_first(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some pairs have only paths through other components; they are decided by later searches."""
+    steps = random_messages(seed, 60, in_lanes=False, has_control=True)
+    reach = find_closure(steps)
+    graph = OrderGraph(steps, happens_before(steps))
+    flow = graph.flow[graph.position]
+    earlier, later = np.nonzero((flow[:, None] == flow) & ~np.eye(len(steps), dtype=np.bool_))
+    monkeypatch.setattr(reachability, "_PAIRS_OF_SMALL_FLOW", len(steps) ** 2)
+    expected = np.flatnonzero(~reach[earlier, later])
+    assert 0 < len(expected) < len(earlier)
+    assert np.array_equal(unordered_in(graph, earlier, later), expected)
+
+
+def test_pairs_within_small_flows_need_no_chains() -> None:
+    steps = random_messages(0, 40, in_lanes=False)
+    graph = OrderGraph(steps, happens_before(steps))
+    earlier, later = np.nonzero(find_closure(steps)[:30])
+    keep = np.sort(np.random.default_rng(0).permutation(len(earlier))[:250])
+    assert len(unordered_in(graph, earlier[keep], later[keep])) == 0
+    assert not {"program_chain", "flow_chain", "only_child"} & set(vars(graph))
 
 
 # ---- contents ------------------------------------------------------------------------------------
