@@ -119,19 +119,16 @@ class _TopologyText(_FileName):
         """Complete a topology text; every completion contains the text before the completed part.
 
         The part after the last `+` (joins planes) or `*` (joins dimensions) is completed. Case
-        counts.
+        counts. Without `?` in this part, the candidates are, in this order and without repetition:
 
-        Without `?` in the part, the candidates are, in this order and without repetition:
-        1. only if the text has no `+` and `*`: an item of type `file`, so that the shell completes
-           files
-        2. examples of builders, such as `ring:8`, if the example or the name of the builder begins
-           with the part; sorted by name of the builder
-        3. sorted names of builders that begin with the part and are complete topologies; they are
-           built to test this
+        1. an item of type `file` (the shell completes files), only if the text has no `+` and `*`
+        2. examples such as `ring:8`, sorted by the name of their builder, if the example or this
+           name begins with the part
+        3. sorted names of builders that begin with the part and can be built without arguments
 
         After `?`, the text after the last `&` is completed: keys such as `bandwidth=` and
-        `reduce=true`, or after `network=` the examples of the installed ones of fat-tree,
-        leaf-spine, dragonfly and switch.
+        `reduce=true`, or after `network=` the installed examples of fat-tree, leaf-spine, dragonfly
+        and switch.
         """
         from click.shell_completion import CompletionItem
 

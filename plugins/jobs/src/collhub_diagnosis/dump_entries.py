@@ -278,20 +278,17 @@ class _DumpParser:
     def add_entry(self, position: int, entry: Mapping[object, object]) -> None:
         """Add an entry as a new operation, or as the next call of an existing operation (a batch).
 
-        1. Kind: `is_p2p` decides between message and collective. Without it, the entry is a message
-           if its call is a send or receive, or if `ends_messages` (a `coalesced` call after a
-           message of the group).
+        1. Kind: `is_p2p` decides between message and collective. Without it, sends and receives are
+           messages, and so is a `coalesced` call after a message of the group (`ends_messages`).
         2. Sequence number: `p2p_seq_id` of a message or `collective_seq_id` of a collective, 0 for
-           null. If the field is missing it is that of `parse_old_sequence`.
-        3. If the newest operation with this group, kind and number is among the last 64, it gets
-           the calls of the entry and its other fields, but keeps position, `created_ns` and stack.
-           Otherwise a new operation is appended. The last record of the operation is that of the
-           entry.
+           null. Without the field it is that of `parse_old_sequence`.
+        3. The newest operation with this group, kind and number, if among the last 64, gets the
+           calls of the entry and its other fields, but keeps position, `created_ns` and stack.
+           Otherwise an operation is appended. Its last record is that of the entry.
 
-        `self.group_of_id` maps the `pg_id` to the group, even if a later check fails. Raises
-        `InputError` (`invalid-dump`) with `position` for an `is_p2p` that is no bool (null
-        included), a batch of more than 4096 calls, and invalid groups, calls, states, stacks or
-        `seq_id`.
+        `self.group_of_id` gets the group for the `pg_id` even if a later check fails. Raises
+        `InputError` (`invalid-dump`) for an `is_p2p` that is no bool (null included), a batch of
+        more than 4096 calls, and invalid groups, calls, states, stacks or `seq_id`.
         """
         record = self.numbers["record_id"][position]
         pg_id = self.numbers["pg_id"][position]

@@ -307,21 +307,19 @@ class _Lowering:
     def _arguments(self, name: str, text: str, line: int) -> list[tuple[str, str]]:
         """Return (name, type) of region arguments that precede the region in the pretty form.
 
-        `text`: the operation up to its region. Names begin with `%` and are in the order of the
-        text. The first case that applies:
+        `text`: the operation up to its region. Names begin with `%`. The first case that applies,
+        [] if none does:
 
         1. `text` has the name in quotes (generic form): [], because regions then have labels.
-        2. `stablehlo.while`: the values before `=`, such as `%a` in `%a = %0`. Their types are the
-           first ones of the operation, in order; further types are ignored. `cond` at the end is
-           removed.
+        2. `stablehlo.while`: the values before `=`, as `%a` in `%a = %0`, with the first types of
+           the operation; further types are ignored.
         3. `text` has ` reducer(`: the arguments in all parentheses after the last one that begin
            with `(%`.
-        4. `sdy.manual_computation`: those in the last parentheses that begin with `(%`, if there
-           are earlier ones. Otherwise [].
-        5. Any other operation: [].
+        4. `sdy.manual_computation`: those in the last parentheses that begin with `(%`, unless they
+           are also the first such ones.
 
-        `line` is used in case 2 only. Raises `ValueError` for fewer types than values, for an
-        argument without a type, and for a bracket that is not closed.
+        `line`: for case 2. Raises `ValueError` for fewer types than values, for an argument without
+        a type, and for a bracket that is not closed.
         """
         if f'"{name}"' in text:
             return []

@@ -191,18 +191,15 @@ class StatementReader:
         """Append following lines to `text` until the statement is complete; return it as one line.
 
         `end` is `{` for the head of a computation, otherwise `""`. Brackets in strings do not
-        count. A statement is complete if:
+        count. A head is complete if its last line ends with `{` and no other bracket is open.
+        Another statement is complete if no bracket is open and its last line does not end with `,`
+        or `=`. For an instruction (not `HloModule`), the next line must also be missing, empty, an
+        assignment, or begin with `}` or `/`. Lines are joined by one space; comments `/* */` are
+        removed.
 
-        - head of a computation: its last line ends with `{`, and no other bracket is open
-        - `HloModule`: no bracket is open, and its last line does not end with `,` or `=`
-        - instruction: the same, and the next line is missing, empty, an assignment, or begins with
-          `}` or `/`
-
-        Lines are joined by one space; comments `/* */` are removed. `self` then stands at the next
-        line. Raises `InputError` at the first line of the statement: `cut` if the file ends before,
-        `hlo` if a line that begins with `}` follows a head without `{` or more brackets are closed
-        than opened, `too-large` for more than 2^24 characters. One line of that length raises
-        `too-large` at this line.
+        `self` then stands at the next line. Raises `InputError` at the first line of the statement:
+        `cut` if the file ends before, `hlo` if a line that begins with `}` follows a head without
+        `{` or more brackets are closed than opened, `too-large` for more than 2^24 characters.
         """
         start, parts, size, depth = self._line, [text], len(text), _count_open(text)
         while depth > len(end) or not self._is_complete(parts, end):

@@ -148,9 +148,9 @@ class StageProgram:
            the step, or stores them for `finish`. No node waits for a reduction.
         3. Except on the first stage, a send of gradients to the previous stage.
 
-        A computation has twice the operations and bytes of the forward pass. It waits for the node
-        before it in this list and for the last computation, also of an earlier pass. Tag:
-        `microbatch`.
+        A computation has twice the operations and bytes of the forward pass. It needs the data of
+        the node before it, reductions excepted, and of the weights. It waits for the last
+        computation, also of an earlier pass. The tag of the messages is `microbatch`.
         """
         if self._is_last:
             self._flow = []

@@ -70,21 +70,21 @@ def interleaved_zero_bubble(devices: int, micros: int, chunks: int) -> Schedule:
 def _build_interleaved(
     name: str, devices: int, micros: int, chunks: int, *, is_split: bool
 ) -> Schedule:
-    """Build an interleaved schedule `name` with `chunks` stages per device.
+    """Build an interleaved schedule `name` with `chunks` stages per device (s on device s %
+    `devices`).
 
-    Stage s is on device s modulo `devices`. There are max(1, micros // devices) rounds of m
-    microbatches each. Raises `UsageError` (`micro-batches`) if the rounds do not divide `micros`.
-    Forward passes of a device are sorted by round, chunk (ascending), microbatch. Backward passes
-    are sorted likewise, but with descending chunks. The order of device d is:
+    There are max(1, micros // devices) rounds of m microbatches each. Raises `UsageError`
+    (`micro-batches`) if the rounds do not divide `micros`. Forward passes of a device are sorted by
+    round, chunk (ascending), microbatch; backward passes likewise, but by descending chunk. The
+    order of device d is:
 
     1. (chunks - 1) * m + w * (devices - 1 - d) forward passes, or all if there are fewer. w is 1
        with `is_split`, otherwise 2.
     2. One forward and one backward pass in turn, until no forward pass is left; then the other
        backward passes.
-
-    With `is_split`, a backward pass computes only input gradients. The weight gradients have the
-    same order. Number k - d follows directly after input gradient number k, from k = d on (numbers
-    from 0). The last d of them, or all if fewer, come at the end.
+    3. With `is_split`, backward passes are input gradients. After input gradient number k >= d
+       (from 0) follows the weight gradient of number k - d. The last d weight gradients (or all)
+       come at the end.
     """
     rounds = max(1, micros // devices)
     if micros % rounds:

@@ -444,25 +444,24 @@ def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTi
     """Simulate a job with the times of a measured machine for its communications, uncontended.
 
     Computations keep their durations. A job is measured if it is a profile and all nodes except
-    markers have times. The first case that applies gives the transfer time of a communication:
+    markers have times. The first that exists is the transfer time of a communication
+    (`predict_job`):
 
-    1. As predicted: collectives with data on several ranks, and messages of a job that is not
-       measured (as a broadcast between two ranks, otherwise as an all-to-all).
-    2. As measured, in a measured job.
-    3. 0 for a barrier, and for a collective without data or of one rank.
+    1. the predicted time: of a collective with data on several ranks, and, unless the job is
+       measured, of a message (as a broadcast between two ranks, otherwise as an all-to-all)
+    2. the measured time, in a measured job
+    3. 0, for a barrier, and for a collective without data or of one rank
 
     If the job is no profile, a rank runs one computation at a time, and a group one collective.
-    Ranks per node are those of the option, otherwise the recorded ones, otherwise those that the
-    machine assumes. Notes (`assumption`) report the assumed number, and that messages count as
-    broadcasts.
+    Ranks per node are those of the option, otherwise recorded, otherwise assumed by the machine.
+    Notes (`assumption`) report the assumed number, and messages that count as broadcasts.
 
-    The result has the times of nodes, the end of each rank in ns (0 without nodes), and its exposed
-    time, i.e. the end minus the computing time. It has changes that save time only with the option
-    `changes`.
+    The result has the times of nodes, the end of each rank in ns (0 without nodes), its exposed
+    time (end minus computing time), and, only with the option `changes`, changes that save time.
 
     Raises `UsageError` without `machine` or hub, and for a collective without a size that is no
-    barrier. Raises `InputError` for missing times, cycles and unmatched communications, and
-    `HubError` for an unknown machine.
+    barrier; `InputError` for missing times, cycles, unmatched communications; `HubError` for an
+    unknown machine.
     """
     if options.machine is None or request.hub is None:
         raise UsageError("no machine is given", cure="give --machine P")

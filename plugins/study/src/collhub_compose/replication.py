@@ -145,18 +145,15 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
 
     Units and scratch become `instances` times as many. Block k of copy i becomes block k *
     `instances` + i. A block is a rank's share of the buffers; with `interleaved` it is the largest
-    common unit.
+    common unit. Steps whose blocks are then not adjacent are divided into sequential steps.
+    Durations above 0 are divided by `instances`, rounded up. Each copy has separate channels, lanes
+    and scratch. Its steps follow those of earlier copies on each rank, without dependencies between
+    copies. Extensions are dropped. One instance returns the algorithm itself.
 
-    - Steps whose blocks are not adjacent afterwards are divided into sequential steps.
-    - Durations above 0 are divided by `instances`, rounded up.
-    - Each copy has separate channels, lanes and scratch. Its steps follow those of earlier copies
-      on each rank, without dependencies between copies. Extensions are dropped.
-    - One instance returns the algorithm itself, if it can be composed.
-
-    Raises the first of: `UsageError` below one instance; `InputError` of `check_composable`;
-    `UsageError` (`too-large`, `_check_replicated_size`); `InputError` (`uneven-parts`) for an
-    uneven collective; `InputError` (`too-large`) above `MAX_BLOCKS` blocks or `MAX_STEPS` divided
-    steps.
+    Raises the first of: `UsageError` below one instance; `InputError` of `check_composable` (also
+    for one instance); `UsageError` (`too-large`, `_check_replicated_size`); `InputError`
+    (`uneven-parts`) for an uneven collective; `InputError` (`too-large`) above `MAX_BLOCKS` blocks
+    or `MAX_STEPS` divided steps.
     """
     if instances < 1:
         raise UsageError(f"{instances} instances run nothing", cure="give 1 or more")

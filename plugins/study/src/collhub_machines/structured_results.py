@@ -364,18 +364,14 @@ def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> Measure
     """Read the tuned configuration of mscclpp_benchmark, as points in bytes and us.
 
     Every entry of every list in `profiles[i].collectives` gives one point, in the order of the
-    file:
+    file. The entry has the size (`message_size`), the time (`time_us`) and the variant of the
+    library MSCCL++ (`algorithm`). The profile has the machine (`sku`) and the ranks (`scale`; those
+    of the request if it is no integer above 0). Nodes are those of the request, otherwise 1. A
+    member that is missing or of another type counts as empty. `options` is ignored.
 
-    - size `message_size`, time `time_us`, variant of the library MSCCL++ `algorithm`
-    - machine: `sku` of the profile
-    - ranks: `scale` of the profile if it is an integer above 0, otherwise those of the request
-    - nodes: those of the request, otherwise 1
-
-    A member that is missing or of another type counts as empty. An entry of an unknown collective
-    gives a warning in `skipped` instead of a point. So does an invalid point
-    (`Measurement.defect`), e.g. of unknown ranks. `options` is ignored.
-
-    Raises `InputError` for a file that is no JSON object, and (`no-results`) if there is no point.
+    An entry of an unknown collective gives a warning in `skipped` instead of a point. So does an
+    invalid point (`Measurement.defect`), e.g. of unknown ranks. Raises `InputError` for a file that
+    is no JSON object, and (`no-results`) if there is no point.
     """
     file = facts.source.name
     collector = _Collector(file)

@@ -96,20 +96,17 @@ class MeasuredTimes:
     ) -> Iterator[tuple[str | None, int, int | None, tuple[int, ...]]]:
         """Divide the sizes into windows with one algorithm each; yield them, ascending.
 
-        A window is (algorithm, first byte, last byte, sizes). The first window begins at byte 0,
-        each later one at its first size. It ends before the next window; None for the last one.
-        Only algorithms in `names` (None: all) take part, at sizes where they can win
-        (`_winning_times`). A size without such an algorithm is omitted if the time of the runtime's
-        default is unknown.
+        A window is (algorithm, first byte, last byte, sizes). It begins at its first size, the
+        first window at 0, and ends before the next one; None for the last one. Only algorithms in
+        `names` (None: all) take part, at sizes where they can win (`_winning_times`). A size
+        without such an algorithm is omitted if the time of the runtime's default is unknown.
 
         1. Consecutive sizes that keep the default (`_default_indices`) are one window of algorithm
            None.
-        2. Each group of consecutive other sizes is divided into the fewest windows: from its start,
-           the longest run in which an algorithm takes at most (1 + `tolerance`) times the best time
-           of each size. `_find_longest_runs` decides ties.
-        3. The last size of a window of step 2 moves to the next one of its group while the
-           algorithm of that one is better there (`_move_borders`). Every window keeps its first
-           size.
+        2. Each group of other sizes is divided into the longest runs, from its start, in which one
+           algorithm takes at most (1 + `tolerance`) times the best time (`_find_longest_runs`).
+        3. The last size of such a run moves to the next run of the group while the algorithm of
+           that one is better there (`_move_borders`). Every window keeps its first size.
         """
         times = {
             name: self._winning_times(name)

@@ -65,16 +65,14 @@ class _Row(NamedTuple):
 def read(source: Source, options: NoOptions) -> Topology:
     """Read the topology that a network JSON of ASTRA-sim 1 describes.
 
-    The network is the product of the dimensions of the file, or of its object
-    `topology-configuration` if that is present. Parallel links between two nodes become one link
-    with the sum of their bandwidths. Latencies of NICs and routers are added to those of links
-    (`_build_dimension`).
+    The network is the product of the dimensions of the file, or of its `topology-configuration` if
+    it has one. Parallel links become one link with the sum of their bandwidths. Latencies of NICs
+    and routers are added to those of links (`_build_dimension`).
 
     The report of `source` gets a note if a ring of more than 2 NPUs states its links: the simulator
     gives a message the bandwidth of all links of an NPU, the topology only that of the links to one
-    neighbour. It gets warnings for links that do not divide evenly among neighbours (the rest is
-    dropped), for NIC latency in a ring of more than 3 NPUs, for memory that limits messages
-    (`hbm-scale` not 0), and for unknown keys. `options` is ignored.
+    neighbour. Warnings: links that do not divide evenly among neighbours (the rest is dropped), NIC
+    latency in a ring of more than 3 NPUs, memory (`hbm-scale` not 0), unknown keys.
 
     Raises `InputError` (`invalid-network-json`) for `logical-dims`, which have no links, for
     missing or invalid values, and for networks that are too large for `grid`.

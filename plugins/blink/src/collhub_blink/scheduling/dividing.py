@@ -116,17 +116,16 @@ def _generate_balanced_divisions(
 ) -> Iterator[Division]:
     """Yield divisions of the data such that all planes finish at about the same time.
 
-    `channels`: best rate and start-up time of each of `planes`. `time_ns`: time of a schedule. The
-    initial shares are those of `balanced_shares` for `channels`. Each plane gets the fastest
-    schedule for its share, as if it were the only plane. This division is not yielded. Then 3
-    rounds (`_CORRECTION_ROUNDS`) follow:
+    `balanced_shares` gives the initial shares from `channels` (best rate and start-up time of each
+    of `planes`). Each plane gets the fastest schedule for its share by `time_ns`, as if it were the
+    only plane. This division is not yielded. Then 3 rounds (`_CORRECTION_ROUNDS`) follow:
 
-    1. Planes without a schedule are dropped, e.g. with a share below one byte. The generator ends
-       if fewer than two planes remain.
-    2. The rate of a plane becomes its share divided by its time without start-up (at least 1 ns).
-    3. `balanced_shares` gives new shares, rounded to fractions with the sum 1
-       (`_round_to_common_units`). `_reschedule_share` schedules each as before, with the new size.
-    4. The division is yielded, in the order of `planes`, if every plane has a schedule.
+    1. Planes without a schedule are dropped, e.g. with a share below one byte. With fewer than two
+       planes the generator ends.
+    2. The rate of a plane becomes its share / its time without start-up (at least 1 ns).
+       `balanced_shares` gives new shares, rounded to fractions with the sum 1, and
+       `_reschedule_share` schedules them.
+    3. The division is yielded, in the order of `planes`, if every plane has a schedule.
 
     On a network without switches, raises `InputError` (`size-too-small`) if an initial share is too
     small for the requested number of chunks. Other errors of scheduling pass through.

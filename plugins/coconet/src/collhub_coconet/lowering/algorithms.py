@@ -246,21 +246,18 @@ class Algorithms:
 def count_buffer_bytes(program: Program, binding: Binding, operation: Operation) -> int:
     """Count the bytes of the full buffer on which the algorithm of an operation works.
 
-    R is the number of ranks that communicate: the product of the sizes of the operation's mesh
-    axes. "Local" bytes are those of a rank's longest block if the tensor is sliced, else of the
-    complete tensor. By kind of operation:
+    R: number of ranks that communicate, the product of the sizes of the operation's mesh axes.
+    "Local" bytes: of a rank's longest block if the tensor is sliced, else of the complete tensor.
 
     - no communication (a reduction to a scalar, then an all-reduce): local bytes of the result
     - uneven collectives (`UNEVEN_COLLECTIVES`): the sum of all counts in bytes
     - ReduceScatter: R * local bytes of the result; AllGather: R * local bytes of the operand
-    - AllToAll whose result is sliced along mesh axes: local bytes of the operand, rounded up to a
-      multiple of R
-    - other AllToAll: local bytes of the operand, with the length of the result's sliced dimension
-      rounded up to a multiple of R: 6 counts as 8 for R = 4
+    - AllToAll to slices along mesh axes: local bytes of the operand, rounded up to a multiple of R
+    - other AllToAll: the same, but only the length of the result's sliced dimension is rounded up
     - other collectives: local bytes of the operand
 
-    Raises `InputError` for a symbol without a number (`symbol`), for invalid counts
-    (`invalid-counts`), and for counts of more than 2^62 bytes (`size`).
+    Raises `InputError` for a symbol without a number (`symbol`), invalid counts (`invalid-counts`),
+    and counts of more than 2^62 bytes (`size`).
     """
     kind = program.types[operation.name]
     ranks = count_ranks(program, binding, operation)

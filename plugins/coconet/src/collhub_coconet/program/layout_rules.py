@@ -154,19 +154,16 @@ def find_axis_layout(
 ) -> Layout | None:
     """Return the layout of a result on one axis of a mesh, or None if no rule permits it.
 
-    `operation`: kind, reduction, dimension, root. `roles`, `result`: roles of the dimensions of
-    each operand and of the result; the first item of a role is its name. `RULES` maps the kind and
-    the symbols of the operands to the symbol of the result.
-
-    Symbols of operands: `S(name)` sliced along a dimension with this name; `@` on a root, if the
-    operation has no root or the same one, else `@ elsewhere`; `P(op)` partial by the operation's
-    reduction; otherwise the text of the layout, such as `P(sum)`, `R` or `L`.
+    `operation`: kind, reduction, dimension, root. `roles`, `result`: role of each dimension of the
+    operands and of the result; its first item is its name. `RULES` maps the kind and the symbols of
+    the operands to that of the result, otherwise None. Symbols of operands: `S(name)` sliced along
+    a dimension with this name; `@` on a root, if the operation has no root or the same one, else `@
+    elsewhere`; `P(op)` partial by the operation's reduction; else its text: `P(sum)`, `R`, `L`.
 
     Symbols of the result: `S(to)` sliced along the operation's dimension (None: 0); other `S(...)`
-    sliced along the first dimension with the role of the sliced operands; `P(op)` and `@` by the
-    reduction and root of the operation (without a root the layout of the first operand); `P(sum)`,
-    `L` and `R` as above. The result is None if two operands are sliced along different roles, or if
-    `result` lacks the role.
+    along the first dimension with the role of the sliced operands, None if there is none; `P(op)`
+    by the operation's reduction; `@` on its root (without one, the layout of the first operand);
+    else its text. None if operands are sliced along different roles.
     """
     kind, reduction, dimension, root = operation
     symbols, sliced_roles = [], set[Role]()

@@ -465,15 +465,13 @@ def simulate_candidates(
     """Simulate the most promising candidates of a search by formula, at all sizes (`bindings`).
 
     They are the original program and, for every size, the `count` fastest candidates by formula and
-    the first `count` of the Pareto front of time and memory. The result is the exploration with
-    only them, in order of discovery, with simulated times. At every size the fastest one then gets
-    algorithm, protocol and chunk count per collective (`Simulation.refined`). If candidates are
-    left out, a restriction with both numbers is added.
+    the first `count` of the Pareto front of time and memory. The result has only them, in order of
+    discovery, with simulated times, and a restriction if others are left out. At every size the
+    fastest one then gets algorithm, protocol and chunk count per collective (`Simulation.refined`).
 
-    The result is a text, the reason, if a program cannot be simulated (the first one), or if the
-    budget allows no complete candidate. `budget` (None: no limit) counts one unit per program and
-    size. At its limit only candidates simulated at all sizes remain, and the refinement is left
-    out; the budget records both.
+    The result is the reason as text if a program cannot be simulated (the first one), or if the
+    budget allows none. `budget` (None: no limit) counts one unit per program and size. At its limit
+    only candidates simulated at all sizes remain, without refinement; the budget records both.
 
     `workers`: processes to simulate in, None for this one. `progress` is called after each
     simulation. Raises `HubError` of the simulation, and `InputError` if a worker died.

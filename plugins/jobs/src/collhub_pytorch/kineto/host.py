@@ -75,20 +75,17 @@ def add_host_calls(
 ) -> RankProfile:
     """Add the collectives of host libraries to the profile of a rank with a device.
 
-    `window`: (start, end) in ns of the issue times, i.e. starts of the issuing operators, end
-    excluded; None for all. Returns `profile` itself without such collectives, otherwise a changed
-    copy:
+    `window`: (start, end) in ns of the issue times (starts of the issuing operators), end excluded;
+    None for all. Returns `profile` itself without such collectives, otherwise a changed copy. They
+    follow those of the device, by issue time, each on a new stream, in the group of the library's
+    name with all ranks (None if unknown). `host_calls` is their number. Their issue times become
+    points of the host, at equal times after the given ones. `work` is -1 for every point.
 
-    - The collectives follow those of the device, by issue time, each on a new stream. `host_calls`
-      is their number, their group the library's name and all ranks (None if unknown).
-    - Their issue times become points of the host, at equal times after the given ones. `work` is -1
-      for every point.
-    - Known waits (`awaited` at least 0) remain. At other points the host waited for the host
-      collective that ended last after the previous point and up to this one, and was issued before
-      it; else -1.
+    Known waits (`awaited` at least 0) remain. At other points the host waited for the host
+    collective that ended last after the previous point and up to this one, and was issued before
+    it; else -1.
 
-    Raises `InputError`: `no-issuer` if a collective has no issuing operator, `group` if its ranks
-    are truncated.
+    Raises `InputError`: `no-issuer` without an issuing operator, `group` for truncated ranks.
     """
     issued = _host_calls(events, _Operators.of(events), window)
     if not issued:

@@ -65,17 +65,15 @@ class RuntimeCalls:
 def read_activities(tables: Tables) -> Activities:
     """Read the work of all devices: kernels, memory copies and memory sets; times are in ns.
 
-    The result is sorted by process, device, stream and start. Ties keep the order kernels, copies,
-    sets, then the order of the table. `name` is the id of a kernel's name in the first existing
-    column of demangled, short and mangled name; -2 for copies, -3 for sets. `texts` maps ids to
-    texts. `is_nccl` marks kernels whose name begins with `nccl` in any case. Missing tables count
-    as empty. Rows with end before start, or with times, device or name out of range (`_narrow`),
-    are dropped.
+    The result is sorted by process, device, stream and start; ties are in the order kernels,
+    copies, sets, then of the table. `name` is the id in the first existing column of demangled,
+    short and mangled name (`texts` by id), -2 for copies, -3 for sets. `is_nccl`: the name of the
+    kernel begins with `nccl` in any case. Missing tables count as empty. Rows with end before
+    start, or with times, device or name out of range (`_narrow`), are dropped.
 
-    Up to 200 000 rows (`_MERGE_ABOVE`), dropped ones included, nothing is merged and `merger` is
-    None. With more, `Merger.reduce` merges consecutive work of a stream, but no kernels of NCCL. It
-    runs at the end, and before that whenever more than 2^19 records (`_MAX_PENDING`) are held.
-    Merged kernels have the name -4.
+    `merger` is None for at most 200 000 rows (`_MERGE_ABOVE`), dropped ones included. Of more rows,
+    `Merger.reduce` merges consecutive work of a stream, except kernels of NCCL, at the end and each
+    time when more than 2^19 records (`_MAX_PENDING`) are held. Merged kernels have the name -4.
 
     Raises `InputError` for a damaged file, and for a table of more than 2^28 rows.
     """

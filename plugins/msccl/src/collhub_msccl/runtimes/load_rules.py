@@ -208,19 +208,17 @@ def _check_block(
 ) -> None:
     """Check one thread block, and record violations in `refusals` in this order.
 
-    1. `chan` is below 0 or above the number of channels: refused. If it equals the number: a
-       warning.
-    2. For `send`, then `recv`: a peer that is the block's rank or below -1 is refused (-1: no
-       peer). So is a peer of at least `ranks` (number of ranks), unless the runtime has both modes
-       in a file. Then, for a peer of at least 0, the 33rd thread block of the rank on this side and
-       channel is refused; further ones are not reported.
-    3. For each step: a missing required attribute is refused, once per file and name. Steps with
-       all attributes are checked by `check_step`.
-    4. `check_chains` checks all steps.
+    1. `chan` below 0 or above the number of channels is refused; equal to it gives a warning.
+    2. For `send`, then `recv`: a peer is refused if it is the block's rank or below -1 (-1: none),
+       or at least `ranks` unless the runtime has both modes in a file. The 33rd thread block of the
+       rank on this side and channel is refused, if its peer is at least 0; further ones are not
+       reported.
+    3. Steps: a missing required attribute is refused, once per file and name. `check_step` checks
+       the steps with all attributes. Then `check_chains` checks all steps.
 
-    `usage` counts the thread blocks of the rank by ("send" or "recv", channel). This block is added
-    on each side whose peer is at least 0, also if refused. Raises `KeyError` if `block` lacks `id`,
-    `chan`, `send` or `recv`, or `gpu` lacks `id` or a number of chunks that a step needs.
+    `usage` counts the thread blocks of the rank by ("send" or "recv", channel): this block is added
+    for each peer of at least 0, also if refused. Raises `KeyError` if `block` lacks `id`, `chan`,
+    `send` or `recv`, or `gpu` lacks `id` or a number of chunks.
     """
     rank = read_number(gpu.attributes["id"])
     name = f"rank {rank}, thread block {block.attributes['id']}"

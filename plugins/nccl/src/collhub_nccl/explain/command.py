@@ -319,19 +319,18 @@ class _Machine:
     def communicator(self, ranks: int | None, nodes: int | None, logged: str) -> Communicator:
         """Return the communicator of these ranks and nodes on this machine.
 
-        The first case that applies gives the version of NCCL, and the new `self.version_source`:
+        The first case gives the version of NCCL, and `self.version_source` in brackets:
 
-        1. `--nccl-version` is given: this version, "given".
-        2. `logged` (version in a log) is not empty: `logged` without a check, "of the log".
-        3. The profile names a version of its library: this version, or `DEFAULT_VERSION` if the
-           library is not NCCL; "of the profile" in both cases.
-        4. Otherwise: `DEFAULT_VERSION`; `version_source` is unchanged.
+        1. `--nccl-version` ("given")
+        2. `logged`, the version in a log, unless it is empty; not checked ("of the log")
+        3. the version of the library in the profile, or `DEFAULT_VERSION` if that library is not
+           NCCL ("of the profile" in both cases)
+        4. `DEFAULT_VERSION` (`version_source` is unchanged)
 
         Without `nodes`, the ranks fill as few nodes as possible. Without `ranks`, the nodes are
         full. Without both, all nodes of the topology are used, or one full node without a topology.
-
         Raises `UsageError` for an invalid version in case 1, and in the cases of
-        `find_communicator`, e.g. fewer than 2 ranks or nodes of different numbers of ranks.
+        `find_communicator`.
         """
         from collhub_machine_profiles.nccl_baseline import find_communicator, nccl_version_of
         from collhub_machine_profiles.nccl_constants import parse_version

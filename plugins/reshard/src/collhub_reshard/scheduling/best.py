@@ -349,19 +349,15 @@ def solve_exactly(
     """Search for the best schedule with the solver CP-SAT, beginning with the schedule `hint`.
 
     The best schedule has the smallest lateness of its latest task, then the smallest makespan.
-    `hint` has one piece per task. If no task has a due time, only schedules that are not longer
-    than `hint` are searched. `least`: lower bound of the makespan in ticks. Limits: `work` * 10
-    deterministic seconds of the solver, and `time_limit_s` if given (at least 1 ms).
+    `hint` has one piece per task. If no task has a due time, only schedules not longer than `hint`
+    are searched. `least`: lower bound of the makespan in ticks. Limits: `work` * 10 deterministic
+    seconds of the solver, and `time_limit_s` if given (at least 1 ms).
 
-    Returns None if no schedule is obtained within the limits, otherwise:
-
-    - the pieces by start, then task
-    - a lower bound of the makespan in ticks: that of the solver, or `least` if any task has a due
-      time
-    - whether the schedule is proven optimal
-
-    The result is reproducible unless `time_limit_s` stops the search. Raises `ImportError` without
-    OR-tools, and `ValueError` without tasks.
+    Returns None if there is no schedule within the limits. Otherwise: the pieces by start, then
+    task; a lower bound of the makespan in ticks (that of the solver, or `least` if any task has a
+    due time); whether the schedule is proven optimal. The result is reproducible unless
+    `time_limit_s` stops the search. Raises `ImportError` without OR-tools, and `ValueError` without
+    tasks.
     """
     # Imported here: it takes a second, and is an extra.
     from ortools.sat.python import cp_model

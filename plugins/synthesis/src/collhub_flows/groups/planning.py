@@ -359,22 +359,21 @@ def _plan_separately(
     choices: GroupChoices,
     progress: _Progress,
 ) -> tuple[list[_SeparateAlgorithm], dict[int, str]]:
-    """Find the fastest algorithm of each group in isolation.
+    """Find the fastest algorithm of each group in isolation, by simulated time in ns.
 
     Returns one algorithm per group in the order of `wishes`; also the reasons why the synthesizer
-    was not run, by group number from 0. Without groups both are empty. The candidates of a group
-    are:
+    was not run, by group number from 0. Each group has the packed trees of this package as a
+    candidate (at a limit of `choices.budget` the best so far). The second candidate is the
+    algorithm of the synthesizer `choices.name`; of equal times the packed trees are taken.
 
-    1. the packed trees of this package, always. At a limit of `choices.budget` the best result so
-       far is used.
-    2. the algorithm of the synthesizer `choices.name` (`_synthesize_separately`). The runs of all
-       groups share `choices.work` steps, within `choices.budget`. If a limit is reached before a
-       run, the run is omitted, and the second result has `SearchBudget.reason` for this group. If
-       the synthesizer refuses the request, candidate 2 is missing without a reason.
+    The synthesizer runs of all groups share `choices.work` steps, within `choices.budget`. If a
+    limit is reached before a run, it is omitted, with `SearchBudget.reason` as the reason. A
+    request that the synthesizer refuses (`_synthesize_separately`) has no second candidate and no
+    reason.
 
-    The lower simulated time in ns decides, candidate 1 if equal. `progress` is called before each
-    group with 0.3 + 0.6 * number / groups and "group NUMBER alone". Raises `InputError` for
-    unreachable NPUs and a simulator without a time; other errors propagate.
+    `progress` is called before each group with 0.3 + 0.6 * number / groups and "group NUMBER
+    alone". Raises `InputError` for unreachable NPUs and a simulator without a time; other errors
+    propagate.
     """
     fastest: list[_SeparateAlgorithm] = []
     not_tried: dict[int, str] = {}
