@@ -32,8 +32,9 @@ KINDS = {
 _SUFFIX = "-start"
 # Attribute in which partitioning records the pairs of sends and receives.
 _PAIRS = "_xla_send_recv_source_target_pairs="
-_IDS = re.compile(r"\d+")
-_MESH_SIZES = re.compile(r"=(\d+)")
+# Longer numbers are read in parts: they exceed the maximum number of devices as well.
+_IDS = re.compile(r"\d{1,9}")
+_MESH_SIZES = re.compile(r"=(\d{1,9})")
 
 
 @dataclass(slots=True)

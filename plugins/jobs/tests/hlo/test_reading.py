@@ -355,3 +355,10 @@ def test_stated_number_of_devices_is_not_changed() -> None:
     text = module(f"  ROOT %c = f32[4]{{0}} {call}", "is_scheduled=true, replica_count=1")
     with pytest.raises(InputError, match=r"id 1 is not in 0\.\.0"):
         load(text)
+
+
+@pytest.mark.parametrize("groups", ["{{0,%s}}", "[1,2]<=[%s]"])
+def test_ids_of_thousands_of_digits_are_refused(groups: str) -> None:
+    call = f"all-reduce(%a), replica_groups={groups % ('9' * 5000)}, to_apply=%add"
+    with pytest.raises(InputError, match="no integer of at most 18 digits"):
+        load(module(f"  ROOT %c = f32[4]{{0}} {call}", "is_scheduled=true"))
