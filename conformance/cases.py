@@ -164,18 +164,17 @@ NONE: Region = (UNKNOWN, 0, 0)
 def build(collective: str, units: int, steps: Sequence[Sequence[Step]], **metadata: Value) -> Set:
     """Build the files of an algorithm, one `RankFile` per rank, from the steps of every rank.
 
-    `steps[rank]` are the steps of a rank in order, (kind, peer, source region, destination region)
-    as in `build_nodes`; a region is (buffer, offset, units). Each step of a rank depends on the
-    preceding one. `units`: number of units of the collective. The number of ranks is `len(steps)`.
+    `steps[rank]`: the steps in order, (kind, peer, source region, destination region) as in
+    `build_nodes`. Each step depends on the preceding one. A region is (buffer, offset, units).
+    `units`: units of the collective. The number of ranks is `len(steps)`.
 
-    `metadata` replaces the default of `root` (left out), `in_place` (0), `out_of_place` (1),
-    `reduce_op` ("sum"), `collective_bytes` (1024 per unit) and `scratch_units` (0). None leaves the
-    attribute out; with `collective_bytes` None, the messages have no `comm_size` either. Other
-    names in `metadata` are ignored. `step_count` is the number of steps, 0 for an idle rank, and
-    not the number of nodes.
+    `metadata` replaces defaults: `root` (left out), `in_place` (0), `out_of_place` (1), `reduce_op`
+    ("sum"), `collective_bytes` (1024 per unit), `scratch_units` (0). None leaves the attribute out;
+    without `collective_bytes` the messages have no `comm_size`. Other names are ignored. The
+    producer is "conformance", and `step_count` is `len(steps[rank])`.
 
-    The tags of the messages from one rank to another are 0, 1, ... in the order of the sends at the
-    sender, and in the order of the receives at the receiver.
+    The messages from one rank to another have the tags 0, 1, ... in the order of its sends, and
+    again in the order of the receives at the receiver.
     """
     size = metadata.get("collective_bytes", units * 1024)
     files = []
@@ -273,14 +272,16 @@ def number_tags(files: Set) -> None:
 def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **metadata: Value) -> Set:
     """Build the files of an algorithm whose ranks send data directly to those that need it.
 
-    Blocks have `part` units and move from INPUT to OUTPUT. INPUT has a block per target for
-    all-to-all, scatter and reduce-scatter; OUTPUT has one per source for all-to-all, gather
-    and all-gather, that of rank r at `part * r`. Other buffers have one block. `root` counts,
-    and becomes metadata, only for broadcast, reduce, gather and scatter. `metadata`: as in
-    `build`. The steps of a rank are, in order:
-    - a copy of its own block, if it sends and receives (with a root: only the root)
-    - its sends by target; in broadcast and scatter only by the root, in reduce and gather
-      only to the root
+    A block has `part` units. INPUT has a block per target for all-to-all, scatter and
+    reduce-scatter. OUTPUT has a block per source for all-to-all, gather and all-gather, that of
+    rank r at `part * r`. All other buffers have one block. The collective has `part` units for
+    all-reduce, broadcast and reduce, otherwise `part * ranks`. Only broadcast, reduce, gather
+    and scatter use `root` and have it as metadata. `metadata`: as in `build`. Steps, in order:
+
+    - a copy of its own block from INPUT to OUTPUT, if the rank sends and receives (with a root:
+      only the root)
+    - its sends by target; in broadcast and scatter only by the root, in reduce and gather only
+      to the root
     - its receives by source, reducing if the name of the collective contains `reduce`
     """
     is_split = collective not in ("all-reduce", "broadcast", "reduce")

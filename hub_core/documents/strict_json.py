@@ -52,16 +52,17 @@ class _RefusedError(ValueError):
 def parse_json_object(content: bytes, file: str, allow_nan: bool = False) -> JsonObject:
     """Parse the JSON object in a file; its members keep their order and are not checked.
 
-    White space after the object is allowed, and up to 4095 bytes before the object. Raises
-    `InputError` (`invalid-json`) with `file` for:
+    White space is allowed after the object, and up to 4095 bytes before it. Raises `InputError`
+    (`invalid-json`) with `file` for:
 
     - a file that is empty or has only white space
     - a byte order mark, another JSON value, or 4096 or more bytes of white space at the start
     - text that is not UTF-8, or has half of a surrogate pair
-    - invalid JSON (this error also has the line)
-    - a key that occurs twice in one object, and NaN and infinity unless `allow_nan`
-    - nesting at which Python's parser gives up (about 1000 levels), and integers with too many
-      digits for Python
+    - invalid JSON (only this error has a line)
+    - a key that occurs twice in one object
+    - the words NaN, Infinity and -Infinity unless `allow_nan`; 1e999 becomes infinity
+    - nesting at which Python's parser gives up (about 1000 levels)
+    - integers with too many digits for Python
     """
     # Only the start is copied, because documents may have many megabytes.
     start = content[:4096].lstrip(_BLANKS)

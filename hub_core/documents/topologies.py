@@ -375,8 +375,8 @@ def _read_quantity(
     """Read a quantity from one of two members: a text with a unit, or a number without one.
 
     `text_key`, `number_key`: names of the members, of which the entry must have exactly one.
-    `parse` converts the text and may raise `UsageError`; its result is returned unchanged.
-    Numbers above `_MAX_CONSTANT` (1e18) become that limit; negative ones are not refused here.
+    A text is converted by `parse`, unchanged; its `UsageError` passes through. Numbers above
+    `_MAX_CONSTANT` (1e18) become that limit; negative ones are not refused here.
     Raises `InputError` for none or both members, and for other types, also for booleans.
     """
     if (text_key in entry) == (number_key in entry):

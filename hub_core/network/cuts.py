@@ -124,17 +124,17 @@ def slowest_blocks(
 ) -> list[int]:
     """Return the blocks with the longest times, then those with the longest delays.
 
-    The blocks are those of a partition of the network. At most `EXAMINED_SETS` of each
-    kind are listed, the longest first; a block is listed once.
+    `needs`, `rates`: by block of a partition of the network. `nearest`, `delay_ns`: by link.
 
-    - Time (s): `needs` (bytes) of the block divided by its `rates` (bytes/s); infinite for
+    - Time (s) of a block: its bytes in `needs` divided by its bytes/s in `rates`; infinite for
       rate 0.
-    - Delay (ns): the sum of the finite `delay_ns` of its links. The block of a link is its
-      entry in `nearest`; links with `NO_BLOCK` are not counted.
+    - Delay (ns) of a block: the sum of `delay_ns` of the links whose entry in `nearest` is the
+      block. Infinite delays and links with `NO_BLOCK` are not counted.
 
-    Blocks with needs of 0 are omitted. Of several other blocks with equal time and equal delay
-    (both rounded to 1 ps), only the first is used. Equal times are sorted by ascending delay,
-    and equal delays by ascending time.
+    At most `EXAMINED_SETS` blocks are listed by each measure, the longest first, without
+    repetition. Blocks with needs of 0 are omitted. Of blocks with equal time and equal delay
+    (both rounded to 1 ps), only the first one is considered. Equal times are sorted by ascending
+    delay, and equal delays by ascending time.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         times = np.where(needs > 0, needs / rates, 0.0)

@@ -374,7 +374,7 @@ class _QuickestFlow:
         return 0.0
 
     def _add_path(self) -> bool:
-        """Append the shortest augmenting path; return whether there is one."""
+        """Append the augmenting path of least latency to `_paths`; return False without one."""
         is_usable = self._remaining > _ROUNDING * self._rate
         weight = np.where(is_usable, self._length_fs, np.inf)
         start = np.arange(self._arcs.num_nodes) == self._source

@@ -221,18 +221,17 @@ def read_topology(
 
     1. With `format` (name of a reader), or if the text is `-` (standard input): a file.
     2. The text up to its first `:`, `?` or `*` is the name of a builder: no file.
-    3. The text, or its part before the first `?`, exists as a path, contains `/` or has the suffix
-       of a reader: a file. Otherwise no file.
+    3. A file if the text, or its part before the first `?`, exists as a path; or if the text
+       contains `/` or ends with the suffix of a reader. Otherwise no file.
 
-    Parameters after the first `?`, separated by `&`, are read unless the complete text is an
-    existing path:
+    Parameters after the first `?`, separated by `&`, are not read if the text is an existing path:
 
-    - of a file, options of its reader; `options` take precedence
-    - of a file, `npus=0-3` to select NPUs; the following parameters use their new numbers
-    - of a file or text, `degrade=5-6=0.5` to slow links, then `without=3-4` to remove links
+    - `degrade=5-6=0.5` slows links, then `without=3-4` removes links, of a file or text.
+    - For an existing file: `npus=0-3` selects NPUs, before links are changed. Any other parameter
+      is an option of the reader; `options` take precedence.
 
-    The topology's name is the text for a file with `?`, and with `degrade` or `without`. `report`
-    gets warnings. Raises `HubError` for invalid texts and files.
+    The name is the text, if a file has parameters or links are changed. `report` gets warnings.
+    Raises `HubError` for invalid texts and files.
     """
     text = os.fspath(text_or_path)
     registry = registry or run_registry()

@@ -200,17 +200,17 @@ def run_synthesizer(
 ) -> SynthesisResult:
     """Call the synthesizer `name` with its `options` (texts by name), and check its time.
 
-    1. With a target runtime, the result is converted for it, unless it is partial (steps of some
-       ranks only), already fitted, or `target.is_fitted_later`.
-    2. If the time is below a bound, a simulation in ps replaces it, and bounds that still exceed it
-       are removed with a warning. This needs `request.backend` and a complete result. If no such
-       time can be simulated (it exceeds 64 bits, a link is too slow), the result keeps its time and
-       bounds.
+    1. The result is converted for a target runtime. This is left out if it is partial (steps of
+       some ranks only) or already fitted, without a target, or with `target.is_fitted_later`.
+    2. If the time is below a bound, a simulation in ps replaces it. Bounds that still exceed the
+       time are removed with a warning. This is left out without `request.backend`, for a partial
+       result, and if the simulation fails (above 64 bits, a too slow link, an endless algorithm).
 
-    Raises `UsageError` for a size below 1 and wrong NPUs. Raises `InputError` for an unsupported
-    collective, unreachable NPUs (`disconnected`), a limit before the first result
-    (`limit-reached`), and if no result fits the target. Raises another `HubError` for unknown
-    names, and if it fails.
+    `cuts` of the result lists searches that a limit of `request.budget` ended; the budget gets them
+    too. Raises `UsageError` for a size below 1 and wrong NPUs. Raises `InputError` for an
+    unsupported collective, unreachable NPUs (`disconnected`), a limit before the first result
+    (`limit-reached`), and if no result fits the target. Raises another `HubError` for unknown names
+    of synthesizers or options, and if the synthesizer fails.
     """
     check_size(request.collective_bytes)
     _check_npus(request)
@@ -375,9 +375,12 @@ def _call_within_limits(
 def _check_npus(request: SynthesisRequest) -> None:
     """Raise `UsageError` unless every rank has its own NPU, and all NPUs exist.
 
-    NPUs are numbered from 0; those in `wanted` must exist too. Only the first defect is reported,
-    in this order: the number of NPUs, NPUs that do not exist (`npu-range`), repeated NPUs
-    (`npu-range`).
+    Only the first defect is reported, in this order:
+
+    1. There is not exactly one NPU per rank (no code).
+    2. An NPU of `npus`, then of `wanted`, is not in 0..n-1 for n NPUs of the topology
+       (`npu-range`). `wanted` may be None.
+    3. Two ranks have the same NPU (`npu-range`). `wanted` may repeat NPUs.
     """
     topology, npus = request.topology, request.npus
     if len(npus) != request.collective.num_ranks:

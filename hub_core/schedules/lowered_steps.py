@@ -172,14 +172,14 @@ def allocate_scratch(
 ) -> tuple[Int64Array, Int64Array]:
     """Allocate SCRATCH for chunks that a rank receives but does not need after the collective.
 
-    Returns (offset, size), both int64 and in units. `offset` has one entry per end: where the end
-    stores or reads its chunk in SCRATCH. `size` is the total per NPU, of length `num_npus`.
-    `needs`: bool per end, whether its rank must have the chunk after the collective.
+    An end is the sending or the receiving side of a transfer. `needs`: bool[ends], whether the rank
+    of the end must have the chunk after the collective. Returns (offset, size) in units, int64:
+    `offset[ends]` is the place of the chunk in SCRATCH, `size[num_npus]` the total of each rank.
 
-    An end without a slot has offset 0: an end with `needs`, or a send before the first arrival of
-    its chunk at the rank (it reads INPUT). All other ends of one rank and chunk, receives and
-    sends, share one slot, and slots are never reused. The slots of a rank begin at 0 and are
-    consecutive by chunk number; the size of a slot is the chunk's count.
+    These ends get no slot, and have offset 0: ends with `needs`, and sends before the first arrival
+    of their chunk at the rank (they read INPUT). All remaining ends of one rank and chunk share
+    one slot, and slots are never reused. The slots of a rank begin at 0 and are consecutive by
+    chunk number. A slot has the size of its chunk (`holders.chunks.count`).
     """
     count = holders.chunks.count
     # Sends that precede any arrival of their chunk read INPUT and need no slot.

@@ -51,16 +51,18 @@ _KINDS: Mapping[str, CollectiveKind] = {
 def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> Chunk:
     """Convert each node of a trace without a profile to a step, in file order.
 
-    Sends become SEND, receives RECV, COMP nodes COMPUTE. Buffers are unknown, counts have
-    their default; the sizes of messages are additional columns. The other columns:
+    Each message must have its peer and a tag (`refuse_workload` checks it before). Sends become
+    SEND, receives RECV, all others COMPUTE. Buffers are unknown; counts have their default. The
+    sizes of messages are additional columns (`_read_sizes`). The other columns:
 
-    - channel, tag: `comm_tag` modulo 500 million; for COMPUTE 0 and -1
+    - channel and tag: both `comm_tag` modulo 500 million; for COMPUTE channel 0 and tag -1
     - peer: `comm_dst` of a SEND, `comm_src` of a RECV, both below `num_ranks`; else -1
     - source offset of a SEND, destination offset of a RECV: `msg_chunk_idx`; else 0
-    - lane: `tb_id` of a message, -1 if missing; duration: micros x 1000 ns, -1 for 0 micros
+    - lane: `tb_id` of a message, else -1. Duration: micros x 1000 ns, -1 for 0 micros
 
-    The first defect of durations, tags, sizes, sources, destinations, lanes raises
-    `TraceError`: `missing-attribute`, `attribute-kind` (no integer) or `attribute-range`.
+    Durations, tags, sizes, sources, destinations and lanes are checked in this order. The first
+    defect raises `TraceError`: `missing-attribute`, `attribute-kind` (no integer) or
+    `attribute-range`.
     """
     micros = fields.micros()
     tag = fields.numbers("comm_tag", fields.is_message, 0, _MAX_INT32, -1)

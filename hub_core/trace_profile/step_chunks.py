@@ -169,12 +169,13 @@ def irregular_ranks(
 ) -> dict[int, RankNodes]:
     """Return the nodes of the ranks whose file has irregular ids, order or lists of dependencies.
 
-    `links.irregular` marks these files. Only such ranks need an entry in the extension of the
-    algorithm. The result has one entry per marked file, by rank, in the order of the files.
+    `links.irregular` marks these files. The result has one entry per marked file, by rank, in the
+    order of the files; it is empty if no file is marked. An entry has, by node of the file:
 
-    `row_of_node`: int64, the step of every node of the batch, -1 for the placeholder of a rank
-    without steps. In an entry, the row of a node is its step minus the step of the file's first
-    node, so 0 for a placeholder. Parents and children are positions of nodes in the file, from 0.
+    - its id, its first byte in the file, and the name of the file
+    - its row: its step minus the step of the file's first node. `row_of_node` gives the step of
+      every node of the batch, -1 for the placeholder of a rank without steps. Its row is 0.
+    - its edges: parents and children as positions in the file, from 0
     """
     nodes_by_rank = {}
     for file in np.flatnonzero(links.irregular).tolist():

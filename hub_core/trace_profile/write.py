@@ -176,9 +176,11 @@ class _Files:
     def content(self, rank: int) -> bytes:
         """Return the content of the file of one rank: metadata, then its nodes.
 
-        Neighbouring ranks are encoded together as a group, and only the group of the last call is
-        cached, so ranks should be requested in ascending order. In the symbolic dialect, the size
-        in bytes is written only if it was given.
+        The metadata contain the size of the collective in bytes. Exception: in the symbolic
+        dialect, a default size (not given by the user or the algorithm) is left out.
+
+        Consecutive ranks are encoded together as a group. Only the group of the last call is
+        cached, so ranks should be requested in ascending order.
         """
         if rank not in self._ranks:
             group = int(self._group_of_rank[rank])

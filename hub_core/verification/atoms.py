@@ -182,19 +182,17 @@ def are_ordered_by_data(
 ) -> BoolArray:
     """Return for which pairs data flow proves that the read happens before the write: bool[pairs].
 
-    `earlier`, `later`: accesses of pair i to the same atom. The result is False unless `earlier[i]`
-    is a read and `later[i]` a write. From the read, the path of sums is followed forwards to its
-    end (`_find_ways_of_sums`). From the write, the path of copies is followed backwards to its end:
-    from a received part to its send, and from a read to the last write of the atom before it. The
-    pair is ordered if both paths end at accesses of one step, as for the read of a part and the
-    write of the completed sum over this part in an all-reduce. False does not prove the contrary.
+    Pair i is the accesses `earlier[i]` and `later[i]` to one atom. Its value is True if
+    `earlier[i]` is a read, `later[i]` is a write, and two paths end at accesses of one step:
 
-    The result is valid only if, for every pair of neighbouring accesses to an atom of which the
-    first is a write, the first happens before the second; the caller proves this separately.
-    Messages must have equal counts. First all pairs are decided with the first unit of every atom
-    on the paths (linear in accesses, times the logarithm of the longest path). Then pairs that are
-    not ordered are decided by exact paths of their first units; they stay False beyond
-    `_MAX_FOLLOWED` hops.
+    - from the read forwards through sums (`_find_ways_of_sums`)
+    - from the write backwards through copies: from a received part to its send, and from a read
+      to the last write of the atom before it
+
+    Both paths are followed twice: with the first unit of every atom (`find_ends`), then with
+    their own first unit (`follow`). One meeting is enough. False proves nothing, as the second
+    step is cut off beyond `_MAX_FOLLOWED` accesses. True is valid only if, of two neighbouring
+    accesses to an atom, a write always happens before the later one; the caller proves this.
     """
     forwards = _find_ways_of_sums(accesses, steps, messages)
     backwards = _find_ways_of_copies(accesses, steps, messages)

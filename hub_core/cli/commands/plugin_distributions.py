@@ -144,13 +144,15 @@ def _read_tutorial() -> Iterator[tuple[str, str]]:
 def _assemble_files(offers: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (path, text) of the files of a distribution with these offers, in this order:
 
-    - The files of every plugin (`pyproject.toml`, `__init__.py`, `py.typed`), from the tutorial.
-    - `README.md` and the module of the plugin, generated for `offers`.
-    - The modules of each kind in `offers`, each module once: the tutorial's version if the tutorial
-      has the module. Raises `KeyError` at a kind that is not in `SCAFFOLDS`.
-    - The conformance test `tests/test_plugin.py`.
+    - the files of every plugin (`pyproject.toml`, `__init__.py`, `py.typed`), from the tutorial,
+      with "plugin example" for "format example"
+    - `README.md` and the module of the plugin, generated for `offers`
+    - the modules of each kind in `offers`, each module once: from the tutorial, otherwise from the
+      folder of scaffolds
+    - the conformance test `tests/test_plugin.py`
 
-    Paths are relative to the distribution and still have the name of the example.
+    Paths are relative to the distribution and contain the package name of the example. Raises
+    `KeyError` for a kind that is not in `SCAFFOLDS`.
     """
     example = dict(_read_tutorial())
     for path in _OF_EVERY_PLUGIN:

@@ -198,13 +198,13 @@ class AllRuntimesVerdict:
 
 
 def check_all_runtimes(session: Session, source: str) -> AllRuntimesVerdict:
-    """Check a file by the rules of every known runtime, and return all verdicts by name of runtime.
+    """Check a file by the rules of every known runtime; return verdicts, sorted by runtime name.
 
-    A runtime with a table of versions gives one verdict per row of the table, for the first version
-    of the row; any other runtime gives one verdict. Options have their defaults. A runtime that
-    does not read the format gives a verdict that is not applicable. `InputError` of a check, such
-    as for a malformed file, becomes a refusal with its findings; it is raised only if its first
-    finding is `unreadable-input` (the file cannot be opened). Every other `HubError` is raised.
+    A runtime with a table of versions gives one verdict per row, in order, for the first version of
+    the row; any other runtime gives one. Options have their defaults. A runtime that does not read
+    the format gives a verdict that is not applicable. An `InputError` of a check, such as for a
+    malformed file, gives a refusal with its findings. It is raised if its first finding is
+    `unreadable-input` (the file cannot be opened). Every other `HubError` is raised.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.checks import check_runtime, checks_of, format_span

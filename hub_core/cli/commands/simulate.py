@@ -280,11 +280,11 @@ def _write_outputs(
     outputs: SimulationOutputs,
     failures: Sequence[FailureTime] | None,
 ) -> None:
-    """Write the requested files of the first run, and print the report of all runs on stdout.
+    """Write the requested files of the first run, then print the report of all runs on stdout.
 
-    Files with a path in `outputs`: times of steps (CSV), timeline, page. The report is JSON if
-    `outputs.as_json`, otherwise a single run or a table of runs, and a table of `failures` unless
-    these are None. Raises `UsageError` for unreported times of steps, and other `HubError`.
+    Files with a path in `outputs`, in this order: times of steps (CSV), timeline, page. With
+    `outputs.as_json` the report is JSON with `failures`. Otherwise it is a single run or a table
+    of runs, then a table of `failures` if not None. Raises `UsageError` for unreported step times.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.reports.timing import (

@@ -169,11 +169,12 @@ class _Parser:
     def _decode_object(self, content: bytes) -> dict[str, object]:
         """Return the JSON object in `content`; its members keep their order and are not checked.
 
-        NaN and infinity are allowed. Raises `InputError` (`teccl-schema`) at the path `$` if
-        `parse_json_object` refuses the content: other JSON values, invalid JSON, text that is not
-        UTF-8, repeated keys, or too deep nesting. An object with a key `TopologyParams`,
-        `GurobiParams` or `InstanceParams` (`_INPUT_KEYS`) raises `InputError` too: it is an input
-        of the solver, not a schedule.
+        NaN and infinity are allowed. Raises `InputError` (`teccl-schema`) at the path `$`:
+
+        - if `parse_json_object` refuses the content: other JSON values, invalid JSON, text that is
+          not UTF-8, repeated keys, or too deep nesting
+        - if the object has a key of `_INPUT_KEYS` (`TopologyParams`, `GurobiParams`,
+          `InstanceParams`), because it is an input of the solver and not a schedule
         """
         try:
             # The solver's claims may be infinite or NaN; then they are ignored.

@@ -380,14 +380,17 @@ class _ScheduleConversion:
         """Return (collective, chunks, chunk of every path) for schedules with volumes.
 
         The demands of each pair (origin, destination) are numbered k = 0, 1, ... by ascending
-        chunk number. m is the largest number of demands of a pair. Each demand is divided among
-        its paths into P units in total. So each rank sends m * P units to each rank.
+        chunk number. m is the largest number of demands of a pair. Each demand consists of P units
+        (`_count_parts`), which `_divide_demands` distributes among its paths. So each rank sends
+        m * P units to each rank.
 
-        Each path with at least one unit is a chunk, in the order of the paths. Demand k occupies
-        the units from k * P of its pair on, in the order of its paths. One chunk of m * P units
-        per rank follows for the data that it keeps. The third result is int64, -1 for a path
-        without units. Raises `InputError` (`demand-not-met`) if a pair of different ranks has
-        fewer than m demands. Reports a warning if volumes had to be rounded.
+        Each path with at least one unit becomes a chunk, in the order of the paths. Demand k has
+        the units from k * P of its pair on, in the order of its paths. Then one chunk of m * P
+        units per rank follows, for the data that the rank keeps. The third result is int64, -1 for
+        a path without units.
+
+        Raises `InputError` if a pair of different ranks has fewer than m demands
+        (`demand-not-met`). Reports the warning `volumes-rounded` if volumes had to be rounded.
         """
         paths, ranks = self._paths, self._num_ranks
         pair = self._to_ranks(paths.origin) * ranks + self._to_ranks(paths.at)

@@ -445,15 +445,15 @@ class _DumpParser:
         `identity`: its first four fields (group, whether it is a message, sequence number, call
         number).
 
-        - state: `scheduled`, `started` or `completed`; without the field it is `scheduled`. For the
-          backend gloo, an entry with `retired` true is completed.
-        - has_timed_out: `retired` is true, and the operation is not completed.
+        - state: `scheduled` (default), `started` or `completed`. An entry of the backend gloo is
+          completed if `retired` is true.
+        - has_timed_out: `retired` (default false) is true, and the operation is not completed.
         - created_ns, started_ns, completed_ns: those of `self.numbers` at `position`, 0 if absent.
-        - timeout_ns: the timeout in ms x 10^6, after it was limited to 922337203685 ms.
+        - timeout_ns: the timeout in ms x 10^6, where ms is at most 922337203685; 0 if absent.
         - stack: number of `parse_stack`, which adds a new stack to the shared table.
 
-        Raises `InputError` (`invalid-dump`) with `position` for another state, for a `retired` that
-        is no bool (null included in both cases), and for the errors of `parse_stack`.
+        Raises `InputError` (`invalid-dump`) with `position` for any other `state`, for a `retired`
+        that is no bool, and for the errors of `parse_stack`. Null is refused for both fields.
         """
         text = entry.get("state", "scheduled")
         state = _STATES.get(text) if isinstance(text, str) else None

@@ -661,11 +661,15 @@ class _Diagnosis:
     ) -> Finding:
         """Return a finding on the operation in a row of the records.
 
-        `kind` (one of `KINDS`), `text`, `culprits` (responsible ranks, stored in the given order)
-        and `is_past` (the operation has completed) are stored unchanged. From the row come the
-        ascending members and the description of the group, the sequence number and the name of the
-        operation (`describe_operation`). So do at most 3 innermost stack frames (`list_frames`).
-        Sizes are empty.
+        `kind` (one of `KINDS`), `text`, `culprits` (responsible ranks) and `is_past` (the operation
+        has completed) are stored unchanged. The row gives:
+
+        - the members of its group, ascending, and the description of the group
+        - the sequence number and the name of the operation (`describe_operation`)
+        - at most 3 stack frames, the innermost first (`list_frames`: those of PyTorch only if there
+          are no others)
+
+        The sizes of the finding are empty.
         """
         group = int(self.records.columns["group"][row])
         return Finding(

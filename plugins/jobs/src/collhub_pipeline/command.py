@@ -255,17 +255,16 @@ def format_fields(report: PipelineReport) -> dict[str, str]:
 
     The labels are, in this order:
 
-    - `schedule`: name and placement
+    - `schedule`: name, placement, and chunks per device (stages // devices) for loops and waves
     - `shape`: devices, stages, micro-batches, and slices if there are more than 1
-    - `objective`, `step` (time of one step), `steady` (time per step of many), `bubble` (in
-      percent)
+    - `objective`: "time of one step" for `step`, otherwise "time per step of many"
+    - `step` and `steady`: both times. `bubble`: percent of the objective
     - `recomputed`: numbers of the stages, only if some stage recomputes
     - `bounds`: critical path, work and memory, only if the report has bounds of the placement
     - `all orders`: only if the report has a bound of the search
     - `optimal`: only if the time equals a proven bound
 
-    Times have a unit and, from 1 us on, two decimals: `1.50 us`. Figures of single devices are not
-    included.
+    Times have a unit and, from 1 us on, two decimals: `1.50 us`. Nothing is given per device.
     """
     chunks = report.num_stages // len(report.devices)
     shapes = {

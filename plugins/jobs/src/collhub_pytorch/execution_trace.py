@@ -78,17 +78,18 @@ def workload_of(
 ) -> Workload:
     """Read PyTorch execution traces, one file per rank, and join them to a workload.
 
-    The files are read one after the other. A file without a known rank gets its position in
-    `files`, from 0, as rank. Each rank executes its collectives and messages in the recorded order;
-    they have no durations.
+    A file without a known rank gets its position in `files`, from 0, as rank. Each rank executes
+    its collectives and messages in the recorded order; they have no durations. The plugin's
+    extension of the workload has these lists, with one entry per file in the order of `files`:
 
-    The plugin's extension of the workload has `notes` and three further lists, with one entry per
-    file in the order of `files`: `operators`, the number of nodes in the file; `waits`, the number
-    of `record_param_comms` that are no communication; `schemas`, the version of the file.
+    - `operators`: the number of nodes in the file
+    - `waits`: the number of `record_param_comms` that are no communication
+    - `schemas`: the version of the file
 
-    Raises `InputError` for damaged files and other formats, for ranks with two files, for ranks
-    without a file unless `options.ranks_missing` is `assume-same`, and, if `options.mismatches` is
-    `refuse`, for communications that do not match between ranks.
+    Its list `notes` mentions messages without a known peer. Raises `InputError` for damaged files
+    and other formats, and in the cases of `join_ranks`: two files of a rank, and missing ranks
+    unless `ranks_missing` is `assume-same`. If `mismatches` is `refuse`, also for communications
+    that do not match between ranks; otherwise they are not compared.
     """
     parts, operators, waits, schemas = [], [], [], []
     for order, file in enumerate(files):

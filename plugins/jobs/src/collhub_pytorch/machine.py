@@ -162,19 +162,19 @@ class _Sums:
 def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
     """Sum the measured figures of all collectives with equal kind, size and ranks.
 
-    The result is by (kind, size, ranks), in the order of the first calls:
+    The result is by (kind, size, ranks), in the order of the first calls. The size is the largest
+    one in bytes of any rank of a call, -1 if all are unknown. `ranks` are those of the group. Left
+    out are messages, collectives without a standard kind (barriers), size 0, and groups of one
+    rank.
 
-    - The size in bytes is the largest one of any rank of a call, -1 if all are unknown. `ranks` are
-      those of the group, with or without a file.
-    - `calls` is the number of calls.
-    - `transferring_ns` is the sum over the calls of their mean transfer time over the ranks. The
-      transfer begins when the last rank starts.
-    - `bus_bytes` is the sum of `count_bus_bytes`, which is 0 for unknown sizes.
-    - `includes_waiting` is set if, for some call, fewer than `_MIN_RANKS_TO_SEPARATE_WAITING` (2)
-      ranks have a file.
+    - `calls`: the number of calls
+    - `transferring_ns`: sum of the mean transfer times over the ranks, from the start of the last
+      rank on
+    - `bus_bytes`: sum of `count_bus_bytes`, 0 for unknown sizes
+    - `includes_waiting`: whether any call has a file of fewer than 2 ranks
+      (`_MIN_RANKS_TO_SEPARATE_WAITING`)
 
-    Left out are messages, collectives without a standard kind (barriers), of size 0, or of a group
-    of one rank. Raises `InputError` (`no-times`) for a profile without times.
+    Raises `InputError` (`no-times`) for a profile without times.
     """
     workload, meetings = findings.workload, findings.meetings
     nodes, has_file = workload.nodes, is_measured(findings.workload)

@@ -235,12 +235,13 @@ class JsonStream:
     def _value(self) -> Any:
         """Parse and return the next JSON value, and move the position after it.
 
-        Spaces before the value are skipped; further chunks are read if necessary. Raises
-        `InputError`:
+        Spaces before the value are skipped. Further chunks of the file are read until the value is
+        complete. A value at the end of the text read so far is parsed again with the next chunk,
+        because a number may continue there. Raises `InputError`:
 
-        - `not-json` for an integer of more than 4300 digits, for invalid text, and for a value
-          of more than `_MAX_VALUE_CHARACTERS`
-        - `truncated` if the file ends within the value
+        - `not-json` for invalid text, an integer of more than 4300 digits, and too deep nesting
+        - `not-json` for a value that is incomplete after more than `_MAX_VALUE_CHARACTERS`
+        - `truncated` if the file ends within the value or before it
         """
         self._skip_space()
         while True:

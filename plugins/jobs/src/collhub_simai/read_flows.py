@@ -100,16 +100,17 @@ def _select_flows(
 ) -> tuple[list[_Row], int]:
     """Return the flows of the chosen collective, and the number of all other flows.
 
-    The first flow that fits the options chooses the collective. Its columns `collective` and `op`
-    without surrounding blanks are compared as texts with those of every other flow; equal ones are
-    chosen too. Flows before it count as other flows. A flow fits if both hold:
+    The first flow that fits the options chooses the collective. Then every flow is chosen whose
+    columns `collective` and `op` are the same texts, apart from surrounding blanks. Flows before
+    the first fitting one are counted as others. A flow fits if both hold:
 
-    - `options.collective` is None, or is the standard name of the column `collective`, which may
-      have any usual spelling such as `AllReduce`.
-    - `options.operation` is None, or the column `op` is this number without leading zeros.
+    - `options.collective` is None, or is the standard name (such as `all-reduce`) of the column
+      `collective`. The column may have any spelling that `standard_kind` knows, as `AllReduce`.
+    - `options.operation` is None, or its decimal text equals the column `op` (so `07` is not 7).
 
-    The flows keep their order, line numbers and fields. Raises `InputError`: `empty` if no flow
-    fits, `SIMCCL` for more than 2^20 chosen flows, and the errors of `rows`.
+    The chosen flows keep their order, line numbers and fields; all rows are consumed. Raises
+    `InputError`: `empty` if no flow fits, `SIMCCL` at chosen flow 2^20 + 1, and the errors of
+    `rows`.
     """
     flows: list[_Row] = []
     skipped_count = 0

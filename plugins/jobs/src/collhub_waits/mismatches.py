@@ -58,15 +58,18 @@ def compare_calls(
 ) -> Difference | None:
     """Return the first difference between the calls of the ranks in one operation, or None.
 
-    `calls`: not empty. `group`: all ranks of the operation in order, None if unknown.
+    `calls`: not empty. `group`: all ranks of the operation in order, None if unknown. Culprits
+    are the ranks to blame. The checks, in this order:
 
-    1. Names (kind `type`), then sizes (`size`), then dtypes (`dtype`) must agree; unknown
-       ones agree with all. Culprits are the ranks outside of the majority. On a tie they are
-       all ranks. They are none if ranks of `group` without calls could change the majority.
-    2. No call may contradict itself. Culprits are the ranks with such a call; kind and text
-       are those of the first one. If all ranks have one and `is_completed`, this is accepted.
-    3. With a known `group` and only all-to-alls, each rank must send the data that the other
-       ranks expect (kind `all-to-all`): compared by segment, then in total.
+    1. Names (kind `type`), then sizes (`size`), then dtypes (`dtype`) agree between ranks;
+       unknown values agree with all. Culprits: the minority (`find_minority`), all ranks on a
+       tie, and nobody if calls of further ranks of `group` could change the majority.
+    2. No call contradicts itself (`find_contradiction`). Culprits: the ranks with such a call;
+       kind and text are those of the first one. If all ranks have such a call and
+       `is_completed`, the check passes.
+    3. If `group` is known and all calls are all-to-alls, each rank sends the data that the
+       receivers expect (`all-to-all`): first by segment (`_compare_segments`), then in total
+       (`_compare_totals`). Culprits: see there.
     """
     for kind, signature in _SIGNATURES:
         minority = find_minority(

@@ -187,24 +187,21 @@ class WaitGraph:
         )
 
     def _has_lost_incomplete(self, rank: int, row: int) -> bool:
-        """Check whether a rank's entry buffer may have lost incomplete operations before `row`.
+        """Check whether a rank's ring buffer may have lost incomplete operations before `row`.
 
-        The dump of a rank is a ring buffer with its latest operations. `row`: an operation of any
-        rank. The result is False if the buffer was not overwritten. The dump may have a status of
-        each group: the sequence numbers of the last enqueued and of the last completed collective.
+        False if the buffer was not overwritten. The dump may have a status of each group: the
+        numbers of the last enqueued and the last completed collective. With a status, `row` has no
+        effect, and the result is True in these cases, otherwise False:
 
-        With a status, `row` has no effect. The result is True in these cases:
+        - The first incomplete collective of a group is older than the oldest collective of the
+          group in the buffer. If the buffer has none of the group: an enqueued collective is
+          incomplete.
+        - Any rank has recorded a message, and the oldest entry of this rank is not completed.
 
-        - The first collective of a group that is not completed is older than the oldest one of the
-          group in the buffer. Without collectives of the group in the buffer, it is True if not all
-          enqueued ones are completed.
-        - The records of any rank have a message, and the rank's oldest entry is not completed.
+        Without a status, the result is True in these cases, otherwise False:
 
-        Without a status, the result is True in these cases:
-
-        - The rank's oldest entry is not completed.
-        - Its oldest entry with the group and kind (collective or message) of `row` is scheduled,
-          but not started.
+        - The oldest entry of this rank is not completed.
+        - The oldest entry with the group and type (collective or message) of `row` has not started.
         """
         dump = self.records.dumps[rank]
         if not dump.is_overwritten:

@@ -312,11 +312,16 @@ class _Calls:
     def _number_calls(self, rows: Int64Array, tables: Tables) -> Int64Array:
         """Return the number in `tables` of the call of each row: int64[rows]; new calls are added.
 
-        `rows`: COLLECTIVE, SEND and RECV nodes. Calls are equal if kind, collective and bytes are.
-        A collective is called by its name in lower case (`unknown` for -1), a send `send`, a
-        receive `recv`. The only shape of a call is (bytes,): an input shape for collectives and
-        sends, an output shape for receives. A negative size gives no shape. New calls are numbered
-        in ascending order of kind, collective and bytes.
+        `rows`: COLLECTIVE, SEND and RECV nodes. Rows with equal kind, collective and bytes have
+        one call. A call that `tables` has already keeps its number. New ones are numbered in
+        ascending order of kind, collective and bytes. Fields of a call:
+
+        - operation: for a collective its name in lower case (`unknown` for -1), else `send` or
+          `recv`
+        - shapes: only (bytes,), an input shape for collectives and sends, an output shape for
+          receives; no shape if bytes is negative
+        - source and destination: ranks 0 and 1 for a send or receive, -1 for a collective
+        - backend and dtypes: empty
         """
         nodes = self.nodes
         keys = np.stack(

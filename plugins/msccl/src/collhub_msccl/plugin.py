@@ -331,19 +331,18 @@ def _fit(
     limits: RuntimeLimits,
     is_quick: bool,
 ) -> RuntimeFit:
-    """Return the resources of the file that would be written for a runtime.
+    """Return the resources of the file that would be written for a runtime (see `measure_fit`).
 
-    The result has the maximum number of thread blocks and of operations of a rank, the
-    operations of the longest thread block, the channels, the chunks of the full buffer,
-    and the largest size without deadlock. `runtime`: a key of `RUNTIMES`.
-    `collective_bytes`: the option `max_bytes` of the writer.
+    `runtime`: a key of `RUNTIMES`. `collective_bytes`: the option `max_bytes` of the writer;
+    `max_bytes` of the result never exceeds it.
 
-    Of `limits`, only the maximum numbers of blocks, of operations per block and of
-    channels are used. Each replaces the limit of the runtime. None permits any number of
-    operations or channels; for blocks it keeps the limit of the runtime. `is_quick`: a
-    program is accepted as soon as it fits all `limits`; it need not be the best one.
+    Three members of `limits` replace the limits of the runtime: the maximum numbers of blocks,
+    of operations per block and of channels. None permits any number of operations or channels;
+    for blocks None keeps the limit of the runtime.
 
-    Raises `InputError` if the runtime cannot execute the algorithm within these limits,
+    With `is_quick`, the first program without list scheduling is measured if it fits all
+    members of `limits`. Otherwise, and without `is_quick`, the program of the writer is
+    measured. Raises `InputError` if the runtime cannot execute the algorithm within the limits,
     and `UsageError` if the options do not fit the algorithm.
     """
     # Imported here: the offers of the plugin refer to this module, and need no writer.

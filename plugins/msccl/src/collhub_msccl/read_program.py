@@ -80,20 +80,18 @@ _CHILD = "collhub_msccl.language.child:main"
 def read(source: Source, options: ProgramOptions) -> Algorithm:
     """Execute an MSCCLang program in a separate process and return its algorithm.
 
-    The file is not executed, and `InputError` is raised, in two cases. `mscclpp-program`: the
-    file imports `mscclpp` or uses the name `MSCCLPPProgram`. `not-a-program`: the file neither
-    imports `msccl` (or `collhub_msccl`) nor uses the name `MSCCLProgram`.
+    `options.mode`, if not None, replaces the program's declaration whether it is in place.
+    Reports warnings to the source: failed calls of `Check()` (`check-failed`), printed text, and
+    an in-place custom collective with separate lists for input and output (`two-buffers`).
 
-    Warnings are reported to `source.report` for failed calls of `Check()` (`check-failed`),
-    for text that the program prints, and for a custom in-place collective with separate lists
-    for input and output (`two-buffers`).
+    Errors before the execution: `InputError` for a file that is no Python, that imports `mscclpp`
+    or uses `MSCCLPPProgram` (`mscclpp-program`), or that neither imports `msccl` or
+    `collhub_msccl` nor uses `MSCCLProgram` (`not-a-program`). `UsageError` if both
+    `options.program` and `--program` in the arguments select a program.
 
-    `options.mode`, if not None, replaces the program's declaration whether the collective is
-    in place. Raises `InputError` if the program fails, with its line if known, or exceeds the
-    limits of time or memory, or if its process returns no valid trace (`program-answer`).
-    Raises `UsageError` if a program is selected both by `options.program` and by `--program`
-    in the arguments, and if the file has several programs and none or no single one is
-    selected. Raises `ProgramAnswerError` if the program only prints an answer.
+    Errors after it: `InputError` if the program fails, exceeds a limit of time or memory, or
+    gives no valid trace (`program-answer`). `UsageError` unless exactly one program of the file
+    is selected. `ProgramAnswerError` if the program only prints an answer.
     """
     content = source.content()
     # Any file may be named *.py: a file that is not written in the language must not run.

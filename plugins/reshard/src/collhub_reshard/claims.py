@@ -157,16 +157,16 @@ def _read_work(entry: Mapping[str, JsonValue], task: int) -> Fraction:
 
 
 def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
-    """Raise `FlawError` (`tasks`) unless a proof has the tasks that follow from its moves.
+    """Raise `FlawError` unless a proof has the tasks that follow from its moves.
 
-    `task_entries`: as in the proof; `tasks`: as they follow from the moves. First their numbers are
-    compared. Then each entry, in order, is checked as follows:
+    `task_entries`: as in the proof; `tasks`: as they follow from the moves. The checks, in this
+    order:
 
-    1. `unit_task` equals that of the task at this position, otherwise `tasks`.
-    2. `bytes`, then each host in `senders` and `receivers`, is an integer from 0 on, otherwise
-       `FlawError` (`form`). 1024.0 and true are refused.
-    3. Bytes, senders and receivers equal those of the task, otherwise `tasks`. Hosts must have the
-       same order.
+    1. Both have equal numbers of tasks; otherwise the code is `tasks`.
+    2. Entry by entry: `unit_task` equals that of the task at this position (`tasks`). Then `bytes`,
+       and each host in `senders` and `receivers`, is an integer from 0 on (`form`); 1024.0 and true
+       are refused. Then bytes, senders and receivers equal those of the task (`tasks`). Hosts must
+       have the same order.
 
     Raises `KeyError` for a missing member, and `TypeError` if `senders` or `receivers` is no list.
     """

@@ -115,15 +115,15 @@ def check_streams(
 def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _StreamClaim:
     """Read the moves, links and streams of a proof of streams, and group the moves into deliveries.
 
-    Routes are those of `topology` if it is given, otherwise of the links that the proof
-    contains. `fabric.devices` are all senders and receivers of the moves.
+    Routes are those of `topology`, or if it is None, of the links in the proof. `fabric.devices`
+    are all senders and receivers of the moves. Errors:
 
-    Raises `FlawError`: `form` for release or due times, wrong hosts, and malformed numbers of
-    links or streams; `topology` if node numbers or links of the proof differ from those of
-    `topology`. Links are compared in order, by ends, bandwidth and plane, not by latency.
-    Raises `KeyError`, `TypeError` or `ValueError` for fields that are missing or of another
-    form. Raises `InputError` for moves that do not parse, links that no network has, and
-    devices without a path.
+    - `FlawError` `form`: a move has a release time other than 0 or any due time, the hosts are
+      wrong, or a number of a link or stream is malformed.
+    - `FlawError` `topology`: node numbers or links of the proof differ from those of `topology`.
+      Links are compared in order, by ends, bandwidth and plane, not by latency.
+    - `KeyError`, `TypeError` or `ValueError`: a field is missing or has another form.
+    - `InputError`: moves that do not parse, links that no network has, devices without a path.
     """
     moves = [
         parse_move_object(cast("Mapping[str, JsonValue]", entry))

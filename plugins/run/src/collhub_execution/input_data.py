@@ -348,10 +348,12 @@ def _repeat_tiles(
 def _refuse_misfits(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> None:
     """Raise `UsageError` for the first rank whose input has a wrong size or dtype.
 
-    The size must be the rank's blocks times n. n is the largest quotient of size and blocks,
-    rounded down, of any rank with blocks; it must be at least 1. So sizes 6 and 4 for two blocks
-    each refuse the second rank. Without blocks on any rank, all inputs must be empty. The size is
-    checked first, then that the dtype is that of rank 0. `inputs`: one array per rank.
+    `inputs`: one array per rank. For each rank, first the size is checked, then the dtype.
+
+    - Size: the number of blocks of the rank times n, so 0 without blocks. n is the largest quotient
+      of size and blocks, rounded down, of all ranks with blocks. Sizes 6 and 4 for two blocks each
+      thus give n = 3, and the second rank is refused. If n is 0, rank 0 is refused.
+    - Dtype: that of rank 0.
     """
     elements = count_block_elements(blocks, inputs)
     for rank, (array, size) in enumerate(zip(inputs, blocks.inputs.tolist(), strict=True)):

@@ -275,15 +275,16 @@ def _find_conflicts(
 ) -> Edges:
     """Return pairs of rows (earlier, later) with a common unit that must keep their order.
 
-    At least one row of a pair writes the unit. Only neighbours in one order of the
-    steps are returned; all other pairs follow from these. A pair that `relation`
-    (happens-before) does not order is a race. Without races, `allow_races` has no
-    effect. With races:
+    At least one row of a pair writes the unit. In the order of `relation` (happens-before), only
+    neighbouring accesses of a unit are paired (`adjacent_conflicts`). All other pairs follow from
+    these. A pair that `relation` leaves unordered is a race.
 
-    - `allow_races`: the pairs are those of a run that visits the ranks in ascending order,
-      again and again, and on each visit executes all steps of the rank that are ready.
-    - otherwise: raises `InputError` from `findings`, to which up to `CAP` races and the
-      number of the other races are added. `findings` is used only here.
+    - No race: the pairs are returned; `allow_races` has no effect.
+    - Races and `allow_races`: the neighbours of another order are returned. It is the order of a
+      run that visits the ranks in ascending order, again and again. On each visit it executes all
+      steps of the rank that are ready.
+    - Races otherwise: up to `CAP` races and the number of further races are added to `findings`,
+      then `InputError` is raised from `findings`.
     """
     # Neighbours in one linear extension suffice: the remaining pairs follow transitively.
     earlier, later = adjacent_conflicts(regions, relation.order.position)

@@ -184,17 +184,15 @@ def compute_expected_parts(
 ) -> Iterator[ExpectedPart] | None:
     """Return an iterator over the required contents of every rank's OUTPUT, part by part.
 
-    Custom collectives and those that only move data yield the parts rank by rank, by ascending
-    rank. Reducing collectives yield them in the order of `_reduce_inputs`. Ranks without a result
-    get no part. Returns None for a custom collective without a defined result. Parts are computed
-    during the iteration, because all together would be as large as the data of a run.
+    Parts are in the order of `_reduce_inputs` for reducing collectives, otherwise by rank. Ranks
+    without a result get no part. Each part is computed when it is requested, to save memory.
+    Returns None for a custom collective without a defined result.
 
-    A part has a bound of its error (per element) if all of these hold: `is_exact` is False, the
-    data is floating-point, it is reduced, and `op` is a sum, product or average. With k
-    contributions x, the bound is k eps sum |x| for a sum, k eps |product| for a product, and eps
-    sum |x| for an average. eps is the distance from 1 to the next number of the dtype. It is twice
-    the first-order error (Higham, Accuracy and Stability of Numerical Algorithms, sections 3.1 and
-    4.2). All other parts have no bound and must be equal bit by bit.
+    Reduced floating-point data has a bound of its error per element, if `is_exact` is False and
+    `op` is a sum, product or average. For k contributions x it is k eps sum |x| for a sum, k eps
+    |product| for a product, and eps sum |x| for an average. eps is the distance from 1 to the next
+    number of the dtype. This is twice the first-order error (Higham, Accuracy and Stability of
+    Numerical Algorithms, sections 3.1 and 4.2). All other data must be equal bit by bit.
     """
     arithmetic = _Arithmetic(op, is_exact)
     if collective.kind is CollectiveKind.CUSTOM:

@@ -108,12 +108,15 @@ class RankPlace:
 
 
 def join(device: str, position: RankPlace, init_method: str) -> torch.device:
-    """Join the group of all ranks and return the device of this rank.
+    """Join the default process group of torch and return the device of this rank.
 
-    The `device` cpu uses gloo. Any other uses NCCL on the GPU with the rank's number on its host,
-    which becomes the current device. `init_method`: how ranks find each other
-    (`torch.distributed.init_process_group`). Raises `PluginError` (`no-gpu`) if the host has fewer
-    GPUs than ranks, or if torch has no NCCL.
+    The group has all `position.num_ranks` ranks; the call waits for them. `init_method`: how ranks
+    find each other (`torch.distributed.init_process_group`), whose errors pass through.
+
+    - `device` "cpu": the backend is gloo.
+    - Any other `device`: the backend is NCCL. The device is the GPU with the rank's number on its
+      host (`position.local_rank`), and becomes the current device. Raises `PluginError` (`no-gpu`)
+      if the host has fewer GPUs than ranks on this host, or if torch has no NCCL.
     """
     if device == "cpu":
         dist.init_process_group(

@@ -82,11 +82,15 @@ class Communicator:
     def search_channels(self) -> tuple[int, float]:
         """Return the number of channels that NCCL's search finds, and the speed of each in GB/s.
 
-        On one node, and without a known network, they are those of the GPU. On several nodes they
-        are an estimate: one channel per network card, each with the fastest speed that NCCL tries
-        and that one card and the NVLinks can carry. The NVLinks carry the total speed of the GPU's
-        channels, shared by all channels; they are no limit if a node has one rank. If no tried
-        speed is slow enough, the speed is the slowest one (0.12).
+        On one node, and without a known network, both are those of the GPU. On several nodes they
+        are an estimate. The channels are as many as the network cards. Their speed is the fastest
+        one that NCCL tries for the architecture of the GPU and that does not exceed these limits:
+
+        - the rate of one network card
+        - speed times number of the GPU's channels, divided by the channels of the result; this is
+          no limit if a node has one rank, or if the GPU has no channels
+
+        If no tried speed is within the limits, the speed is the slowest one (0.12).
         """
         gpu = self.gpu
         if self.nodes == 1 or self.network is None:

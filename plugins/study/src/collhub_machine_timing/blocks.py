@@ -122,8 +122,10 @@ def _find_switched_work(
 ) -> npt.NDArray[np.int8]:
     """Return `Instructions.switched_work` of every row: int8.
 
-    It is -1 for rows outside `groups`. A multicast is issued by its first send, a sum by its first
-    receive; these rows cost time (1). The other sends and receives of groups cost none (0).
+    - -1: rows of no multicast and no sum of `groups`; all rows if `groups` is None
+    - 1: rows that cost time. These are the first send of each multicast, and the receive that
+      belongs to the first send of each sum. "First" means first in the order of `groups`.
+    - 0: all other sends and receives of multicasts and sums, which cost nothing
     """
     work = np.full(len(steps), -1, np.int8)
     if groups is None:
@@ -145,10 +147,15 @@ def _find_forwarding(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the pairs (receive, send) that are one instruction, as two int64 arrays.
 
-    The send must read exactly what the receive wrote, have the same lane, and the receive must be
-    the last row on which it depends. In given lanes the rows must be adjacent. Messages of switches
-    are not paired. A receive is in at most one pair, with its first such send. The pairs are sorted
-    by receive.
+    `parents`, `children`: dependencies; child i depends on parent i. A receive and a send that
+    depends on it are a pair if all of these hold:
+
+    - The send reads exactly the range that the receive writes, and has the same lane.
+    - The receive is the last row on which the send depends.
+    - With a lane, the send is the next row after the receive.
+    - The send is no message of a switch (`groups`).
+
+    If several sends fit a receive, the first one is taken. The pairs are sorted by receive.
     """
     is_pair = steps.receives[parents] & steps.sends[children]
     is_pair &= steps.count[parents] == steps.count[children]

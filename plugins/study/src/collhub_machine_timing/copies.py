@@ -80,11 +80,16 @@ def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64
 
 
 def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
-    """Return the number of the part of each step; connected steps are in one part: int64, from 0.
+    """Return the number of the part of each step: int64, from 0. Connected steps are in one part.
 
-    Steps are connected, also indirectly, by a dependency, a message, a common connection (source,
-    destination, channel) or a common lane of a rank. Steps without a lane (-1) have none in common.
-    The parts are numbered in the order of the lowest (head) row of each. The result is empty
+    Two steps are directly connected if any of these holds:
+
+    - One depends on the other (data or control).
+    - They are send and receive of one message.
+    - Their messages have the same connection (source, destination, channel).
+    - They have the same lane of the same rank; steps without a lane (-1) have none.
+
+    A chain of such steps connects too. Parts are numbered by their lowest row. The result is empty
     without steps.
     """
     parents, children = steps.edges()
@@ -107,7 +112,7 @@ def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
 def _build_signatures(
     steps: StepTable, messages: Messages, part: Int64Array, local: Int64Array, planes: int
 ) -> list[bytes]:
-    """Return bytes for each part, in the order of parts, which are equal for copies of each other.
+    """Return one text of bytes per part, in the order of parts; copies of a part have equal bytes.
 
     They contain, for each step of the part in the order of rows:
 

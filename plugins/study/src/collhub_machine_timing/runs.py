@@ -140,16 +140,17 @@ def build_cases(
 ) -> tuple[Case, ...]:
     """Build the cases to simulate, one per kernel (the way in which a GPU runs the steps).
 
-    A given `kernel` is the only one; only for `nvls` it is checked whether it suits. Without
-    it there are one or two: `exchange` if no step has a dependency and none is a RECV_REDUCE,
-    otherwise `fifo`; then `nvls` if the GPU has NVLS and switches can add or copy messages.
+    - `kernel` given: only this one. It is not checked, except that `nvls` must suit as below.
+    - `kernel` None: `exchange` if no step has a dependency and none is a RECV_REDUCE, otherwise
+      `fifo`. Then also `nvls` if the GPU has NVLS and switches can add or copy its messages.
 
-    `npus`: NPU of each rank, by default 0, 1, 2, .... `machine`: name of the profile, None
-    for that of the topology. Of equal copies in the algorithm, a case has only one. Its
-    topology has the measured rates of switches. The last four results are cached, by identity
-    of algorithm and topology. Raises `HubError` for an unknown, missing or unsuitable
-    profile, `InputError` for ranks without a path, `UsageError` (`no-switch`) for an
-    unsuitable `nvls`.
+    `npus`: NPU of each rank; None means 0, 1, 2, .... `machine`: name of the profile; None means
+    that of the topology. If the algorithm consists of equal copies, a case has one of them
+    (`find_copies`). Its topology has the measured rates of switches.
+
+    The last four results are cached, by identity of algorithm and topology. Raises `HubError` for
+    an unknown, missing or unsuitable profile, `InputError` for ranks without a path, `UsageError`
+    (`no-switch`) if the given `nvls` does not suit.
     """
     profile = select_profile(machine, topology)
     topology = _with_measured_switches(topology)
@@ -437,16 +438,19 @@ def _run_rounds(
 ) -> CaseRun:
     """Simulate the first rounds, and extrapolate the time of the last one to all rounds.
 
-    `plan.simulated` rounds are simulated. If these are two or more, each further round (also a
-    fraction of one) takes the larger one of two times. One is the end of the last simulated round
-    minus the end of the round before. The other is the time of the bytes of a round on the busiest
-    link. If only one round is simulated, no time is added.
+    `plan.simulated` rounds are simulated. One simulated round: no time is added. Otherwise the
+    added time is (`plan.rounds` - `plan.simulated`) times the larger of two times:
 
-    Times of the result are in ps. `rank_ps`: latest end of each rank in all simulated rounds, plus
-    the added time. It is -1 for a rank with an instruction that does not finish in some simulated
-    round, and only the added time for a rank without instructions. `begin_ps`: begin of each
-    instruction in the first round, -1 for never. `end_ps`: its end in the last simulated round,
-    with the added time, -1 for never.
+    - the end of the last simulated round minus the end of the round before
+    - the transfer time of the bytes of a round on the busiest link
+
+    `plan.rounds` may be a fraction. Times of the result are integers in ps:
+
+    - `rank_ps`: latest end of each rank in all simulated rounds, plus the added time. It is -1 if
+      an instruction of the rank does not finish in some simulated round. It is the added time
+      for a rank without instructions.
+    - `begin_ps`: begin of each instruction in the first round, -1 if it never begins.
+    - `end_ps`: its end in the last simulated round plus the added time, -1 if it never ends.
     """
     instances, timing, simulated = variant.instances, plan.timing, plan.simulated
     world = build_world(

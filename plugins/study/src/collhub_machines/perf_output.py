@@ -256,18 +256,17 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
 def _note_command(tests: list[_Test], line: str, number: int) -> None:
     """Store the collective and the forced choices of a line in the test to which they belong.
 
-    A forced choice is a value of a variable such as `NCCL_ALGO`. A line is a command line if it
-    runs a test program of a known collective with an option, or if it sets a choice and is not
-    NCCL's report of one ("set by environment"). Its test is:
+    A forced choice is the value of a variable such as `NCCL_ALGO`. A line is a command if it runs
+    a test program of a known collective with an option, or if it has a choice but not the text
+    "set by environment", which marks a report by NCCL. The first case that applies decides:
 
-    - a command line after a complete table: a new test, which is appended to `tests`
-    - a command line after the columns or rows of an incomplete table: `following` of the last test,
-      which counts only once a new test starts
-    - otherwise the last test; but any line that is no command line is ignored after a complete
-      table
+    - A command, and the last test has its summary line, columns or rows: the next test
+      (`_next_test`), which inherits library and version. It is appended to `tests` after a summary
+      line. Otherwise it is stored as `following` of the last test.
+    - No command, and the last test has its summary line: nothing is stored.
+    - Otherwise: the last test. This includes choices in a report by NCCL.
 
-    The collective, if there is one, replaces an earlier one. Choices are added to the earlier ones
-    and replace those of the same variable. A new test inherits library and version.
+    A collective replaces that of the test. A choice replaces the one of the same variable.
     """
     program = _PROGRAM.search(line)
     name = collective_name(program[1]) if program else None

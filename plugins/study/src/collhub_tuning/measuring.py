@@ -80,22 +80,18 @@ def measured(
 ) -> list[Measurement]:
     """Return the measurements of one algorithm, one per size in the order of the question's sizes.
 
-    `network`: used instead of the network that the question names. `algorithm`: result of
-    `read_file`, for files that this process cannot read. `registry`: plugins of the run, by default
-    `run_registry()`. `budget`: limits of the search, by default none. Measurement 0 lists in `cuts`
-    the parts of the search that the limits ended; its size is the first of the question, not the
-    largest.
+    `network` replaces the network that the question names. `algorithm` is used instead of reading
+    the file `compared.name`. `registry`: by default `run_registry()`. `budget`: no limits by
+    default; each search that a limit ends is added to its `cuts`. Measurement 0 has all `cuts`.
 
-    A failed measurement has no time, and the reason as text. It results
+    Sizes are measured from the largest down. A synthesized algorithm is reused for smaller sizes
+    while its time is in proportion to the size. A failed measurement has no time, and the reason as
+    text: for one size, if a `HubError` occurs (no algorithm, incorrect, no simulation); for the
+    remaining sizes, if a limit of `budget` is reached; for all sizes, if the file cannot be read or
+    does not answer the question. An algorithm that never finishes has no time either.
 
-    - for one size, if its algorithm cannot be created, is incorrect, never finishes, or cannot be
-      simulated
-    - for all sizes that are not measured yet, if a limit of `budget` is reached
-    - for every size, if the file cannot be read or does not answer the question
-
-    Raises `HubError` if the network cannot be read, or if the runtime or the machine of the
-    question is not known. Raises `ValueError` if the question has no sizes. May be executed in
-    another process.
+    Raises `HubError` for an unreadable network or an unknown runtime or machine, and `ValueError`
+    if there are no sizes.
     """
     budget = budget or SearchBudget()
     registry = registry or run_registry()

@@ -178,13 +178,15 @@ class MeasuredTimes:
         return defaults
 
     def slowdowns(self, sizes: Collection[int]) -> dict[str, float]:
-        """Return each algorithm's mean ratio of its time to the fastest time, in ascending
-        order.
+        """Return the mean slowdown of each algorithm: its time divided by the fastest time.
 
-        `sizes`: only these count, each equally; those that were not compared are ignored. The
-        fastest time is the best of all algorithms at this size, so that ratios are at least
-        1; if it is 0, every ratio is 1. Algorithms without a time at one of the sizes are
-        left out. Equal ratios keep the order of the algorithms. Empty if no size counts.
+        `sizes`: only these sizes count, each equally. Sizes that were not compared are ignored.
+        The fastest time is that of the best algorithm at the size, so that ratios are at least 1.
+        If it is 0, the ratio of every algorithm is 1. Algorithms without a time at a size that
+        counts are left out.
+
+        The keys ascend by mean; equal means keep the order of the algorithms. Empty if no size
+        counts.
         """
         indices = [index for index, size in enumerate(self.sizes) if size in sizes]
         means: dict[str, float] = {}

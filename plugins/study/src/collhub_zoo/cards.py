@@ -184,23 +184,20 @@ def parse_machines(content: bytes, path: str) -> tuple[MachineCard, ...]:
 
 
 def parse_command(card: Card, path: str) -> CardCommand | None:
-    r"""Parse how a card creates its algorithm: its command or its file; None if it has neither.
+    r"""Parse how a card creates its algorithm; None if the card has no file and no command.
 
-    A file takes precedence; then the command is not checked, and only `file` is set. A command
-    has the form `synthesize NAME` or `convert FILE`, then pairs `-O KEY=VALUE`, then `--` and
-    arguments. Options and arguments keep their order. Raises `InputError` (`invalid-card`),
-    located in `path`, for the first of these defects:
+    If the card has a file, only `file` is set and the command is not checked. A command is
+    `synthesize NAME` or `convert FILE`, then pairs `-O KEY=VALUE`, then `--` and arguments.
+    Options and arguments keep their order; repeated keys are kept. Raises `InputError`
+    (`invalid-card`), located in `path`, for the first of these defects:
 
-    1. fewer than two words, or another verb
-    2. a name of a synthesizer with other characters than a-z, 0-9 and `-`, or with a leading
-       `-`; for `convert`, a text that is no file name with a suffix, or has a folder
-    3. arguments after `--` for a synthesizer (`--` without arguments is allowed)
-    4. the first wrong pair before `--`: not `-O KEY=VALUE`, a key with other characters than
-       a-z, 0-9, `_` and `-` or without a leading letter, the key `sandbox` or `arguments`, or a
-       value that looks like a path
-
-    A value looks like a path if it contains `/`, `\` or `..`, or begins with `.` or `~`, after
-    each `B/s` was removed.
+    1. The command has fewer than two words, or another verb.
+    2. NAME has characters other than a-z, 0-9 and `-`, or begins with `-`. FILE has a folder, no
+       suffix, or other characters (`is_file_name`).
+    3. `synthesize` has arguments after `--`. A `--` without arguments is allowed.
+    4. A pair before `--` (checked in order) is not `-O KEY=VALUE`. KEY has characters other than
+       a-z, 0-9, `_` and `-`, begins with no letter, or is `sandbox` or `arguments`. VALUE without
+       its `B/s` contains `/`, `\` or `..`, or begins with `.` or `~`.
     """
     if card.file is not None:
         return CardCommand(file=card.file)

@@ -163,14 +163,13 @@ def parse_index(content: bytes, path: str) -> dict[str, object]:
 def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Download a file by https and return its content; no credentials are sent.
 
-    Redirects to https are followed. A content of exactly `max_bytes` (default 16 MiB) is
-    allowed.
+    Redirects to https are followed. Raises `UsageError` (`not-https`) if the URL does not start
+    with `https://`. Raises `InputError` (`invalid-zoo`) in these cases:
 
-    Raises `UsageError` (`not-https`) for a URL that does not start with `https://`. Raises
-    `InputError` (`invalid-zoo`) if the connection fails or the server returns an HTTP error
-    such as 404. It also does for a malformed or truncated HTTP answer, if no data arrives for 30 s,
-    if the server redirects to another protocol, and for more than `max_bytes`. The 30 s limit each
-    wait for data, not the duration of the download.
+    - The connection fails, or no data arrives for 30 s. The duration of the download has no limit.
+    - The server returns an HTTP error such as 404, or a malformed or truncated answer.
+    - The server redirects to a URL without https.
+    - The content has more than `max_bytes` (default 16 MiB).
     """
     # Imported here: the only command that needs the network imports its library.
     import http.client

@@ -363,16 +363,18 @@ class _Messages:
     def find_clock(
         self, is_outside: BoolArray, is_inside: BoolArray, lead: int
     ) -> tuple[Int64Array, Int64Array]:
-        """Return pairs (message of the root to another group, message in its group that waits).
+        """Return pairs (message of the root to another group, later message in the root's group).
 
-        The second message waits for the arrival of the first, so that messages inside the group do
-        not overtake those to other groups. `is_outside`: bool[messages], the messages of the root
-        to other groups, of one chunk each. `is_inside`: those of the root in its group.
+        The later message waits for the arrival of the first one, so that messages inside the group
+        do not overtake those to other groups. `is_outside`: bool[messages], the messages of the
+        root to other groups, which must have one chunk each. `is_inside`: bool[messages], those of
+        the root inside its group.
 
-        Even and odd trees are treated separately. The clock is the first edge in `is_outside`, i.e.
-        its messages in the order of chunks. A message in `is_inside` whose last chunk is c waits
-        for chunk c - `lead` of the clock. It does not wait if c < `lead`, or if its parity has no
-        message in `is_outside`. Both results are int64[pairs], those of even trees first.
+        Trees with even and with odd numbers are treated separately. For each parity, the clock is
+        the edge (parent to child) of the first message in `is_outside`. A message in `is_inside`
+        with last chunk c waits for the message of chunk c - `lead` on the clock. It gets no pair if
+        c < `lead`, or if the parity has no message in `is_outside`. Both results are int64[pairs]
+        of message numbers: pairs of even trees first, then by ascending later message.
         """
         earlier, later = [], []
         for parity in range(2):

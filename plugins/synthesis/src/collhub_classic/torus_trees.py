@@ -63,20 +63,18 @@ def compute_heights(parent: Int64Array) -> Int64Array:
 def _find_mesh_trees(sizes: Sequence[int], is_ring: Sequence[bool], root: int) -> Int64Array:
     """Return the trees of `find_grid_trees` for any mixture of lines and rings.
 
-    A tree begins along one dimension a. The trees are in the order of the dimensions; a ring of
-    more than two ranks has two trees, for the directions d = +1 and then d = -1, and every other
-    dimension has one without direction. The displacement of a rank is its signed distance from the
-    root along a dimension, on a ring the shorter way (positive for the opposite rank of an even
-    ring). The parent of a rank is given by the first rule that applies:
+    A tree begins along one dimension a. The trees are in the order of a. A ring of more than two
+    ranks has a tree for direction d = +1, then one for d = -1. Every other dimension has one tree.
+    The displacement of a rank is its signed distance from the root along a dimension. On a ring it
+    is the shorter way, positive if both are equal. The first rule that applies gives the parent:
 
     1. The root has -1.
-    2. Displacement 0 along a: the next rank in direction d along a. In a tree without direction,
-       it is the next rank along a, or the previous one at the end of the line.
-    3. On a ring, displacement against d along a: the next rank along a in direction -d, farther
-       from the root, around the ring.
-    4. Of the dimensions after a, in cyclic order, the last one with a displacement: the next rank
-       along it towards the root.
-    5. The next rank along a towards the root.
+    2. Displacement 0 along a: the next rank in direction d along a, cyclic on a ring. Without d:
+       the next rank, or the previous one at the end of the dimension.
+    3. With d, and a displacement along a of the sign opposite to d: the next rank in direction -d.
+    4. A displacement along another dimension: the next rank towards the root along the last such
+       dimension in the cyclic order a + 1, a + 2, ...
+    5. The next rank towards the root along a.
     """
     count, ranks = len(sizes), np.arange(prod(sizes))
     strides = [prod(sizes[:axis]) for axis in range(count)]

@@ -294,16 +294,18 @@ def approximate_flow(
 ) -> Flow:
     """Compute an approximate optimal flow, and prices of the links.
 
-    In each of `phases` (at least 1) phases, every source sends its entire demand along a tree
-    of shortest paths. The length of a link is its `cost` (time of one share) times a factor
-    that grows exponentially with its load; it is computed anew for each source. The amounts
-    are the mean of all phases, in shares, float64[sources, arcs]. More phases are closer to
-    the optimum.
+    In each of `phases` (at least 1) phases, every source sends its entire demand along a tree of
+    shortest paths. The length of a link is its `cost` (time of one share) times a factor. The
+    factor grows exponentially with the load of the link; it is computed anew for each source.
 
-    The prices are these factors (above 0, at most 1), at one of 10 times spread over the
-    phases: the first one with the largest proven bound. Raises `InputError` (`unreachable`)
-    for an unreachable target. `ZeroDivisionError` if no share has a path over links with a
-    `cost`.
+    - Amounts: the mean of all phases, in shares, float64[sources, arcs]. More phases are closer to
+      the optimum.
+    - Prices: the factors, divided by the largest one. They are examined after each tenth of the
+      phases. Those with the largest proven bound are returned, the first if equal, or all 1 if no
+      bound is above 0.
+
+    Raises `InputError` (`unreachable`) for an unreachable target, and `ZeroDivisionError` if all
+    links in use have a `cost` of 0.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import run_weighted_phases

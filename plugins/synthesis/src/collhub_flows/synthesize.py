@@ -359,13 +359,14 @@ def _compute_flow_at(
     """Return the optimal flow for given link costs, and a text that names the method.
 
     `cost`: the bytes of a float64 array with the cost of each link, in any unit. The number of
-    variables is sources times arcs. The options decide:
+    variables is sources times arcs. The option `method` decides:
 
-    - `method` `exact`, or `auto` for at most `_MAX_EXACT` (40 000) variables, for uneven shares
-      `_MAX_EXACT_UNEVEN` (45 000): a linear program. The text is `exact flow`.
-    - Otherwise, or if the linear program ends without an optimal solution: an approximation, with
-      the text `approximate flow, N phases`. N is the option `phases`. If that is 0, N is 4e8 /
-      variables / 15, rounded down, at least 60 and at most 400.
+    - `exact`: a linear program, with the text `exact flow`.
+    - `auto`: the same for at most `_MAX_EXACT` (40 000) variables, or `_MAX_EXACT_UNEVEN` (45 000)
+      if the shares are uneven.
+    - In all other cases, and if the linear program ends without an optimal solution: an
+      approximation, with the text `approximate flow, N phases`. N is the option `phases`. If
+      `phases` is 0, N is 4e8 / variables / 15, rounded down, at least 60 and at most 400.
 
     The last 4 results are cached, so callers must not change them. Raises `InputError`
     (`unreachable`) if a target is unreachable.

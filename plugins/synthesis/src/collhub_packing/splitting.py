@@ -413,18 +413,16 @@ def _order_neighbours(
     receivers: list[int],
     endpoints: Iterable[_Pair],
 ) -> Int64Array:
-    """Return the order of the receivers of a switch for each of its senders.
+    """Return the order in which each sender of a switch tries the receivers for direct links.
 
-    Pairs are tried in this order when direct links are created. The result is int64[senders,
-    receivers]; row i has the indices of `receivers` in the order for sender i.
+    The result is int64[senders, receivers]; row i has the indices of `receivers` for sender i.
+    `endpoints`: the two nodes of each link. A component has all neighbours of the switch that are
+    connected without the switch. Components are numbered by their lowest node. The position of a
+    neighbour is its index in its component, by ascending node. Sender u sorts the receivers t by:
 
-    A component has all neighbours of the switch that are connected without it. Components are
-    numbered from 0 in the order of their lowest node. The position of a neighbour is its index in
-    its component, by ascending node. For sender u and receiver t, these keys are sorted ascending:
-
-    1. False if u and t are in different components, else True
-    2. (position of t - position of u) modulo the size of t's component; 0 for equal positions, so
-       that senders have different partners
+    1. receivers of other components before those of u's component
+    2. (position of t - position of u) modulo the size of t's component, so that senders have
+       different partners
     3. (component of t - component of u) modulo the number of components
     4. index of t in `receivers`
     """

@@ -342,10 +342,16 @@ class AlgorithmUses:
 
 
 def _read_pairs(part: SourcePart) -> dict[str, str]:
-    """Return the keys and values of a YAML map of scalars, as text.
+    """Return the keys and values of a YAML map of scalars, as they are written in the file.
 
-    {} for invalid YAML, any other content such as nested values, and files above `LONGEST_TEXT`
-    bytes. Of repeated keys the last one counts.
+    Values are not converted: `1.0` and `null` are texts. A merge key (`<<`) is a key like any
+    other. Of repeated keys the last one counts. The map is {} for:
+
+    - files above `LONGEST_TEXT` bytes, if the size of the part is known
+    - invalid YAML, several documents, and an empty file
+    - other content, such as a list, or a map with a nested list or map
+
+    Errors of opening the file (`OSError`, `HubError`) pass through.
     """
     # Imported here, because most folders have no such map.
     import yaml

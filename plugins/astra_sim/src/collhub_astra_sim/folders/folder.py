@@ -304,12 +304,13 @@ class AstraFolder:
     def _build_script(self) -> str:
         """Return the text of run.sh, a script that runs the workload with all algorithms once.
 
-        A comment line per algorithm, in the order of `programs`, gives its name, the collective
-        that it runs as, its bytes and the number of ranks. Before the run, the script checks
-        that every algorithm has a trace for each of these ranks. It requires that all NPUs of
-        the placement finish. The default binary is the congestion-aware one if
-        `is_congestion_aware`, else the other. The groups file is passed only if the placement
-        has more NPUs than ranks.
+        - Comments: a line per algorithm, in the order of `programs`, with its name, the collective
+          that it runs as, its bytes and the number of ranks of the placement.
+        - Checks before the run: every algorithm has a trace for each of these ranks.
+        - Binary: its name is the congestion-aware one if `is_congestion_aware`, otherwise the
+          congestion-unaware one. The user gives its path in `ASTRA_SIM_BIN`.
+        - Groups file: it is passed only if the placement has more NPUs than ranks.
+        - Exit status: 0 only if all NPUs of the placement finish.
         """
         ranks = len(self.placement.members)
         descriptions = [
@@ -356,24 +357,18 @@ class WorldPlacement:
 def choose_placement(
     algorithm: Algorithm, topology: Topology | None, options: AstraFolderOptions
 ) -> WorldPlacement:
-    """Return the NPU of every rank and the number of NPUs of ASTRA-sim's network.
+    """Return the NPU of every rank (`members`, ascending) and the number of NPUs of the network.
 
-    `members[r]` of the result is the NPU of rank r, ascending. The NPUs are those of the option
-    `group` (text such as `0,2,4-7`). If it is None or "", they are those of the algorithm's
-    placement, and without a placement NPU r for rank r. `npus` of the result is the number of
-    NPUs of `topology`; without a topology the option `npus`; if that is None too, the highest
-    NPU plus 1.
+    The members are those of the option `group` (such as `0,2,4-7`), otherwise of the algorithm's
+    placement, otherwise NPU r for rank r. The number `npus` is that of `topology`, otherwise the
+    option `npus`, otherwise the highest NPU plus 1. Raises, in this order:
 
-    Raises, in this order:
-
-    1. `InputError` (`invalid-placement`) for a malformed placement of the algorithm, even if
-       the option `group` replaces it
-    2. `UsageError` (`invalid-ranks`) if `group` is no list of NPUs, repeats an NPU, or does not
-       have one NPU per rank
-    3. `UsageError` for NPUs of `group` or of the placement that do not ascend
+    1. `InputError` (`invalid-placement`) for a malformed placement, even if `group` replaces it
+    2. `UsageError` (`invalid-ranks`) if `group` is not a list of distinct NPUs, one per rank
+    3. `UsageError` for NPUs that do not ascend
     4. `UsageError` if the option `npus` is not the number of NPUs of the topology
-    5. `UsageError` if `npus` of the result is more than `_MOST_NPUS`
-    6. `UsageError` (`topology-too-small`) for a rank on an NPU of `npus` or more
+    5. `UsageError` if `npus` is more than `_MOST_NPUS`
+    6. `UsageError` (`topology-too-small`) if a rank is on an NPU of `npus` or more
     """
     default_npus = placement_of(algorithm)
     group = options.group or (

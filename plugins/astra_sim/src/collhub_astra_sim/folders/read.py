@@ -288,10 +288,12 @@ def _read_workload(
 ) -> Workload:
     """Read the job of the traces with this prefix, with process groups from the groups file.
 
-    `groups`: NPUs of each group by name. The groups that nodes use come first, then the unused
-    ones. The attribute `duration_ns` of nodes is ignored, because ASTRA-sim reads only
-    `duration_micros`. Findings of the reader are dropped. Raises `InputError` if a node's group is
-    not in `groups`.
+    `groups`: NPUs of each group by name. The job gets all of them: first the groups that nodes
+    use, in the order of `read_traces`, then the unused ones in the order of `groups`. Raises
+    `InputError` for the first used group that is not in `groups`, and the errors of `read_traces`.
+
+    The attribute `duration_ns` of nodes is ignored, because ASTRA-sim reads only
+    `duration_micros`. Findings of the reader are dropped.
     """
     source = replace(files.source_of(prefix), report=lambda found: None)
     # Ignore duration_ns, an attribute of the hub: ASTRA-sim reads duration_micros.

@@ -140,15 +140,18 @@ class _Levels:
         return tree
 
     def _build_tier(self, number: int) -> Tier:
-        """Return the tier `number` of switches: its ports, oversubscription, cables below it.
+        """Return tier `number` of the switches. Tier t is level t + 1: tier 0 connects the NPUs.
 
-        Tier t is level t + 1: tier 0 connects the NPUs. Speed (Gbit/s), latency (ns) and bundle
-        size (parallel cables between two nodes) are those of the cables below the tier. The highest
-        level is the top tier, with 0 ports above and an oversubscription of 1. For other tiers the
-        oversubscription is the bandwidth below a switch divided by the bandwidth above it. Raises
-        `_NoFatTreeError` if switches of the tier differ in their numbers of cables, if cables below
-        the tier differ, if speed, latency or oversubscription is no integer of at least 1, and if
-        an NPU has parallel cables to one switch.
+        - Speed (Gbit/s), latency (ns) and bundle size (parallel cables between two nodes) are those
+          of the cables below the tier.
+        - Ports below and above count the cables of one switch. The top tier has 0 ports above.
+        - Oversubscription: bandwidth below a switch divided by that above it; 1 for the top tier.
+
+        Raises `_NoFatTreeError` in these cases:
+
+        - Switches of the tier differ in their numbers of cables, or cables below the tier differ.
+        - Speed or oversubscription is no integer, or latency or oversubscription is below 1.
+        - Bundle sizes below the tier differ. NPUs must have no parallel cables.
         """
         speed_gbps, latency_ns = self._get_speed(number)
         bundles = {count for node in self._nodes[number] for count in self._above[node].values()}

@@ -297,21 +297,18 @@ _GB = 1e9
 
 
 def build_system(options: SystemOptions) -> dict[str, object]:
-    """Return the content of a system.json with the values of the options.
+    """Return the content of a system.json with the values of the options, which are not checked.
 
-    - `all-reduce-implementation`, and likewise for all-gather, reduce-scatter and all-to-all: the
-      text of the option, divided at commas into a list, one algorithm per dimension; ["ring"]
-      without the option
-    - `scheduling-policy`: "FIFO"
-    - `endpoint-delay`: ns; 10 without the option
-    - `preferred-dataset-splits` (option `splits`) and `active-chunks-per-dimension`: 1 if the
-      option is missing or 0
-    - `collective-optimization`: "localBWAware" without the option
-    - `local-mem-bw`: the option `memory_bandwidth` in bytes/s, divided by 1e9 to GB/s; left out
-      without the option
-    - `roofline-enabled` 1 and `peak-perf`: left out without the option `peak_tflops`
+    Values if an option is missing (None):
 
-    Values are not checked.
+    - `all-reduce-implementation`, and likewise for all-gather, reduce-scatter and all-to-all:
+      ["ring"]. Otherwise the text of the option, divided at commas: one algorithm per dimension.
+    - `endpoint-delay`: 10 ns. `collective-optimization`: "localBWAware".
+    - `preferred-dataset-splits` (option `splits`), `active-chunks-per-dimension`: 1, also for 0
+    - `local-mem-bw` in GB/s (option `memory_bandwidth` in bytes/s): left out
+    - `peak-perf` (option `peak_tflops`, TFLOP/s) and `roofline-enabled` (1): both left out
+
+    `scheduling-policy` is always "FIFO".
     """
     content: dict[str, object] = {
         f"{kind.replace('_', '-')}-implementation": (getattr(options, kind) or "ring").split(",")

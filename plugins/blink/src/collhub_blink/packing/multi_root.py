@@ -106,16 +106,14 @@ def build_all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
     If some link has no reverse link of equal bandwidth, the only candidate is
     `build_directed_packing`. Otherwise the list has, in this order:
 
-    - if all nodes of the network are ranks: the packing with the fewest trees at the best rate
-      (`_build_minimal_packing`)
-    - otherwise (switches or other NPUs that forward): those of `_build_switched_packings`. These
-      are up and down trees of every rank, trees with concentrated traffic, trees with spread
-      traffic, and the packings for several hosts.
-    - a shallow tree from every rank, for small sizes
-    - a single shallow tree: the one of the least depth, of several the one with the smallest sum of
-      depths, then with the lowest root
+    1. If all nodes of the network are ranks: the packing with the fewest trees at the best rate
+       (`_build_minimal_packing`). Otherwise, i.e. with switches or forwarding NPUs: the packings
+       of `_build_switched_packings`.
+    2. One packing with a shallow tree from every rank, for small sizes.
+    3. One packing with a single tree of packing 2: that of the least depth. Of several, it is the
+       one with the smallest sum of depths, then with the lowest root.
 
-    The last two have the bound of the first packing. Raises `InputError` as `strength` does:
+    Packings 2 and 3 have the bound of the first packing. Raises `InputError` as `strength` does:
     `one-node` for a single rank, `unreachable` for a disconnected network, `capacities` for too
     large capacities.
     """

@@ -309,17 +309,18 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
     """Yield up to 64 orders of the ranks for a chain from `root`: int64[ranks], also repeated.
 
-    Ranks at the same switch form a group. Each rank is in the group of the lowest rank, possibly
-    itself, with which it has a route of at most 2 links in at least one direction. The distance
-    from one group to another is the number of links from the lowest rank of the first to that of
-    the second.
+    Ranks at the same switch form a group. The group of a rank is that of the lowest rank (it may
+    be itself) with a route of at most 2 links to or from it. The distance between two groups is
+    the number of links from the lowest rank of the first one to that of the second one.
 
-    - The groups are visited one after the other, from the group of the root. The next group is the
-      nearest unvisited one. Ties are decided by the fewest unvisited groups at the smallest
-      distance of all, then by random numbers of `seed`, new for each order.
-    - In a group, ranks are ascending, but the root is the very first rank.
+    The first group is that of the root. The next group is chosen among the unvisited ones:
 
-    An order is omitted if some rank has no route to the next one.
+    1. the nearest one
+    2. the one with the fewest unvisited groups at distance d, the smallest distance of all pairs
+    3. by random numbers of `seed`, drawn anew for each order
+
+    The ranks of a group are ascending, but the root is the first rank. Each order is one of 64
+    trials. A trial is omitted if some rank has no route to the next one.
     """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute

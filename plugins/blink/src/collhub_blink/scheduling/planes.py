@@ -202,14 +202,13 @@ class Share:
 def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
     """Join the schedules of several planes (separate networks of a topology) to one schedule.
 
-    `shares`: for each plane its fraction `part` of the data and its schedule. The parts
-    must add up to 1, which is not checked. A block is the data of one rank, or all data of
-    a rooted collective.
+    `shares`: for each plane its fraction `part` of the data and its schedule. The parts must add
+    up to 1 (not checked). A block is the data of one rank, or all data of a rooted collective.
 
-    - Units: each block is divided among the planes in the order of `shares`, in proportion
-      to `part`. A block of the result has as few units as possible, so that one unit of
-      each plane's schedule is an integer number of them. `collective` gets the new number
-      of units.
+    - Units: each block is divided among the planes in the order of `shares`, in proportion to
+      `part`. A unit of a plane's schedule becomes one or more units of the result. The number of
+      units per block is the least for which these are integers for all planes. `collective` is
+      copied with the new number of units.
     - Chunks and transfers: those of the first plane, then those of the next one. Chunks are
       renumbered. Starts and finishes are later by the start-up time of the plane.
     - Links and channels: those of different planes get different numbers.

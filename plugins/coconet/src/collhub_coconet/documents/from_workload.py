@@ -241,17 +241,19 @@ def extract_program(workload: Workload) -> BoundProgram:
 def build_program(workload: Workload, statements: Mapping[int, Fields]) -> BoundProgram:
     """Build the program that statements of nodes describe, with its sizes and its history.
 
-    `statements`: fields by row of the node. The first `program` in them is the header. Fields
-    that it lacks have these defaults:
+    `statements`: fields by row of the node. The first `program` in them is the header. If the
+    header lacks a field, or there is none:
 
     - name: name of the source file up to the first dot, or "workload"
-    - outputs: results that no operation reads; arguments: all that are declared
-    - number of ranks: that of the workload; any other field: none
+    - outputs: names of operations that no operation reads; arguments: all that are declared
+    - number of ranks: that of the workload
+    - symbols with sizes, stages, chains, mesh, mesh sizes and history: empty
 
-    Raises `InputError` for unequal declarations of one name, cyclic operations, and a stated result
-    whose type is not the one that follows from the operands. It is also raised if a number of
-    ranks or a size is no integer (`tensor-attributes`), for an invalid program, fewer than 2 ranks
-    (`ranks`), a size below 1 (`size`) and a wrong `mesh`.
+    Raises `InputError` for unequal declarations of one name, an operation without `kind` or
+    `operands`, cyclic operations, an invalid program, and a `result` that differs from the type
+    that follows from the operands. Then raises it for a number of ranks or a size that is no
+    integer (`tensor-attributes`), for fewer than 2 ranks (`ranks`), a size below 1 (`size`) and a
+    wrong `mesh`.
     """
     header = _find_header(workload, statements.values())
     document = {"schema": SCHEMA, "name": header["name"], "sizes": header["sizes"]}

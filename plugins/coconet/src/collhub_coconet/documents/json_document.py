@@ -521,19 +521,19 @@ def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) ->
 
 
 def canonical_hash(program: Program) -> str:
-    """Hash a program independently of the names and the order of its operations (SHA-256, hex).
+    """Return a SHA-256 hash (hex) of a program that ignores names and order of its operations.
 
-    - An argument is the hash of its JSON fields, including its name. Unless an operation or the
-      outputs refer to it, it does not count.
-    - An operation is the hash of its kind, its attributes (`ATTRIBUTES`) and its operands in order.
-      An operand is the hash of the value with that name; a number is its text.
-    - A stage is the hash of the sorted hashes of its members, without name and family.
-    - A chain is the hash of its members in order, each an operation or a stage. Its dimensions do
-      not count.
+    It covers four lists. The first three are sorted and keep repetitions:
 
-    The program is the hash of four lists: operations, stages and chains, each sorted and with
-    repetitions, and outputs in order. Name, sizes and groups of the program do not count. So equal
-    hashes identify rewrites that give the same program.
+    - operations: kind, attributes (`ATTRIBUTES`), and operands in order. An operand counts as the
+      hash of its value, a number as its text.
+    - stages: their sorted members, without name and family
+    - chains: their members (operations or stages) in order, without dimensions
+    - outputs: their hashes in the order of the program
+
+    An argument is hashed with its name, type and other JSON fields (`argument_fields`). It counts
+    only where an operation or an output refers to it. Name, sizes and groups of the program do
+    not count.
     """
     hashes = {
         argument.name: _hash_lines([str(argument_fields(argument, program.mesh))])

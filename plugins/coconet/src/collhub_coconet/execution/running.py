@@ -337,12 +337,12 @@ class _ExecutionState:
         """Return the state of one piece of a collective; the first call for a piece creates it.
 
         A collective runs its algorithm once per piece, for a fraction of the data. `number`: index
-        of `part` in the parts of the flat program; `piece`: number of the piece from 0. Later calls
+        of `part` in the parts of the flat program. `piece`: number of the piece from 0. Later calls
         with the same (number, piece) return the same object, which is cached in `self.runs`.
 
-        A new state has no data: its steps read the operands later, when they are executed. All
-        states use `self.mail` for messages in transit. For an uneven collective (`RowRuns`) the
-        creation also writes `self.units[number]`.
+        A new state has no data: its steps read the operands when they are executed. All states use
+        `self.mail` for messages in transit. For an uneven collective (`RowRuns`), creation also
+        sets `self.units[number]` to the rows of its units (`locate_units`).
         """
         key = number, piece
         if key not in self.runs:

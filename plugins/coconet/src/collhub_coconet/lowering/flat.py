@@ -173,18 +173,19 @@ class _FlatBuilder:
     def _find_grid(self, operation: Operation, before: Grid | None) -> Grid:
         """Return the division of the result of a communication into blocks and chunks.
 
-        Each block has the same number of chunks. C is the number chosen for the operation (in a
-        bucket, for its first member); U is the number of units of the chosen algorithm.
+        C is the number of chunks that is chosen for the operation, or for the first member of its
+        bucket. U is the number of units of the chosen algorithm.
 
         - Uneven collective: one block with C chunks of rows.
-        - Send: `before`, the operand's grid. If that is None: C chunks per block, with one block
-          per rank along the sliced dimension, or one block if the value is not sliced.
-        - ReduceScatter: one block per rank along its dimension (default 0).
-        - AllGather, AllToAll: one block per rank along the sliced dimension of the operand. For an
-          AllToAll, `across` is the sliced dimension of the result.
-        - Any other: one block along dimension 0.
+        - Send: `before`, the operand's grid. If it is None: C chunks per block, with one block per
+          rank along the sliced dimension, or one block along dimension 0 if it is not sliced.
+        - ReduceScatter: one block per rank along its dimension (0 if it has none).
+        - AllGather, AllToAll: one block per rank along the sliced dimension of the operand. Only
+          for an AllToAll, `across` is set: the sliced dimension of the result.
+        - Any other operation: one block along dimension 0.
 
-        The last three have C * U // blocks chunks per block.
+        In the last three cases a block has C * U // blocks chunks. Raises `HubError` for an
+        algorithm that cannot be used (`_find_contents`).
         """
         kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
         shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks

@@ -196,21 +196,19 @@ def _compute_seconds(
 
 
 def compute_peak_bytes(program: Program, binding: Binding) -> int:
-    """Return the peak memory of a rank in bytes: the maximum over all groups.
+    """Return the peak memory in bytes of one rank: the maximum over the groups of ranks.
 
-    The memory of a group is that of its arguments and values. Time advances by kernels, in
-    their order. Sizes are those of the longest block of a rank.
+    Time advances by kernels in the order of `program.kernels()`. The memory at a kernel is the sum
+    of these tensors of the group; a sliced tensor has the size of its longest block:
 
-    - Arguments count at all times.
-    - A value counts from its kernel to the last kernel that reads it or a view of it, both
-      included.
-    - An output, or a value of which an output is a view, counts to the last kernel of the
-      program.
-    - These count 0: values that no later kernel reads and no output needs, operations
-      without a kernel such as views, and updates of states.
+    - each argument, at all times
+    - each value, from its kernel to the last kernel that reads it or a view of it (inclusive)
+    - each output, and each value of which an output is a view, from its kernel to the end
 
-    Without kernels the result is the bytes of the arguments, possibly 0. Raises
-    `InputError` if stages wait for each other, and for a symbol without a number.
+    Values that no later kernel reads count 0, unless they are outputs. Views and other operations
+    without a kernel, and updates of states, count 0. Without operations the result is the bytes of
+    the arguments. Raises `InputError` if stages wait for each other, and for a symbol without a
+    number.
     """
     kernels = program.kernels()
     of_kernel = {

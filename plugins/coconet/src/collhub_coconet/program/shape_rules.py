@@ -409,21 +409,17 @@ def _find_roles(
     """Return the roles of the dimensions of a contraction's operands x and w, and of its result.
 
     The result is ((roles of x, roles of w), roles of the result), with one (name, number) per
-    dimension. `x_rank`, `w_rank`, `rank`: numbers of their dimensions. Dimensions with equal roles
-    correspond:
+    dimension. `x_rank`, `w_rank`, `rank`: number of dimensions of x, w and the result. Dimensions
+    with equal roles correspond, except those that are `whole`. The names by kind:
 
-    - `row`: a dimension of x at the same position in the result, which is also the role's number.
-      These are all but the last of x in a MatMul, the last but one in a BatchMatMul, and dimension
-      0 (batch) in a Conv.
-    - `sum` (number 0): the contracted dimension. In x it is the last one, in a Conv dimension 1. In
-      w it is dimension 0 in a MatMul, the last but one in a BatchMatMul, 1 in a Conv.
-    - `free` (number 0): the remaining dimension of w. In w it is the last one, in a Conv dimension
-      0. In the result it is the last one, in a Conv dimension 1.
-    - `batch`: all but the last two dimensions of a BatchMatMul, in x, w and the result. The number
-      is the position.
-    - `whole`: all others, such as positions and windows of a Conv. The number is the position.
+    - MatMul: x (row, ..., sum), w (sum, free), result (row, ..., free)
+    - BatchMatMul: x (batch, ..., row, sum), w (batch, ..., sum, free),
+      result (batch, ..., row, free)
+    - other kinds, treated as Conv: x (row, sum, whole, ...), w (free, sum, whole, ...),
+      result (row, free, whole, ...)
 
-    The sizes are not checked; results are cached.
+    The number is 0 for `sum` and `free`, otherwise the position of the dimension. Surplus
+    dimensions are `whole`. The sizes are not checked. Results are cached.
     """
     axes = find_axes(kind, x_rank)
     x: list[Role] = [("whole", index) for index in range(x_rank)]

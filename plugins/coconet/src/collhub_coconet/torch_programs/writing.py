@@ -397,11 +397,14 @@ class _ModuleWriter:
     def _write_bucket(self, bucket: Sequence[Operation]) -> None:
         """Write one statement that starts a collective of several tensors.
 
-        Kind, axes and reduction are those of the first member: all-reduce or reduce-scatter; any
-        other kind is written as an all-gather. The results are then pending: a statement that waits
-        for them is written before their first reader. Waits for pending operands are written
-        before. A bucket with one member, and each member of a bucket of uneven collectives, is
-        written as a single operation. Raises `InputError` for a reduction that PyTorch lacks.
+        Kind, axes and reduction are those of the first member. A kind other than all-reduce and
+        reduce-scatter is written as an all-gather. If operands are pending, i.e. started without a
+        wait, the statements that wait for them are written first. The results are pending
+        afterwards.
+
+        A bucket with one member is written as a single operation. So is each member of a bucket
+        whose first member is an uneven collective. Raises `InputError` if PyTorch lacks the
+        reduction of an all-reduce or reduce-scatter.
         """
         if len(bucket) == 1 or bucket[0].kind in UNEVEN_COLLECTIVES:
             for operation in bucket:
@@ -532,12 +535,13 @@ class _ModuleWriter:
 
         `members`: operations of the chain, at least two. True if all of this holds:
 
-        - The first and the last member are AllToAllVs along the same axes. The last one reads
-          the blocks of rows that the first one delivers.
+        - The first and the last member are AllToAllVs along the same axes. The last one reads the
+          blocks of rows that the first one delivers.
         - No value but the last one is an output or is read outside of the chain.
-        - The members between them are MatMuls and pointwise operations, but no Dropout. The
-          second operand of a MatMul is from outside of the chain. Operands of a pointwise
-          operation from outside have no rows, or one row for all.
+        - Each member between them is a MatMul, or a pointwise operation other than Dropout.
+        - The second operand of a MatMul is from outside of the chain.
+        - Operands of a pointwise operation from outside are the same for all rows, i.e. have no
+          dimension of rows, or one of size 1.
         - The first member reads no value of the chain.
         """
         first, *inner, last = members

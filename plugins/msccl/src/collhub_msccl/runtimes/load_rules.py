@@ -33,21 +33,19 @@ _REQUIRED_OF_ALGO = {True: ("outofplace", "minBytes", "maxBytes"), False: ("name
 def check_algo(algo: RawElement, refusals: Refusals) -> None:
     """Check the attributes of `<algo>`, the number of channels and the ids of ranks.
 
-    All violations are recorded in `refusals`, in this order; no exception is raised. Numbers are
-    parsed as C's strtol does (0 without digits). Refused are:
+    All violations are added to `refusals` in this order; no exception is raised. Numbers are
+    parsed as C's strtol does (0 without digits). A runtime is double if one file may have both
+    modes, in place and out of place; else single. Refused are:
 
-    1. a missing required attribute. All runtimes require `ngpus`, `nchunksperloop`, `nchannels`,
-       `proto`, `coll` and `inplace`. Runtimes with both modes in a file also require `outofplace`,
-       `minBytes` and `maxBytes`; the others `name`.
-    2. a `coll` that the runtime does not know; also a missing one, in addition to rule 1
-    3. a `proto` other than Simple, LL and LL128
-    4. `minBytes` (0 if missing) above an existing `maxBytes`, only by a runtime with one mode per
-       file
-    5. `nchannels` above the channels of the runtime; a runtime with one mode per file gives a
-       warning instead
+    1. a missing required attribute: `ngpus`, `nchunksperloop`, `nchannels`, `proto`, `coll`,
+       `inplace`; if double also `outofplace`, `minBytes` and `maxBytes`, if single `name`
+    2. a `coll` that the runtime does not know, or none (in addition to rule 1)
+    3. a `proto` other than Simple, LL and LL128; a missing one only by rule 1
+    4. single only: `minBytes` (default 0) above `maxBytes`; not checked without `maxBytes`
+    5. `nchannels` (default 1) above the channels of the runtime; if single only a warning
     6. more than 1 024 `<gpu>` elements
 
-    Last, ids of `<gpu>` that are not 0..ngpus-1, each once in any order, give one warning.
+    Last, one warning is added if the ids of `<gpu>` are not 0..ngpus-1, each once, in any order.
     """
     runtime = refusals.runtime
     cure = f"'collhub convert -O runtime={runtime.name}' adds it"

@@ -70,22 +70,19 @@ def emit(
 ) -> ThreadBlockProgram:
     """Convert the rows of a draft to the steps of a file, sorted by thread block and execution.
 
-    `arrangement` gives the order within a thread block, and the rows that are fused into an
-    earlier row. A row that is not fused has the step type of its kind, except:
+    `arrangement` gives the order within a thread block, and the earlier row into which a row is
+    fused. A row that is not fused becomes a step with the type of its kind. Exceptions:
 
     - receive with a fused send: `rcs`
-    - reducing receive with a fused send: `rrs` if only this send uses the sum, which then is
-      not stored; otherwise `rrcs`
-    - reducing receive without a send: `rrc`, or with `has_fused_steps` False `r` and `re`,
-      which may need a `cpy` and additional scratch
+    - reducing receive with a fused send: `rrs` if only this send uses the sum; otherwise `rrcs`
+    - reducing receive without a send, with `has_fused_steps` False: `r` and `re`, sometimes
+      `cpy` and more scratch (`unfuse_reducing_receives`)
+    - reductions that are fused into another one: `re` steps directly after it
 
-    Reductions that are fused into an earlier reduction follow it directly as `re` steps. A
-    step waits for at most one step of another thread block. A nop before it holds each
-    further wait. Waits that follow from other waits are omitted.
-
-    If `memory.is_compact`, SCRATCH is allocated again. Otherwise the SCRATCH of a rank is the
-    larger of its declared size and the end of its last access. The arguments are not changed.
-    The limits of the runtime are not checked.
+    A step waits for at most one step of another thread block. A nop before it has each further
+    wait. Waits that follow from other waits are omitted. If `memory.is_compact`, SCRATCH is
+    allocated again. Otherwise SCRATCH of a rank has the larger of its declared size and the end
+    of its last access. The arguments are not changed. Limits of the runtime are not checked.
     """
     # Heads: the first row of every step. Within a thread block, document order is the order of
     # execution.

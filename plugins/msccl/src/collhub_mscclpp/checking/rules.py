@@ -43,17 +43,18 @@ def check_header(
 ) -> None:
     """Report invalid chunk counts, channels of a rank to itself, and inconsistent switch groups.
 
-    The findings are added to `findings`; refused ones mark the plan as not loadable. The first two
-    rules are checked rank by rank, then the others in this order:
+    The findings are added to `findings`. Those called refusals also mark the plan as not loadable.
 
-    - `zero-chunks`: an input or output of 0 chunks, by which the executor divides (refused)
-    - `channel-to-itself`: a channel of a rank to itself, once per kind of channel (refused)
-    - `switch-order`: two ranks whose lists of common groups differ, or have another order (refused,
-      once per pair). A common group contains both ranks. Groups are equal if their buffers and
-      members are; the order of members has no effect.
-    - `chunk-counts`: counts that contradict the collective (`counts_defect`); only without
-      `zero-chunks`
+    - `zero-chunks`: an input or output of 0 chunks, by which the executor divides (refusal)
+    - `channel-to-itself`: a channel of a rank to itself, once per kind of channel (refusal)
+    - `switch-order`: two ranks whose lists of the groups that contain both of them differ in a
+      group or in the order; once per pair (refusal)
+    - `chunk-counts`: counts that contradict the collective (`counts_defect`), an error of the whole
+      plan; not reported if `findings` has a `zero-chunks`
     - `no-contract`: a note that the name of the collective is not in `_COLLECTIVES`
+
+    The order is that of the list, but the first two rules alternate: both are checked for rank 0,
+    then for rank 1, and so on.
     """
     for rank, gpu in enumerate(plan.gpus):
         for name, count in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):

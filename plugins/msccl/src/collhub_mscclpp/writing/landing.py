@@ -35,23 +35,21 @@ class Landing:
 
 
 def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
-    """Return the range where each message arrives: its destination if possible, otherwise scratch.
+    """Return the range in chunks where each message arrives; the first case that applies:
 
-    Offsets are in chunks. `is_pulled`: bool[rows], messages that the receiver reads from the
-    memory of the sender, as from `find_pulled`. The first case that applies:
+    1. Pulled (`is_pulled[row]`: the receiver reads the sender's memory, `find_pulled`): the receive
+       gets the source range of the send. The send gets the receive's destination, which is not
+       used.
+    2. Direct: the destination of the receive.
+    3. Multicast: the destination; the real range is chosen later.
+    4. Otherwise a new range in scratch of the receiver, after the scratch of the algorithm. These
+       ranges follow one another in the order of the messages.
 
-    - A message arrives at its destination (`is_direct`) if all of this holds: It is a receive
-      without reduction. In every supported mode (in place, out of place), the chunks that it
-      writes have no initial data and no other writer. The destination buffer has the same
-      offset on both ranks, so that the sender computes the right address.
-    - Of a pulled message, the receive gets the source range of the send. The send keeps the
-      destination range of the receive, which is not used.
-    - The receive of a multicast keeps its destination range; its real range is chosen later.
-    - Any other message gets a new range in scratch of its receiver. These ranges follow the
-      scratch of the algorithm itself, one after another in the order of the messages.
-
-    Except for pulled messages, both rows of a message have the range. `scratch` of the result
-    is the number of chunks of scratch of each rank after that.
+    A message is direct (`is_direct`) if it is received without reduction, and its destination
+    buffer has the same offset on both ranks. In every supported mode (in place, out of place), the
+    chunks that it writes must have no initial data and no other writer. In cases 2 to 4, send and
+    receive have the same range. `scratch` of the result: the chunks of scratch of each rank after
+    that.
     """
     steps, unit = work.steps, work.unit
     send, receive = work.messages.send, work.messages.receive

@@ -314,15 +314,16 @@ def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _send_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Write the operations that send the messages of a group as packets.
+    """Write the operations that send the messages of a group as packets to `writer`.
 
-    - Multicast: one `cpkt` per part writes the data as packets to the local scratch. Then one
-      `gstorepkt` per part stores them on all members.
-    - Otherwise: all parts of all messages, message by message, are written by `ppkt` operations.
-      Each has at most eight ranges.
+    - If the first message of the group is part of a multicast: one `cpkt` per part writes the data
+      as packets to the local scratch. Then one `gstorepkt` per part stores the packets on all
+      members of the multicast. The further messages of the group are not written.
+    - Otherwise: `ppkt` operations of at most eight (source, destination) pairs each. The pairs are
+      all parts of all messages, message by message.
 
-    There are several parts only if several thread blocks share the work. No barrier, wait or signal
-    is written, because the flags of packets show that they have arrived.
+    A message has several parts only if several thread blocks share the work. No barrier, wait or
+    signal is written, because the flags of packets show that they have arrived.
     """
     if draft.work.switches.multicast[group.row] >= 0:
         # Packets are written to the local scratch and stored through the switch on all members.

@@ -135,18 +135,17 @@ def _order_rows(
     """Return (order of all rows that respects the dependencies, rows for which there is none).
 
     `edges`: (parents, children), as rows. The order can be used only if the second array is
-    empty. The second array ascends. It is, by the first rule that applies:
+    empty. The second array ascends. The first rule that applies:
 
     1. The rows in a cycle of dependencies, and all rows that depend on them.
-    2. The rows of switch operations that wait for each other, and all rows that depend on
-       them.
+    2. The rows of switch operations that wait for each other, and all rows that depend on them.
     3. Empty.
 
     A level is the length of the longest path of dependencies to a row. Without switch
-    operations, rows are ordered by level, then by row. With them, the rows of a switch
-    operation are one node, and so are those of a sum and the multicast of its result. Nodes
-    are ordered by their level, then by their first receive (of a sum) or send. So the rows
-    of a node are adjacent.
+    operations, rows are ordered by level, then by row. With them, the rows of an operation form
+    a node; a sum and the multicast of its result are one node. Any other row is a node. Nodes are
+    ordered by their level, then by their first row in the list of the operation. The rows of a
+    node are adjacent, ordered by their own level, then by row.
     """
     rows = len(switches.multicast)
     parents, children = edges

@@ -107,13 +107,17 @@ _RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "e
 
 
 def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
-    """Write an algorithm as a plan in a single file, with the losses of the conversion.
+    """Write an algorithm as a plan in a single file with the name "".
 
-    The file has the name "". The losses are those of `list_losses`. The plan is not checked
-    here. The single note has the maximum number of thread blocks of a rank, and how many
-    messages arrive directly at their destination or are pulled by the receiver, of how many. If
-    switches work, their numbers of multicasts and sums follow. Raises `UsageError` and
-    `InputError` as `build_draft` does, then `UsageError` as `plan_text` does.
+    The losses are those of `list_losses`. The plan is not read back or checked. There is one note
+    with these numbers:
+
+    - the maximum number of thread blocks of a rank
+    - the number of messages that arrive directly at their destination
+    - the number of messages that the receiver reads from its sender
+    - if there are switch operations: the numbers of multicasts and of sums
+
+    Raises `UsageError` and `InputError` as `build_draft` does, then `UsageError` as `plan_text`.
     """
     draft = build_draft(algorithm, options)
     blocks = write_thread_blocks(draft)
@@ -136,22 +140,19 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
 def build_draft(
     algorithm: Algorithm, options: PlanWriteOptions, topology: Topology | None = None
 ) -> Draft:
-    """Make all choices of a plan: order of steps, thread blocks, channels, arrival ranges.
+    """Choose order of steps, thread blocks, channels and message addresses of a plan.
 
-    `topology` is used in place of `options.topology`; if it is None, `options.topology` is read. If
-    both are None, the ranks are divided into `options.nodes` hosts of consecutive ranks. Switches
-    add only with the option `pull` and without packets; otherwise the ranks add.
+    The network is `topology`, else `options.topology`. If both are None, the ranks are divided into
+    `options.nodes` equal hosts of consecutive ranks. Switches add messages only if the network has
+    such switches, with the option `pull`, and without packets. Errors, in the order of the checks:
 
-    Errors, in the order of the checks:
-
-    - `UsageError` for options that contradict each other or the number of ranks.
-    - The errors of `read_topology`, for example `UsageError` for an unknown builder and
-      `InputError` for an unreadable file.
-    - `UsageError` if the topology does not have one NPU per rank.
-    - `InputError` if no plan can express the algorithm (`order_work`).
-    - `UsageError` for packets if any message leaves its memory domain.
-    - `UsageError` for packets of an algorithm that is only in place, if they would be wrong because
-      ranks have scratch of different sizes.
+    1. `UsageError`: options contradict each other or the number of ranks (`_check_options`).
+    2. The errors of `read_topology` for `options.topology`.
+    3. `UsageError`: the topology does not have one NPU per rank.
+    4. `InputError`: no plan can express the algorithm (`order_work`).
+    5. `UsageError`: with packets, a message leaves its memory domain.
+    6. `UsageError`: with packets, the collective is only in place, and the bytes of a chunk of
+       SCRATCH differ between ranks.
     """
     _check_options(algorithm, options)
     if topology is None and options.topology is not None:
@@ -201,14 +202,18 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
 def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
     """Write the operations of all thread blocks of a draft, divided to fit the executor's tables.
 
-    The result has a list of segments per rank, empty for a rank without steps. Each segment becomes
-    a thread block of the plan. They are in the order of the draft's blocks, then of the parts. The
-    option `tbg` is the number of parts that share the work of a block. A part is one segment, or
-    several if its operations, channels or buffers exceed a table of the executor.
+    Returns a list of segments per rank, empty for a rank without steps. Each segment becomes a
+    thread block of the plan. Each block of the draft is written as `tbg` parts (an option) that
+    share its work. A part is one segment, or several if its operations, channels or buffers
+    exceed a table of the executor. The segments of a rank are sorted by block, then by part.
 
-    Consecutive steps that one operation executes form a group. Before a group, the semaphores are
-    acquired for which its steps wait. After it, those that its steps signal are released. New
-    semaphores and remote buffers are added to `draft`, so a draft must be written only once.
+    Consecutive steps that one operation executes form a group. A group is written in this order:
+
+    1. Acquire the semaphores for which its steps wait.
+    2. The operations: packets if the option `protocol` is `PACKETS`, otherwise simple copies.
+    3. Release the semaphores that its steps signal.
+
+    New semaphores and remote buffers are added to `draft`, so a draft must be written only once.
     """
     write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
     blocks: list[list[Segment]] = [[] for _ in draft.tables]

@@ -324,16 +324,17 @@ def _decide(
 
     `costed` is sorted by time. A row without a time is not allowed. The first case applies:
 
-    1. No row is allowed. NCCL 2.24 or later: None, None, "refused". Earlier versions: the fastest
-       ring; `UsageError` if no ring is allowed.
-    2. No tuner: the first allowed row, "cost model". Settings that exclude rows are appended.
-    3. A tuner rule fits an allowed row: this row, "tuner line N". Each rule before it that fits
+    1. No row is allowed, NCCL 2.24 or later: None, None, "refused" and a note.
+    2. No row is allowed, earlier NCCL: the fastest ring, "fallback to the ring" and a note.
+       Raises `UsageError` if no ring is allowed.
+    3. No tuner: the first allowed row, "cost model". Settings that exclude rows are appended.
+    4. A tuner rule fits an allowed row: this row, "tuner line N". Each rule before it that fits
        only a row that is not allowed adds a note.
-    4. No tuner rule fits: as 2, with "; channels of the tuner", one channel and a note.
+    5. No tuner rule fits: the row and text of case 3, with "; channels of the tuner", and a note.
 
-    The number of channels is that of the tuner rule if it is above 0, otherwise NCCL's number
-    within the limits of the settings. In cases 2 to 4 the last note describes NCCL's choice without
-    settings and tuner, if that is different.
+    The choice has the channels of the rule (case 4, if above 0), 1 (case 5), or NCCL's number
+    within the limits of the settings. With settings or a tuner, the last note in cases 3 to 5
+    gives NCCL's choice without them, if it differs.
     """
     excluding = _excluding_settings(costed)
     allowed = [row for row in costed if row.time_us is not None]

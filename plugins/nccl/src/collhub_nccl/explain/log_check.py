@@ -68,26 +68,21 @@ def check_log(
     build: Callable[[int | None, int | None, str], Communicator] | None,
     version: str | None = None,
 ) -> LogCheck:
-    """Return the comparison of every choice, cost, kernel and thread count in a log with the model.
+    """Compare all choices, costs, kernels and thread counts in a log with the model's predictions.
 
-    The communicator of the model is chosen as follows:
+    The version is `version`, or that of the log if `version` is None or "". The ranks are those of
+    the log. If it has none they follow from the latency of ring LL (`_infer_ranks`), with a note,
+    or are None. The modelled communicator is:
 
-    - Version: `version`, unless it is None or ""; otherwise that of the log, which may be "".
-    - Ranks: those of the log; otherwise inferred from the latency of ring LL (`_infer_ranks`), with
-      a note that gives their number; otherwise None.
-    - With `build`: the result of `build(ranks, nodes, version)`, for the user's machine. Nodes are
-      None if the log lacks them.
-    - Without `build`: a known GPU (`_infer_communicator`), and a note names it. Nodes are 1 if the
-      log lacks them.
-    - If the log has another number of collective channels than the model, that of the log is used,
-      with a note.
+    - With `build`: `build(ranks, nodes, version)`. Unknown nodes are None.
+    - Without `build`: that of the first known GPU with these costs, and a note names the GPU.
+      Raises `InputError` (`unknown-machine`) if none fits, if ranks are None, or for several nodes.
 
-    Settings in the log apply to the predicted costs and choices. Findings are sorted by line; on
-    one line the order is costs, choices, symmetric kernels, threads, unreadable lines. An
-    unreadable line is a finding that does not agree. A log without any of these gives no findings.
+    If the log has another number of collective channels, it replaces the model's, with a note.
+    Settings in the log apply to costs and choices; an unknown setting raises `UsageError`.
 
-    Raises `InputError` (`unknown-machine`) without `build` if no known GPU fits, and `UsageError`
-    for a setting in the log that NCCL does not know.
+    Findings are sorted by line; on one line: costs, choices, kernels, threads, unreadable lines.
+    An unreadable line never agrees.
     """
     used_version = version or log.version
     nodes = log.nodes or None

@@ -300,21 +300,17 @@ def _format_memory(memory: _RankMemory) -> str:
 def _list_facts(tables: Tables) -> list[str]:
     """Return the 17 fields of the C++ type `Schedule` as C++ expressions, in their order.
 
-    1. kind of the collective, as a string literal
-    2. NCCL's own collective: `Native::kAllReduce`, `kAllGather`, `kReduceScatter`, `kBroadcast` or
-       `kReduce`; `Native::kNone` for other kinds
-    3. number of ranks
-    4. number of units (blocks of the program)
-    5. `num_parts` of the tables
-    6. `num_lanes` of the tables
-    7. root, -1 without one
-    8. whether the program runs in place, as `true` or `false`
-    9. whether the collective reduces, likewise
-    10. whether there are promises, likewise
-    11. operator of the reduction, as a string literal
-    12. bandwidth factor: `bus_bandwidth` of 1 byte in 1 second as a float; 0.0 for a custom
-        collective
-    13. the names `kRecords`, `kRecordBegin`, `kMemory`, `kPromises`, `kPromiseBegin` (five fields)
+    - 1: kind of the collective, as a string literal
+    - 2: NCCL's own collective: `Native::kAllReduce`, `kAllGather`, `kReduceScatter`, `kBroadcast`
+      or `kReduce`; `Native::kNone` for other kinds
+    - 3 and 4: number of ranks, and of units (blocks of the program)
+    - 5 and 6: `num_parts` and `num_lanes` of the tables
+    - 7: root; -1 without one
+    - 8 to 10: `true` or `false` for each: the program is in place, its kind of collective reduces,
+      the tables have promises (required results)
+    - 11: operator of the reduction as a string literal, also if the collective does not reduce
+    - 12: bandwidth factor: `bus_bandwidth` of 1 byte in 1 second; 0.0 for a custom collective
+    - 13 to 17: the names `kRecords`, `kRecordBegin`, `kMemory`, `kPromises`, `kPromiseBegin`
     """
     collective, program = tables.collective, tables.program
     return [

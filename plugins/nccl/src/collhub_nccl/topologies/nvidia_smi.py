@@ -285,16 +285,16 @@ def _add_levels(machine: Machine, devices: Sequence[_SmiDevice], rate: float) ->
     """Add a node for every PCI switch above several devices, and a CPU above every device.
 
     At first, each device is a group and the topmost node above itself. Relations are processed in
-    the order PIX, PXB, PHB, NODE. Each one merges the groups of two devices that have it, and NODE
-    also those of devices with the same known NUMA node. Groups stay merged. Then, per group in the
-    order of lowest devices:
+    the order PIX, PXB, PHB, NODE. Each one merges the groups of two devices that have it. NODE also
+    merges those of devices with the same known NUMA node. Groups stay merged. Then each group gets
+    a node, in the order of lowest devices:
 
-    - PIX, PXB, PHB: a node `pci N` is added if the devices of the group have several topmost nodes.
-    - NODE: a node `cpu N` is always added.
+    - PIX, PXB, PHB: `pci N`, only if the devices of the group have several topmost nodes
+    - NODE: always `cpu N`
 
-    The topmost nodes of the group are linked to the new node in both directions with `rate` GB/s;
-    the new node is then the topmost one of the group. N counts the nodes of a kind from 0. The node
-    number of a device must be its index.
+    Links of type PCI with `rate` GB/s join the topmost nodes of the group and the new node in both
+    directions. The new node is then the topmost one of the group. N counts the nodes of a kind in
+    `machine` from 0. The node number of a device must be its index.
     """
     # Topmost node above every device so far, and the lowest device in its group.
     top = list(range(len(devices)))

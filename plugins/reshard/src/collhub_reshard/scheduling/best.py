@@ -448,11 +448,14 @@ def _add_lateness(built: _Model, tasks: HostTasks, horizon: int) -> Any:
 def _add_task(built: _Model, tasks: HostTasks, task: int, horizon: int) -> None:
     """Add a task to the model: its start, the choice of exactly one sender, its card intervals.
 
-    The start is between the release and `horizon`, in ticks. Each sender has an interval with its
-    duration, present only if this sender is chosen; it occupies one of the sender's outgoing
-    cards. One incoming card of every receiver is occupied for the same time. The makespan is at
-    least the end of the task. Appends to `starts`, `presences` (one Boolean per sender), `on_card`
-    and `loads` of `built`; due times are added elsewhere.
+    The start is between the release and `horizon`, in ticks. Each sender has an interval of its
+    duration, which is present only if this sender is chosen. The interval is added to the outgoing
+    cards of the sender and to the incoming cards of every receiver. If all durations are equal,
+    the receivers have one interval that is always present instead.
+
+    The makespan is at least the end of the task. `built` is changed: `starts`, `presences` (one
+    Boolean per sender), `on_card` (intervals by ("in" or "out", host)) and `loads` (ticks by
+    sender, if chosen). Due times and the number of cards are added elsewhere.
     """
     model = built.model
     start = model.new_int_var(tasks.release[task], horizon, f"start{task}")

@@ -242,14 +242,15 @@ def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
 def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
     """Assign point-to-point messages to rounds; return (unit task, sender, receiver) by round.
 
-    Unit tasks are treated in their order, and the receivers of each in their order. A
-    receiver that is itself a sender of the task gets no message. Neither does any receiver
-    of a box without bytes. Any other receiver gets the box from the sender device with the
-    fewest bytes sent so far; of equal ones, the first.
+    A unit task moves one part of the tensor from devices that have it to devices that need it.
+    Tasks are treated by ascending number, and the receivers of each in their order.
 
-    A message is put into the first round in which neither device has a message, as sender
-    or receiver. Messages within a host count like the other ones. No round is empty.
-    Without messages the result is [].
+    - A receiver gets no message if it is also a sender of the task, or if the task has 0 bytes.
+    - Otherwise the sender is the one with the fewest bytes sent so far, the first if equal.
+    - The message goes into the first round in which neither device sends or receives.
+
+    Messages within a host count like others. A round lists its messages in the order of their
+    assignment. No round is empty; without messages the result is [].
     """
     task, receiver, is_held = device_pairs(units)
     load: dict[int, int] = {}

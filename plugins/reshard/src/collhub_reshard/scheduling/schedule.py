@@ -268,17 +268,18 @@ class _BipartiteFlow:
         return tuple(sorted(self._reached))
 
     def _augment(self) -> bool:
-        """Find a path from a group with bytes left to a host with capacity, and fill it.
+        """Find a path from a group with bytes left to a host with room, and send bytes along it.
 
-        Returns True after that, and False if there is no such path; shares and capacities then
-        stay unchanged. `self._reached` becomes the hosts that the search reached; without a
-        path, these are all hosts that can be reached from the groups with bytes left.
+        Room is capacity that is left. Returns True if there is such a path. As many bytes as
+        possible are sent (`_fill`). Otherwise returns False; shares and capacities stay unchanged.
+        `self._reached` becomes the hosts that the search reached. Without a path, they are all
+        hosts that groups with bytes left can reach.
 
-        The path alternates between groups and hosts. It leads from a group to any of its hosts,
-        and from a host to any group that has a share there, because this share can move to
-        another host. A breadth-first search finds a path with the fewest groups. Of equally
-        short paths, the one whose first group precedes the others is used, with hosts in the
-        order of the groups' tuples.
+        The path alternates between groups and hosts. It leads from a group to any of its hosts.
+        From a host it leads to any group that has a share there, because this share can move to
+        another host. The breadth-first search returns a path with the fewest groups. On a tie, it
+        prefers the path whose first group comes first, then the hosts in the order of the groups'
+        tuples.
         """
         # The predecessor of every reached host (a group) and of every reached group (a host).
         self._reached = {}

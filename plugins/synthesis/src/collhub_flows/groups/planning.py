@@ -204,21 +204,20 @@ def plan_groups(
 
 
 def _check_requests(wishes: Sequence[GroupWish], topology: Topology) -> None:
-    """Raise `UsageError` for several planes, then for the first group that cannot be scheduled.
+    """Raise `UsageError` for the first reason why the groups cannot be scheduled.
 
-    The code for several planes is `planes-unsupported`. A share is a part of the data of a group
-    with one source or sum, and one target or all members. Its bytes are the bytes of the group
-    times its units / total units. The counts of a group are already divided by their greatest
-    common divisor.
+    The first check is whether the topology has several planes (`planes-unsupported`). Then the
+    groups are checked in order, each completely before the next one:
 
-    Each group is checked completely before the next one. The first that applies is raised:
-
-    1. The smallest share is below one byte (`size-too-small`).
+    1. The smallest share has less than one byte (`size-too-small`). A share is a part of the
+       group's data with one source or sum, and one target or all members. Its bytes are the bytes
+       of the group times its units / units of the full buffer.
     2. No share leaves its rank (`nothing-sent`).
-    3. The units of all parts sum to more than 2^40 (`too-large`).
-    4. They sum to more than the bytes of the group (`size-too-small`).
+    3. The group has more than 2^40 units (`too-large`).
+    4. The group has more units than bytes (`size-too-small`).
 
-    Without an error, nothing is returned. No groups are accepted.
+    Without groups, only the planes are checked. Counts were divided by their greatest common
+    divisor.
     """
     if topology.num_planes > 1:
         raise UsageError(

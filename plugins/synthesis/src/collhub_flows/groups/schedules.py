@@ -151,12 +151,15 @@ def find_fastest_schedule(
 
 
 def _is_too_fine(wishes: Sequence[GroupWish], shares: Shares, share_units: int) -> bool:
-    """Return whether the shares of the groups must not be divided into `share_units` pieces.
+    """Return whether the shares of the groups are too small to be divided into `share_units` units.
 
-    True if a piece of the smallest share would have less than one byte. Also true if the units
-    of a group must be divided for its pieces (`GroupWish.find_factor` above 1), and then a unit
-    would have less than one byte, or all shares of the group more than `_MAX_UNITS` (2^22)
-    units, too many to verify its algorithm.
+    True in each of these cases:
+
+    - The smallest share of all groups has fewer than `share_units` bytes.
+    - The units of a group must be divided (`GroupWish.find_factor` above 1), and its shares would
+      then have more than `_MAX_UNITS` (2^22) units in total, too many to verify its algorithm.
+    - The units of a group must be divided, and the full buffer would then have more units than
+      bytes.
     """
     if share_units > shares.bytes.min():
         return True
