@@ -110,8 +110,8 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
     readers whose signature occurs in the first 4096 bytes, if possible only those with the suffix.
     The first case that applies:
 
-    1. Exactly one reader has the suffix: this one. Exception: its signature does not occur, and the
-       only reader whose signature does has a format without suffixes: that one.
+    1. Exactly one reader has the suffix: this one. Exception: its format has a signature that does
+       not occur, and exactly one reader is matching: that one.
     2. Exactly one matching reader is not for workloads: it, unless a workload reader `claims` the
        content; then the first of these. Workload readers are those with the suffix or matching;
        all, if no reader has the suffix.
@@ -132,11 +132,9 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
     searched = opened.head if json_head is None else json_head.searched
     signed = [candidate for candidate in able if has_signature(searched, candidate.offer.format)]
     if len(named) == 1:
-        # A format without suffixes, such as one XML format of several, is recognised only by
-        # content.
+        # A suffix may belong to several tools, such as `.topo`; the content decides.
         is_contradicted = named[0].offer.format.signature and named[0] not in signed
-        is_other = len(signed) == 1 and not signed[0].offer.format.suffixes
-        return signed[0] if is_contradicted and is_other else named[0]
+        return signed[0] if is_contradicted and len(signed) == 1 else named[0]
     fitting = [candidate for candidate in signed if candidate in named] or signed
     # If the input may be an algorithm or a workload, it is an algorithm, unless a reader of
     # workloads claims it.

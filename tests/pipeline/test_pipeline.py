@@ -119,10 +119,25 @@ def test_algorithm_comes_back_from_the_canonical_forms(tmp_path: Path) -> None:
         assert not hub_core.read(out).differences(RING)
 
 
-def test_format_is_told_by_suffix_before_content(tmp_path: Path, offering: Offering) -> None:
+@pytest.mark.parametrize("content", [b"NOTE 1", b"no signature"])
+def test_format_is_told_by_suffix_unless_the_content_has_another(
+    tmp_path: Path, offering: Offering, content: bytes
+) -> None:
     registry = offering(FormatReader(NOTES, "m:f"), work=lambda source, options: RING)
-    (tmp_path / "x.note").write_bytes(b'{"schema": "collhub/algorithm-1"}')
+    (tmp_path / "x.note").write_bytes(content)
     assert hub_core.read(tmp_path / "x.note", registry=registry) is RING
+
+
+def test_the_only_matching_signature_precedes_the_suffix_of_another_format(
+    tmp_path: Path, offering: Offering
+) -> None:
+    registry = offering(FormatReader(NOTES, "m:f"), work=lambda source, options: RING)
+    # `.json` is the suffix of documents of the hub, and `.note` that of the other format.
+    (tmp_path / "x.json").write_bytes(b"NOTE 1")
+    assert hub_core.read(tmp_path / "x.json", registry=registry) is RING
+    hub_core.write(RING, tmp_path / "ring.json")
+    (tmp_path / "ring.json").rename(tmp_path / "ring.note")
+    assert not hub_core.read(tmp_path / "ring.note", registry=registry).differences(RING)
 
 
 def test_a_format_without_suffixes_is_recognised_by_content_under_any_name(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from collhub_fabrics.ibnetdiscover import build_infiniband_samples, read
 from collhub_fabrics.plugin import INFINIBAND, InfinibandOptions
 
+from hub_core import read_topology
 from hub_core.model import InputError
 from hub_core.plugin_api import Source
 
@@ -239,3 +241,11 @@ def test_list_of_ports_without_those_of_a_switch_is_refused() -> None:
 
 def test_list_of_ports_is_recognized_by_content() -> None:
     assert re.search(INFINIBAND.format.signature, PORTS.encode())
+
+
+@pytest.mark.needs_plugins
+def test_the_content_decides_under_the_suffix_of_another_format(tmp_path: Path) -> None:
+    # `.topo` is also the suffix of fat trees for htsim.
+    path = tmp_path / "fabric.topo"
+    path.write_bytes(build_infiniband_samples()[0].parts[0].load())
+    assert read_topology(path).num_npus == 3
