@@ -190,8 +190,8 @@ def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
     """Return the writer of `kind` for the suffix of an output path, in upper or lower case.
 
     A format competes if the path ends with one of its suffixes; formats of folders never compete.
-    Of several, those with the longest suffix remain, where the longest declared suffix of a format
-    counts, even if the path does not end with it. If one remains, its writer is returned.
+    If several compete, those whose longest suffix is longest remain. All suffixes of a format count
+    for this, not only that of the path. If one remains, its writer is returned.
 
     If none competes, and the path has no suffix and is not `-`, the output is traces: the only
     writer of traces or, if there are several or none, the writer `chakra`. If `chakra` is not

@@ -224,14 +224,11 @@ def read_topology(
     3. A file if the text, or its part before the first `?`, exists as a path; or if the text
        contains `/` or ends with the suffix of a reader. Otherwise no file.
 
-    Parameters after the first `?`, separated by `&`, are not read if the text is an existing path:
-
-    - `degrade=5-6=0.5` slows links, then `without=3-4` removes links, of a file or text.
-    - For an existing file: `npus=0-3` selects NPUs, before links are changed. Any other parameter
-      is an option of the reader; `options` take precedence.
-
-    The name is the text, if a file has parameters or links are changed. `report` gets warnings.
-    Raises `HubError` for invalid texts and files.
+    Unless the text is an existing path, parameters follow after the first `?`, separated by `&`.
+    For an existing file, `npus=0-3` selects NPUs, and unknown keys are options of the reader
+    (`options` take precedence). Then, also for a text, `degrade=5-6=0.5` slows links and
+    `without=3-4` removes links. The name is the text if a file has parameters or links are changed.
+    `report` gets warnings. Raises `HubError` for invalid texts and files.
     """
     text = os.fspath(text_or_path)
     registry = registry or run_registry()

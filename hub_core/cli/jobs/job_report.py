@@ -74,21 +74,16 @@ def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobRep
 
     `start`, `end`: int64 by node in ns, -1 for never. Nodes without an end are ignored.
 
-    - `rank_compute_ns`: per rank, the time in which at least one computation runs. Computations on
-      the host do not count.
-    - `spent`: sums of sends, receives and collectives by kind, group size and bytes, the longest
-      exposed time first, then the longest total time. `groups`: sums of collectives by group and
-      kind, in the order of the groups; "" is the group of all ranks.
-    - `path`: the critical path in order of time (`critical_path`).
+    - `rank_compute_ns`: per rank, the time in which at least one computation runs, except on the
+      host.
+    - `spent`: sums of sends, receives and collectives by kind, group size and bytes, sorted by
+      `_Table.by_sort`. `groups`: sums of collectives by group and kind, in the order of the groups;
+      "" is the group of all ranks. `path`: the critical path in order of time.
 
-    Times of one communication node:
-
-    - Waiting is from its start until its partner starts, but not beyond its own end. The partner is
-      the send of a receive, or the member of a collective that begins last. Waiting is 0 for sends,
-      and if the partner began earlier or is not known.
-    - The time of a receive is from the end of its waiting to its end; that of a send or collective
-      from its start to its end, which includes the waiting.
-    - Exposed is the part of this time in which the rank does not compute.
+    The waiting of a node is from its start to that of its partner, at most to its end: the send of
+    a receive, or the member of a collective that begins last. Waiting is 0 for sends, and if the
+    partner began earlier or is unknown. The time of a receive excludes its waiting; that of a send
+    or collective includes it. Exposed is the part of this time in which the rank does not compute.
     """
     nodes = workload.nodes
     # Overlapping computations of a rank count once.

@@ -145,11 +145,12 @@ def samples() -> Sequence[Source]:
 def _find_dependencies(schedule: GoalSchedule, file: str | None) -> tuple[Int64Array, Int64Array]:
     """Return all dependencies of a schedule as two int64 columns: parents and their children.
 
-    A child waits for the end of its parent. The first rows are the pairs of `requires`, in
-    their order; pairs may be repeated. The others replace `irequires` (waiting for a start),
-    which the hub does not have. An operation starts when its predecessors have finished, so `c
-    irequires b` becomes: c waits for all operations that b requires, possibly none. If b itself
-    waits for the start of a, then c waits for all operations that a requires too, and so on.
+    A child waits for the end of its parent. First come the pairs of `requires`, in their order;
+    pairs may be repeated. Then come pairs that replace `irequires` (waiting for a start), which the
+    hub does not have. An operation starts when its predecessors have finished. So `c irequires b`
+    becomes: c waits for all operations that b requires, possibly none. If also `b irequires a`, c
+    waits for all operations that a requires too, and so on. Pairs over fewer `irequires` come
+    first.
 
     Raises `InputError` (`goal-dependencies`, with the line of a waiting operation) if more than
     `_MAX_HOPS` (1000) `irequires` follow one another or form a cycle.

@@ -268,19 +268,17 @@ class _Step:
         return GraphInput(_UNKNOWN, role, name, placement)
 
     def _reduce(self, name_of_parameter: str, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of a parameter, averaged over the data-parallel ranks (all-reduce).
+        """Average the gradient of a parameter over its data-parallel ranks by an all-reduce.
 
-        The gradient is divided by the number of these ranks before the sum. The rules, of which the
-        first applies:
+        Each rank divides the gradient by the number of ranks, then all add them. The argument is
+        not changed. The first rule that applies:
 
-        1. Without a mesh, or if the parameter is in `self.local`, the gradient is returned
-           unchanged.
-        2. If the mesh has one dimension and `self.data_parallel` is given (with any name), its
-           ranks are all ranks of the mesh.
-        3. If `self.data_parallel` is given, they are the ranks along this dimension of the mesh.
-           PyTorch raises an error for an unknown name.
-        4. Otherwise they are all ranks of a mesh of one dimension, if no parameter of the module is
-           a DTensor. In all other cases the gradient is returned unchanged.
+        1. No mesh, or the parameter is in `self.local`: the gradient is returned unchanged.
+        2. `self.data_parallel` is given: the ranks are those along this dimension of the mesh, or
+           all ranks of a mesh of one dimension, whatever its name. PyTorch raises an error for an
+           unknown name in a mesh of several dimensions.
+        3. The mesh has one dimension, and no parameter of the module is a DTensor: all its ranks.
+        4. Otherwise the gradient is returned unchanged.
         """
         from torch.distributed import _functional_collectives as functional
         from torch.distributed.tensor import DTensor

@@ -416,19 +416,17 @@ class _Diagnosis:
         """Return a finding for each incomplete operation that all of its ranks have issued.
 
         The order is that of `rows_issued_by_all`; `mismatched_rows` are skipped. The first rule
-        that applies:
+        that applies gives the kind and the culprits (none in rules 1, 2 and 5):
 
         1. `undecided`: no other rank of the operation is known, but there may be some.
         2. `undecided`: the ring buffers may have lost entries that explain it
            (`has_lost_evidence`).
-        3. No rank is in the state SCHEDULED (not started), or the backend is gloo. With other ranks
-           `network`; culprits are its ranks that do not respond to RAS, possibly none. Without
-           other ranks `device`; the culprit is the rank itself.
+        3. No rank is in the state SCHEDULED (not started), or the backend is gloo. With other
+           ranks: `network`, culprits are its ranks that do not respond to RAS. Without: `device`,
+           the rank itself.
         4. `device`: some ranks have not started it; these are the culprits, ascending.
         5. `device`: no rank has started it. If no dump of its ranks records starts, the text says
            so.
-
-        Findings of rules 1, 2 and 5 have no culprits.
         """
         findings = []
         for row in self.graph.rows_issued_by_all():
@@ -691,13 +689,13 @@ class _Diagnosis:
     def describe(self, row: int) -> str:
         """Return the text `NAME of SHAPES (number N of group DESCRIPTION, RANKS)` on a row.
 
-        An example is `all_reduce of [2, 3] [4] (number 7 of group default_pg, ranks 0-3)`. NAME is
-        that of `describe_operation`; N is the sequence number; RANKS are all members of the group,
-        as `format_ranks` writes them.
+        An example is `all_reduce of [2, 3] [4] (number 7 of group default_pg, ranks 0-3)`.
 
-        SHAPES are the first three shapes of the first call, without a sign that there are more.
-        They are its outputs if it is a receive, else its inputs, or its outputs if it has no
-        inputs. Without shapes, ` of SHAPES` is absent.
+        - NAME: of `describe_operation`. N: the sequence number.
+        - SHAPES: at most three shapes of the first call, without a sign that there are more. A
+          receive has those of its outputs. Any other call has those of its inputs, or of its
+          outputs if it has no inputs. Without shapes, ` of SHAPES` is absent.
+        - RANKS: all members of the group, as `format_ranks` writes them.
         """
         group = int(self.records.columns["group"][row])
         calls = self.records.tables.calls[int(self.records.columns["calls"][row])]

@@ -162,23 +162,20 @@ def _choose_algorithms(
 ) -> _Chosen:
     """Choose an algorithm for every collective of a job; return its pieces and the rule used.
 
-    The last of `rules` that matches kind, bytes and group name decides. Without a match the number
-    of the rule is -1; the algorithm that the workload names is then used for the entire collective.
-    If it names none, `DEFAULT_RULE` decides.
+    The last of `rules` that matches kind, bytes and group name decides. Without a match the rule
+    number is -1. Then the algorithm that the workload names is used for the entire collective; if
+    it names none, `DEFAULT_RULE` decides. A rule gives pieces and their waits:
 
-    A rule divides a collective into pieces (`_parts`). One with counts is never divided. Otherwise
-    there are `splits` pieces. With `splits` None there is one piece, or ASTRA-sim's division if the
-    rule is native and the job specifies its system.
+    - Pieces (`_parts`): one if the collective has counts, otherwise `splits`. If `splits` is None:
+      ASTRA-sim's division for a native rule of a job that specifies its system, else one.
+    - Native collectives of all ranks become streams of phases (`maker.streams`). Each phase waits
+      for the previous phase of its stream, and for its place in the queue of its dimension.
+    - Any other piece waits only if the system limits the number of concurrent pieces. Its index, 0
+      or 1, selects one of two trees: the number of earlier such pieces of the kind whose group has
+      all ranks, modulo 2.
 
-    ASTRA-sim's native collectives of all ranks become phases (`maker.streams`), each of which waits
-    for the one before it in its stream. All other pieces wait only if the system limits the number
-    of concurrent pieces.
-
-    Each of these other pieces has an index, which selects one of two trees: the number of earlier
-    pieces of its kind whose group has all ranks, modulo 2.
-
-    New templates are added to `maker`; equal pieces share one. Raises `InputError` (`no-algorithm`)
-    for an unknown kind, and (`algorithm`) if ranks name different algorithms.
+    New templates are added to `maker`; equal pieces share one. Raises `InputError`: `no-algorithm`
+    for an unknown kind, `algorithm` if ranks name different algorithms.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}
@@ -271,19 +268,17 @@ def _summarize_uses(
 ) -> tuple[RuleUse, ...]:
     """Return the use of each rule in order, and at the end that of the default rule if it was used.
 
-    Collectives with the rule number -1 in `chosen` count for the default rule. These are also the
-    collectives with an algorithm that the workload names. All arguments are only read.
+    Collectives with the rule number -1 in `chosen` count for the default rule, also those whose
+    algorithm the workload names. All arguments are only read. A use has:
 
-    A use has, over the collectives of the rule:
-
-    - their number; a collective counts once, not once per rank
+    - the number of collectives of the rule; a collective counts once, not once per rank
     - the sum of their bytes in `calls`, once per collective
-    - the number of new nodes on all ranks that replace their calls. `origin` has the row of the old
-      node for each new node.
-    - the names of the algorithms' makers from the records `algorithms` (by template number), each
-      once, sorted
+    - the number of new nodes on all ranks that replace their calls. `origin` has the row of the
+      old node for each new node.
+    - the names of the makers of their algorithms, each once, sorted. `algorithms` has the record
+      of each template.
 
-    The numbers are 0 and the names are empty for a rule that no collective uses.
+    For a rule that no collective uses, the numbers are 0 and there are no names.
     """
     rule_of = np.array(chosen.rule, np.int64)
     nodes = np.bincount(origin, minlength=int(calls.row.max(initial=-1)) + 1)

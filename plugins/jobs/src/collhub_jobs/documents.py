@@ -131,15 +131,15 @@ class _Document:
         """Build the workload from the parsed JSON document.
 
         The constructor has checked all members against the schema, except for the contents of
-        nodes, names, extras, algorithms, extensions and counts. Extensions may have any content;
-        the other ones are checked here. Raises `InputError` for the first defect. Its message
-        depends on the defect:
+        nodes, names, extras, algorithms, extensions and counts. Extensions may have any content.
+        The contents of the remaining ones are checked here. Raises `InputError` for the first
+        defect. Its message is:
 
-        - wrong types or lengths, an unknown or a missing column: the JSON path, then the defect
-        - values of nodes out of range, dependencies between ranks: the defect, located at the
+        - for wrong types or lengths, an unknown or a missing column: the JSON path, then the defect
+        - for values of nodes out of range, dependencies between ranks: the defect, located at the
           file
-        - other defects, such as a group with a repeated rank: `$: ` and the first message of the
-          model
+        - for other defects, such as a group with a repeated rank: `$: ` and the first message of
+          the model
         """
         root = self._root
         for key in ("names", "extras"):

@@ -369,18 +369,19 @@ def _check_passes(rows: Sequence[Sequence[Action]], micros: int, path: str) -> N
 def _check_messages(rows: Sequence[Sequence[Action]], device_of: Sequence[int], path: str) -> None:
     """Check the sends and receives between the ranks of a pipeline schedule.
 
-    `device_of`: rank of each stage. `rows`: actions of each rank. Raises `InputError`, with the
-    row, for the first violation, row by row and action by action:
+    `device_of`: rank of each stage. `rows`: actions of each rank. An action requires an earlier
+    action of the same row, stage and microbatch. Raises `InputError`, with the row, for the first
+    violation by row, then by action:
 
-    1. An F has no RECV_F before it, although the previous stage is on another rank. A B or I has no
-       RECV_B before it, although the next stage is on another rank.
-    2. A SEND_F has no F before it, or a SEND_B neither B nor I. Stage and microbatch must be equal.
-    3. The other stage of a message does not exist, or is on the same rank.
-    4. A message occurs twice in the row.
+    1. An F whose previous stage is on another rank requires RECV_F. A B or I whose next stage is
+       on another rank requires RECV_B.
+    2. A SEND_F requires F. A SEND_B requires B or I.
+    3. The other stage of a message exists and is on another rank.
+    4. A message occurs only once in the row.
 
-    Then, for each ordered pair of ranks, ascending, the k-th send must match the k-th receive,
-    because NCCL has no tags. The row of the error is that of the sender; for surplus receives it is
-    that of the receiver.
+    Then each ordered pair of ranks is checked, ascending: the k-th send must match the k-th
+    receive, because NCCL has no tags. The row of the error is that of the sender. It is that of the
+    receiver if all sends match and receives are left over.
     """
     sent: dict[tuple[int, int], list[str]] = defaultdict(list)
     received: dict[tuple[int, int], list[str]] = defaultdict(list)

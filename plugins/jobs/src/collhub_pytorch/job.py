@@ -189,11 +189,14 @@ def _check_numbers(part: RankNodes) -> None:
 def fact_list(workload: Workload, name: str) -> list[JsonValue]:
     """Return the list `name` of the plugin's extension, not copied.
 
-    Empty if it is missing or no list, as in a workload of another reader. A document of a job may
-    have any values there: raise `InputError` (`invalid-json`) if a list by rank (`files`,
-    `has_device`, `idle`) has neither one entry per rank nor none, for an entry of `idle` that is
-    neither null nor a list of objects whose times are integers, and for an entry of `assumed_ranks`
-    that is no integer.
+    Empty if the list is missing or no list, as in a workload of another reader. A document of a
+    job may have any values there. Raises `InputError` (`invalid-json`) in these cases:
+
+    - `files`, `has_device` or `idle` has neither 0 entries nor one per rank.
+    - An entry of `idle` is neither null nor a list of objects whose times are integers.
+    - An entry of `assumed_ranks` is no integer.
+
+    Other entries are not checked.
     """
     facts = workload.extensions.get(EXTENSION)
     values = facts.get(name) if isinstance(facts, dict) else None

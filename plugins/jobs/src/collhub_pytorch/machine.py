@@ -167,12 +167,11 @@ def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
     out are messages, collectives without a standard kind (barriers), size 0, and groups of one
     rank.
 
-    - `calls`: the number of calls
-    - `transferring_ns`: sum of the mean transfer times over the ranks, from the start of the last
-      rank on
-    - `bus_bytes`: sum of `count_bus_bytes`, 0 for unknown sizes
-    - `includes_waiting`: whether any call has a file of fewer than 2 ranks
-      (`_MIN_RANKS_TO_SEPARATE_WAITING`)
+    - `calls`: the number of calls. `bus_bytes`: sum of `count_bus_bytes`, 0 for unknown sizes.
+    - `transferring_ns`: sum over the calls of the mean transfer time of the ranks. The transfer
+      begins when the last rank starts.
+    - `includes_waiting`: whether for any call fewer than 2 ranks have a file
+      (`_MIN_RANKS_TO_SEPARATE_WAITING`).
 
     Raises `InputError` (`no-times`) for a profile without times.
     """

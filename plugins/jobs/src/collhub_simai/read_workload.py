@@ -334,15 +334,17 @@ def _num_collectives(text: WorkloadText, roles: Sequence[str]) -> int:
 def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
     """Return the groups of tensor, data, expert and expert-data: int64[groups, size] by role.
 
-    T is `model_parallel_NPU_group`, S is `pp`, E is `ep`, each 1 if missing or 0. But T is
-    `gpus` if the policy is `MODEL` and its value is missing. D is `gpus` / (T S). The rank
-    with tensor position t, data position d and stage s is number t + T (d + D s). A group
-    has:
-    - tensor: ranks that differ only in t
-    - data: ranks that differ only in d
+    T is `model_parallel_NPU_group`, S is `pp`, E is `ep`. Each is 1 if it is missing or below 1.
+    Exception: T is `gpus` if the policy is `MODEL` and `model_parallel_NPU_group` is missing. D is
+    `gpus` / (T S). The rank with tensor position t, data position d and stage s has the number
+    t + T (d + D s). The groups are:
+
+    - tensor: T ranks that differ only in t
+    - data: D ranks that differ only in d
     - expert: E ranks of equal t and s, with consecutive d from a multiple of E
     - expert-data: D / E ranks of equal t and s, with equal d modulo E
-    Members ascend, groups by their first member. Raises `InputError` (`simai`, line 1) if T S
+
+    Members ascend, and groups ascend by first member. Raises `InputError` (`simai`, line 1) if T S
     does not divide `gpus`, then if E does not divide D.
     """
     tensor, stages = text.value(_TENSOR_KEY), text.value("pp")

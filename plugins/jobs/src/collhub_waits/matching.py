@@ -154,11 +154,13 @@ class Matching:
     def _suspicious_calls(self) -> Int64Array:
         """Return the keys of calls that must be compared one by one: int64, ascending, distinct.
 
-        A key is a group and a list of calls. The number of the group is in its upper 32 bits, that
-        of the list (in `tables.calls`) in the lower 32. A key is returned if the list has an
-        all-to-all, or if a call contradicts itself for the size of the group
-        (`find_contradiction`). The segments of all-to-alls may differ although the calls look
-        equal. The result is empty if there are none.
+        A key is a group and a list of calls: the number of the group in its upper 32 bits, that of
+        the list (in `tables.calls`) in the lower 32. A key is returned in each of these cases:
+
+        - The list has an all-to-all. Its segments may differ although the calls look equal.
+        - A call of the list contradicts itself for the size of the group (`find_contradiction`).
+
+        The result is empty if no key is suspicious.
         """
         columns = self.records.columns
         keys = np.unique(_pack(columns["group"], columns["calls"]))

@@ -195,11 +195,11 @@ def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
 def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
     """Compare each segment that a rank sends in an all-to-all with the one its receiver expects.
 
-    Numbers of elements are compared, between ranks in `calls` only. Returns None if all agree. Also
-    returns None unless each rank has one call with one tensor per rank of the group on both sides.
-    The text has the first difference, by sender, then receiver, and the number of further ones.
+    Numbers of elements are compared, between ranks in `calls` only. Returns None if all agree, or
+    unless each rank has one call with one tensor per rank of the group on both sides. The text has
+    the first difference, by sender, then receiver, and the number of further ones.
 
-    Culprits are ascending. Rules add culprits until each difference has one as sender or receiver:
+    Rules add culprits, until each difference has one as sender or receiver. Culprits are ascending:
 
     1. ranks whose segment for themselves differs from the one they expect
     2. ranks that differ from at least two ranks, and from more than half of the others in `calls`

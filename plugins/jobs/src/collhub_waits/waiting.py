@@ -191,17 +191,15 @@ class WaitGraph:
 
         False if the buffer was not overwritten. The dump may have a status of each group: the
         numbers of the last enqueued and the last completed collective. With a status, `row` has no
-        effect, and the result is True in these cases, otherwise False:
+        effect. True if:
 
-        - The first incomplete collective of a group is older than the oldest collective of the
-          group in the buffer. If the buffer has none of the group: an enqueued collective is
-          incomplete.
+        - The first incomplete collective of a group is older than the oldest one of the group in
+          the buffer. If the buffer has none of the group: an enqueued collective is incomplete.
         - Any rank has recorded a message, and the oldest entry of this rank is not completed.
 
-        Without a status, the result is True in these cases, otherwise False:
-
-        - The oldest entry of this rank is not completed.
-        - The oldest entry with the group and type (collective or message) of `row` has not started.
+        Without a status, it is True if the oldest entry of this rank is not completed. It is also
+        True if its oldest entry with the group and type (collective or message) of `row` has not
+        started.
         """
         dump = self.records.dumps[rank]
         if not dump.is_overwritten:

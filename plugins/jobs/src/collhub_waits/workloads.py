@@ -283,9 +283,11 @@ class _Calls:
         """Return the number in `tables` of the group of each operation: int64[rows].
 
         `units`: for each row, the row of the workload that represents its operation (of a matched
-        message, the send). Each operation gets its own group, with that row as ordinal, which is
-        added to `tables`. A collective has the members and name of its process group (all ranks and
-        `all ranks` for -1). A message has the members (sender, receiver) and the name `messages`.
+        message, the send). Rows with the same unit have the same group. Each operation gets a new
+        group, whose `ordinal` is the unit. The group is added to `tables.groups`:
+
+        - collective: members and name of its process group (all ranks and `all ranks` for -1)
+        - message: the members (sender, receiver) and the name `messages`
         """
         distinct, of_row = np.unique(units, return_inverse=True)
         nodes = self.nodes

@@ -101,18 +101,20 @@ class _TopologyFile:
     ) -> None:
         """Add the object that a line describes: a switch, a block of hosts, or the sizes of blocks.
 
-        `number`: of the line; `pairs`: its values by key in lower case. The first rule that applies
-        counts:
+        `number`: of the line; `pairs`: its values by key in lower case. The first rule that
+        applies:
 
         1. With `blocksizes`, the sizes replace earlier ones; other keys of the line are ignored.
-        2. With `switchname`, it is a switch.
-        3. Otherwise it is a block.
+        2. With `switchname`, the line is a switch. Otherwise it is a block (`blockname`).
 
-        `switches` are the switches below it, `nodes` its hosts; both may be given, in Slurm's
-        notation. Other keys are ignored. Raises `InputError` (`invalid-fabric`) at the line, in
-        this order: for a line without a name; for a name that was described before (a switch and a
-        block may have the same); for an invalid list of switches or hosts; without both. For sizes
-        it raises it if one of them is no number from 1 to `_MAX_BLOCK`.
+        `switches` are the switches below, `nodes` the hosts, in Slurm's notation. Both may be
+        given. Other keys are ignored. Raises `InputError` (`invalid-fabric`) at the line, in this
+        order:
+
+        - a size that is no number from 1 to `_MAX_BLOCK`
+        - no name, or the name of an earlier line of the same type
+        - an invalid list of switches, then of hosts
+        - neither switches nor hosts
         """
         if "blocksizes" in pairs:
             self._sizes = [

@@ -344,11 +344,12 @@ class _DocumentBuilder:
         kind: str,
         nodes: Sequence[int],
     ) -> _JsonObject:
-        """Build a device of the document: its core, and as many ports as any of `nodes` uses.
+        """Build a device of the document: its core, and the largest number of ports of its nodes.
 
-        `kind`: `xpu` or `switch`; the core is named `xpu` or `asic` accordingly. If there are
-        ports, one edge with the link `ic` connects the core to all of them. Otherwise the lists of
-        links and edges are empty.
+        `nodes`: at least one node of the device, else `ValueError`. `kind`: `xpu` or `switch`; the
+        core is named `xpu` or `asic` accordingly. With ports, the device has one link `ic`, and one
+        edge that connects the core to all ports. Without ports, the component `port` is left out,
+        and the lists of links and edges are empty.
         """
         core = "xpu" if kind == "xpu" else "asic"
         components: list[_JsonObject] = [{"name": core, "count": 1, "choice": kind, kind: {}}]

@@ -273,14 +273,14 @@ class _StreamSearch:
         """Solve the linear program: divide each delivery among its trees for the least makespan.
 
         The makespan is the time for which the busiest link is used. The minimized value is the
-        makespan plus 1e-4 times the busy times of all links. Every delivery must have a tree.
-        Nothing is changed. Returns three float64 arrays:
+        makespan plus 1e-4 times the sum of the busy times of all links. Every delivery must have a
+        tree, else `AssertionError`. Nothing is changed. Returns three float64 arrays:
 
-        - for every tree, in the order of `_trees`: the fraction of its delivery; those of one
-          delivery add up to 1
-        - for every link of the topology: its price, seconds of makespan per second of load, at
-          least 0; 0 for links that do not limit the makespan
-        - for every delivery: its price, the seconds by which the minimized value grows if the
+        - for every tree, in the order of `_trees`: the fraction of its delivery. The fractions of
+          one delivery add up to 1.
+        - for every link of the topology: its price, seconds of makespan per second of load. It is
+          at least 0, and 0 for links that do not limit the makespan.
+        - for every delivery: its price, i.e. the growth of the minimized value in seconds if the
           entire delivery is sent once more
         """
         columns = np.stack(list(self._trees.values()), axis=1)

@@ -83,10 +83,12 @@ def _make_click_option(declared: Option) -> Callable[[Function], Function]:
     name. The help is the declared one.
 
     - BOOL: a flag without a value, False if it is absent. A declared default has no effect.
-    - Any other type: an option with one value. Click checks it as one of the declared choices, or
-      for INT and FLOAT as a number within the declared limits. Values of other types, such as SIZE,
-      are passed as text. If the option is absent, the value is the declared default, also None. The
-      help shows a default other than None.
+    - Any other type: an option with one value, and the declared default (also None) if it is
+      absent. The help shows a default other than None, and for `size`, `dtype` and `op` a short
+      name of the value (`_METAVARS`).
+
+    Click checks the value as one of the declared choices, if there are any. Else it checks INT and
+    FLOAT against the declared limits. Other values, such as SIZE, are passed as text.
     """
     flag = f"--{declared.name.replace('_', '-')}"
     if declared.type is OptionType.BOOL:

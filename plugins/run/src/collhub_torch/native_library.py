@@ -284,12 +284,14 @@ class NativeLibrary:
         self._check(self._functions.ncclCommDestroy(handle), "ncclCommDestroy")
 
     def run(self, communicator: int, call: NativeCall) -> None:
-        """Enqueue the collective on the stream of the call, without waiting for it.
+        """Enqueue the library's collective on the stream of the call, without waiting for it.
 
-        `communicator`: handle of `join`. The call has addresses of buffers and stream, which are
-        not checked; the memory must stay valid until the stream has finished. Raises `PluginError`
-        (`nccl`) with the library's text if its function does not return success. The communicator
-        cannot be used any more then.
+        `communicator`: handle of `join`. `call` has the addresses of both buffers and of the
+        stream, the number of elements, data type and operator. Nothing of it is checked. The memory
+        must stay valid until the stream has finished.
+
+        Raises `PluginError` (`nccl`) with the library's error text if its function does not return
+        success. The communicator cannot be used any more then.
         """
         status = self._run(
             ctypes.c_void_p(call.send),

@@ -171,24 +171,23 @@ class KernelTiming:
     def message_times_us(
         self, sizes: Float64Array, crosses_network: bool
     ) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
-        """Return the times of messages in us: (busy, first, lag, tail), one entry per size each.
+        """Return the times of messages in us: (busy, first, lag, tail), float64 by size.
 
         - busy: time for which the sender is occupied
         - first: time until the first part is visible to the receiver
         - lag: time from the end of sending until the end is visible
-        - tail: time of the last part, 0 with one slice
+        - tail: time of the last part, 0 if `slices` is 1
 
-        `sizes`: bytes of the messages, float64. With transfer = size / rate + `chunk_us`, a
-        message has `slices` parts of part = transfer / `slices`. The time until a part is
-        visible, called visible, is `network_us` if `crosses_network`, otherwise `visible_us`.
-        With p = `power`, a part takes longer = (part^p + visible^p)^(1/p), because its transfer
-        overlaps with the previous part's visible time.
+        `sizes`: bytes of the messages, float64; empty `sizes` give empty arrays. Formulas:
 
-        - part >= visible: busy = transfer - part + longer, lag = visible
-        - otherwise: busy = transfer, lag = longer
-
-        tail is part with two slices. first is tail + lag, but busy + lag if there is one slice
-        and `crosses_network`. Empty `sizes` give empty arrays.
+        - transfer = size / rate + `chunk_us`, and part = transfer / `slices`
+        - visible = `network_us` if `crosses_network`, otherwise `visible_us`
+        - longer = (part^p + visible^p)^(1/p) with p = `power`, and visible at least 1e-9. The
+          transfer of a part overlaps with the visible time of the previous part.
+        - If part >= visible: busy = transfer - part + longer, lag = visible. Otherwise: busy =
+          transfer, lag = longer.
+        - tail = part if `slices` is above 1. first = tail + lag, or busy + lag if `slices` is 1 and
+          `crosses_network`.
         """
         transfer = sizes / (self.rate_gigabytes_per_s * 1e3) + self.chunk_us
         visible = np.full(len(sizes), self.network_us if crosses_network else self.visible_us)

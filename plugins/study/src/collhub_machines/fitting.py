@@ -363,11 +363,13 @@ _NIC_EFFICIENCY, _NIC_EFFICIENCY_WIDTH = 0.905, 0.05
 def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:
     """Return one network model for each library and number of GPUs per node with enough points.
 
-    Other points than all-reduces between nodes (`is_between_nodes`: at least 2 nodes, ranks
-    divisible by nodes, no dtype) are ignored. GPUs per node are ranks / nodes. A group has
-    enough if its points have at least `MIN_NETWORK_POINTS` different pairs (nodes, size);
-    outliers that `fit_network` drops count too. Other groups are left out. The result is sorted
-    by library, as text, then by GPUs per node. It is [] if no group has enough.
+    Points count if they are all-reduces without a dtype, on at least 2 nodes with equally many
+    ranks (`is_between_nodes`). All other points are ignored. GPUs per node are ranks / nodes.
+
+    A group (library, GPUs per node) has enough if its points have at least `MIN_NETWORK_POINTS`
+    different pairs (nodes, size); outliers that `fit_network` drops count too. Other groups are
+    left out. The result is sorted by library, as text, then by GPUs per node. It is [] if no group
+    has enough.
     """
     groups: dict[tuple[Library, int], list[Measurement]] = {}
     for point in points:

@@ -104,13 +104,17 @@ def _read_tables(
 ) -> None:
     """Append the measurements of all tables of a text, and notes on rows that are not used.
 
-    A table has a header line (`size(B)`, `count(elems)`), then rows that begin with a digit,
-    up to a row with "errors found" or a command line of nccom-test. Such a command line gives
-    `test` the collective and ranks of the following tables. Other lines are ignored.
+    Ranks printed before a line are removed. By kind of line:
 
-    A row gives a note if its run failed, if its number of fields is wrong, or if its numbers
-    are invalid. Raises `InputError` for a header without a column of times, and for a row
-    without known collective and ranks.
+    - Command line of nccom-test: ends a table. `test` gets the collective and ranks from it.
+    - Header (`size(B)`, `count(elems)`): begins a table.
+    - Line of a table that begins with a digit: a row. It ends the table if it has "errors found".
+    - Any other line is ignored, also rows outside of a table.
+
+    A row gives a note in `skipped` instead of a measurement in `points` if its run failed
+    ("Failure"), if its number of fields is wrong, or if the measurement is invalid. Raises
+    `InputError` for a header without a column of times, a row without known collective and ranks,
+    and a row of a test of messages between two ranks.
     """
     columns: list[str] = []
     time_column = ""

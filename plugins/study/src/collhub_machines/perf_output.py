@@ -410,11 +410,13 @@ def _set_parameters(test: _Test, line: str) -> None:
 def _set_header(test: _Test, line: str, number: int, file: str) -> None:
     """Store the names of a table's columns in `test`: `prefix`, `groups` and `time_ends`.
 
-    The columns before the first `time` describe the call. From each column `time` on, a group of
-    columns has the values of calls in place or of calls out of place, in the order of
-    `test.places`. `#wrong` is named `wrong`; `timestamp` columns are dropped. `time_ends` has the
-    text position at which each `time` ends. Raises `InputError` (`measurements`) at line `number`
-    for CPU times (`cputime`), else for a header without `time`.
+    - `prefix`: the columns before the first `time`, which describe the call.
+    - `groups`: one tuple per column `time`, with this column and those up to the next `time`.
+      Columns `timestamp` are dropped. A group has the values of calls in place or out of place.
+    - `time_ends`: position in `line` at which each word `time` ends.
+
+    A leading `#` is removed, and `#wrong` is named `wrong`. Raises `InputError` (`measurements`)
+    at line `number` for CPU times (`cputime`), else for a header without `time`.
     """
     names = line.replace("#wrong", " wrong").lstrip().removeprefix("#").split()
     if "cputime" in names:

@@ -236,14 +236,17 @@ def _test_commands(
     environment: Mapping[str, str],
     output: str,
 ) -> Iterator[str]:
-    """Yield commands of nccl-tests, one for each longest series of sizes in which each doubles.
+    """Yield commands of nccl-tests, one per series of sizes.
 
-    For example, the sizes 4, 8, 32 give the series 4 to 8, and 32. On one node a single process
-    uses all GPUs, and the environment is not part of the command. On several nodes mpirun
-    starts one process per GPU and passes the environment, whose values are not quoted. The
-    first command overwrites `output`, the others append to it. A root other than 0 is passed
-    with -r. Without sizes nothing is yielded. Raises `KeyError` for a collective without a test
-    in `_TESTS`.
+    A series is extended while the next size in `sizes` is the double of the last one. The sizes 4,
+    8, 32 give two commands: 4 to 8, and 32. Without sizes nothing is yielded.
+
+    - One node: a single process uses all GPUs. `environment` is not part of the command.
+    - Several nodes: mpirun starts one process per GPU, ranks // `nodes` per node, and passes
+      `environment`. Its values are not quoted.
+
+    The first command overwrites the file `output`, later ones append to it. A root other than 0 is
+    passed with -r. Raises `KeyError` for a collective without a test in `_TESTS`.
     """
     question = tuned.outcome.question
     ranks = question.num_npus

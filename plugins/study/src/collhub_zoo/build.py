@@ -230,19 +230,17 @@ def compare_indexes(
 ) -> Iterator[WorseCurve]:
     """Yield the curves that became worse since `previous`, sorted by entry, machine, collective.
 
-    The arguments are indexes as parsed JSON. Each result of `previous` is compared with the one of
-    the same entry, machine and collective. Only results whose machine and entry the current index
-    lists are compared. New results are never worse. The first rule that applies:
+    The arguments are indexes as parsed JSON. Each result of `previous` is compared with the result
+    of `current` of the same entry, machine and collective. It is skipped if `current` does not
+    list the entry or the machine. Missing or malformed lists count as empty. Cases:
 
-    1. The current index lacks the result: curve `result`, reason `missing`.
-    2. The result was correct (`ok` is true) and is no longer: curve `result`, reason `no longer
-       correct`.
-    3. Some simulated times (`time_ns`) increased by more than 0.1 %: curve `nominal`. Independently
-       of this, the same for `calibrated_ns`: curve `calibrated`, after `nominal`.
+    - The current result is missing: one curve `result`, reason `missing`.
+    - `ok` was true and is not true any more: one curve `result`, reason `no longer correct`.
+    - Otherwise a curve `nominal` if some `time_ns` increased by more than 0.1 %, then a curve
+      `calibrated` if some `calibrated_ns` did. The reason lists all slower sizes, such as
+      `1024 B: 100 to 120 ns`, separated by commas.
 
-    Times are compared at sizes at which both results have an integer. The reason lists all slower
-    sizes, such as `1024 B: 100 to 120 ns`, separated by commas. Missing or malformed lists count as
-    empty.
+    Times are compared only at sizes for which both results have an integer.
     """
     before, after = _index_results(previous), _index_results(current)
     machines = {_get(machine, "topology") for machine in _list(current.get("machines"))}

@@ -258,15 +258,16 @@ class _Stream:
                 del self._writers[self._with(own, level, displacement)]
 
     def exchange_sums(self) -> Iterator[None]:
-        """Add the rows that exchange partial sums within the level that is gathered first.
+        """Add the rows that exchange partial sums within the first level of the order of levels.
 
-        Every rank has the sum of its own range over all other levels, in SCRATCH. It first sends
-        this sum to every other rank of the level, then receives their sums and adds them. The sends
-        are in the order of `_list_hops`, the receives in the same order from the opposite
-        direction. The first addition reads SCRATCH, later ones OUTPUT; the result is in OUTPUT.
+        A level is a dimension of the ranks; it must have at least two ranks, else `IndexError`.
+        Every rank has the sum of its range over all other levels, in SCRATCH. It first sends this
+        sum to every other rank of the level, then receives their sums and adds them. The sends are
+        in the order of `_list_hops`, the receives in the same order from the opposite direction.
+        The first addition reads SCRATCH, later ones OUTPUT; the result is in OUTPUT.
 
-        Yields None after every row. The phase ends (`_end_phase`) only if the generator is
-        exhausted.
+        Yields None after every send and every receive. If the generator is exhausted, the last
+        receive waits for all other receives (`_end_phase`).
         """
         level = self._order[0]
         key = next(iter(self._list_keys(1, 0)))

@@ -166,25 +166,17 @@ class SourcedNetwork:
 def strength(graph: CapacityGraph) -> Strength:
     """Compute the strength: the maximum total weight of undirected spanning trees that fit.
 
-    Without switches it is the minimum of c(E(P)) / (|P| - 1) over the partitions P of the nodes
-    into at least two blocks. c(E(P)) is the capacity of the links between blocks, each link counted
-    once (Nash-Williams and Tutte 1961). With switches, P divides the compute nodes only. c(E(P)) is
-    then half the sum of the minimum cuts between each block and the other compute nodes. No
-    all-reduce without reduction in the network is faster: every element needs at least |P| - 1
-    messages up and as many down between the blocks. Example: a ring of n nodes with capacity 1
-    gives n / (n - 1).
+    It is the minimum of c(P) / (|P| - 1) over the partitions P of the compute nodes into at least
+    two blocks. Without switches, c(P) is the capacity between blocks, each link counted once
+    (Nash-Williams and Tutte 1961). With switches, c(P) is half the sum of the minimum cuts between
+    each block and the other compute nodes. An all-reduce without reduction in the network cannot be
+    faster. Method: Newton's iteration with Dilworth truncation (Cunningham 1985).
 
-    Returns `value`, a fraction in units of the graph, and a partition with this minimum: `blocks`,
-    each ascending, sorted by their first node. `sides` are the blocks with the switches on their
-    side of the cut. The method is Newton's iteration, with one minimum cut per node and round
-    (Dilworth truncation; Cunningham 1985).
-
-    Raises `InputError`, checked in this order:
-
-    - `one-node`: fewer than two compute nodes
-    - `not-duplex`: the two directions of a link differ in capacity
-    - `capacities`: the scaled capacities add up to 2^60 or more
-    - `unreachable`: compute nodes are disconnected (the value would be 0)
+    Returns `value` in units of the graph, and a minimum partition: `blocks`, each ascending, sorted
+    by first node. `sides` are the blocks with the switches on their side of the cut. Raises
+    `InputError`, in this order: `one-node` (fewer than two compute nodes), `not-duplex` (the
+    directions of a link differ in capacity), `capacities` (the scaled sum is 2^60 or more),
+    `unreachable` (value 0).
     """
     _check_size(graph)
     links = DuplexLinks.of(graph)

@@ -372,9 +372,14 @@ def _report_forwarding(topology: Topology) -> Iterator[Loss]:
 def _find_reached(topology: Topology) -> BoolArray:
     """Return whether NPU i reaches NPU j without another NPU in between: bool[NPUs, NPUs].
 
-    True for i = j, for a link from i to j, and if both have a link to switches that are
-    connected through switches. Links of NPUs to switches, and between switches, are assumed
-    to exist in both directions.
+    An island is a set of switches that are connected through switches. True in these cases:
+
+    - i = j
+    - There is a link from i to j.
+    - i and j each have a link to a switch of the same island.
+
+    Links back from switches to NPUs are not checked. Links between switches count in both
+    directions.
     """
     npus = topology.num_npus
     reached = np.eye(npus, dtype=np.bool_)

@@ -338,10 +338,14 @@ def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
 def handle_arrival(index: Integer, now: Integer, machine: Machine) -> Integer:
     """Forward a message that arrives at the end of a link at `now` (ns), or deliver it.
 
-    A delivered message causes the action of its sender, if it has one, and then that of its
-    receive, if that is posted; its record is then freed. Without a receive it is marked as arrived,
-    and waits. The codes of these actions are written to `machine.codes`, and their number (0 to 2)
-    is returned; 0 for a forwarded message.
+    Before its last link: the message is sent over the next link, and the result is 0. Otherwise it
+    is delivered. Codes of actions are then written to `machine.codes`, and their number (0 to 2)
+    is returned:
+
+    1. The code of its sender, if it has one.
+    2. The code of its receive, if the receive is posted. The record of the message is freed.
+
+    If the receive is not posted, the message is marked as arrived and keeps its record.
     """
     message = machine.message[index]
     if message["hop"] < message["last_hop"]:

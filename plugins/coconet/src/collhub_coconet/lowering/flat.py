@@ -428,13 +428,15 @@ class _FlatBuilder:
         `position`: of the rank in its group, from 0. The first rule that applies:
 
         1. Chunks of rows of an uneven collective: ascending.
-        2. A cut that is derived from another one (`source_cut`): `select_rank_chunks` of the order
-           of the other cut. Numbers of chunks are equal, unless `across` divides a second
-           dimension.
+        2. A cut that is derived from another one (`source_cut`): the order of the other cut. If
+           `across` divides a second dimension, only the chunks that the rank computes
+           (`select_rank_chunks`).
         3. The algorithm of the leading collective is not in `contents` yet: ascending.
-        4. Otherwise the order in which the algorithm of the leading collective needs the chunks on
-           this rank (`cut.is_needed`), or else produces them there (`order_chunks`). Chunks that
-           the algorithm does not use are last. These results are cached; do not change them.
+        4. `cut.is_needed`: the order in which the algorithm of the leading collective needs the
+           chunks on this rank. Otherwise the order in which it produces them there
+           (`order_chunks`). Chunks that the algorithm does not use are last, ascending.
+
+        Results of rule 4 are cached in `self.orders`; do not change them.
         """
         if cut.grid.row_blocks is not None:
             return np.arange(cut.grid.chunks)

@@ -301,16 +301,15 @@ def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
     A scalar is an operation, except communication, whose result has no dimensions, such as a norm.
     At first each operation is a set. Sets are united by these rules, in this order:
 
-    1. An operation with each operation that it reads. A pointwise operation is not united with an
-       operation whose result has no dimensions.
+    1. An operation with each operation that it reads. A pointwise operation is not united with one
+       whose result has no dimensions.
     2. All readers of a state with each other, unless `whole_after` of the state is set.
     3. A scalar with the set that reads it, if there is exactly one. A pointwise scalar with the set
        that it is computed from, if there is exactly one. Paths through other scalars count.
     4. A pointwise scalar without a set by rule 3 is shared. It is united with each shared scalar
-       that it reads.
+       that it reads. Its set is returned too.
 
-    Sets of shared scalars are included. Each set lists names in program order; the sets are in the
-    order of their first operation.
+    Sets list names in program order, and are in the order of their first operation.
     """
     scalars = {
         operation.name

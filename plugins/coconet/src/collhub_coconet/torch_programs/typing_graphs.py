@@ -327,17 +327,18 @@ class _GraphTyper:
     def _add_kind(self, node: GraphNode, base: str) -> bool:
         """Add a node of the graph as operations of the language; return whether this succeeded.
 
-        Three attempts are made, each with other operands:
+        Returns False at once if the operator `base` has no expansion. An `_foreach_` operator uses
+        the expansion of its name without `_foreach_`. Up to three attempts are made, each with
+        other operands; the first success ends them:
 
         1. The operands unchanged.
-        2. Local operands (each rank has its own value) converted to blocks of a larger tensor,
-           if another operand of the same shape is sliced.
-        3. All sliced or partial operands, and those on a root, converted to local ones.
+        2. Local operands (each rank has its own value) become blocks of a larger tensor, if
+           another operand of the same shape is sliced (`_match_blocks`).
+        3. All operands that are sliced, partial or on a root become local.
 
-        Attempts 2 and 3 are made only if some operand is sliced, partial or on a root, and the
-        operator is in the table of layouts. After a failure no operation remains. The result is
-        False at once if the operator `base` has no expansion; `_foreach_` operators have that
-        of their name without it.
+        Attempts 2 and 3 are made only if an operand is sliced, partial or on a root, and the
+        operator is in the table of layouts. On success the values of the results are recorded. A
+        failed attempt leaves no operation.
         """
         # A list operator (`_foreach_add`) applies the operator of its name to every entry.
         expansion = EXPANSIONS.get(base.replace("aten._foreach_", "aten."))

@@ -101,30 +101,22 @@ def _replace_operation(
 def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
     """Return the rewrite that changes the replicated states `states` to sliced states.
 
-    Each state is sliced along the dimension and the mesh axis of its uses. Its layout on
-    other axes remains. The new value of a state is the result of its Update. The changes, in
-    this order:
+    A state is sliced along the dimension and mesh axis of its uses; other axes keep their layout.
+    The new value of a state is the result of its Update. `program` is not changed. The changes:
 
-    - Slices of a state or of its new value are removed. Their readers read the state or new
-      value.
-    - An Update writes the slice that its AllGather reads, instead of the gathered value.
-    - Later operations that read this slice read the new value of the state instead.
-    - Operations that no output and no Update needs are removed, such as these AllGathers.
+    - Slices of a state or of its new value are removed; their readers read the sliced state.
+    - An Update writes the slice that its AllGather reads. Later readers of that slice read the
+      new value instead. An output that is the new value so becomes a slice.
+    - Operations that no output and no Update needs are removed.
 
-    So an output that is the new value of a state becomes a slice. `program` is not changed.
-    Raises `RefusedMoveError` (`refused-CONDITION`) for the first violated condition, state by
-    state:
+    Raises `RefusedMoveError` (`refused-CONDITION`) for the first violated condition by state:
 
-    1. `replicated-state`: the name is that of a state that is replicated on the mesh axis.
-    2. `not-needed-whole`: the state is not needed completely after the program
-       (`whole_after`).
-    3. Each reader of the state is a Slice, or an Update of the state with the result of an
-       AllGather. Readers of the Update are Slices along the gathered dimension. Slices are no
-       outputs, and all use only the mesh axis of the state (`sliced-use`, `gathered-value`,
-       `one-axis`).
-    4. `one-dimension`: there is a reader, and all of them use the same dimension.
+    1. `replicated-state`: a state has the name, and is replicated on the mesh axis of its uses.
+    2. `not-needed-whole`: it is not declared `whole_after`.
+    3. `sliced-use`, `gathered-value`, `one-axis`: its readers need only a slice (`_check_use`).
+    4. `one-dimension`: it has a reader, and all readers use the same dimension.
 
-    Errors of building the new program are raised too.
+    Errors of building the new program pass through.
     """
     conditions = Conditions("as-slice", program, {"states": tuple(states)})
     dimensions = {name: _find_dimension(program, name, conditions) for name in states}

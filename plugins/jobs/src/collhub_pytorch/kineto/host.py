@@ -226,10 +226,12 @@ class _Operators:
         return rows[np.argsort(self.start[rows], kind="stable")]
 
     def issuers(self, events: RankEvents) -> list[Issuer]:
-        """List the operators that issue collectives and messages, ordered by thread and start.
+        """List the operators of torch.distributed that issue collectives and messages.
 
-        These are operators with recorded arguments and the name of a known kind. Each records
-        whether it encloses another issuing operator of the same kind.
+        An operator is listed if `events.issuers` has its arguments and its name gives a kind
+        (`kind_of`). The list has the order of this table: by thread, then by start; it may be
+        empty. Each entry has start and end in ns, thread, kind, sizes of the inputs, root or peer,
+        and whether the operator encloses another issuing operator of the same kind.
         """
         issuers = []
         for operator in np.flatnonzero(np.isin(self.row, list(events.issuers))).tolist():

@@ -140,20 +140,20 @@ class ProgramSearch:
     def choose(self, *, is_first: bool = False) -> ChosenProgram:
         """Choose the best program for the task, i.e. assign its steps to thread blocks.
 
-        1. Attempts with the producer's thread blocks come first. The first one that gives a program
-           is returned, also if it is not safe.
+        1. Attempts with the producer's thread blocks come first. The first one that gives a
+           program is returned, also if it is unsafe.
         2. Otherwise attempts with new thread blocks follow. The program with the lowest `cost` is
-           returned, of equal ones the first; unsafe programs cost more than safe ones. Attempts
+           returned, the first of equal ones; unsafe programs cost more than safe ones. Attempts
            that certainly exceed a limit are skipped (`Attempt.needs_too_many_elements`).
 
-        In step 2, the makespan of a safe program of an attempt with `limits_time` becomes the
-        maximum makespan of all programs, also of earlier ones; the last such attempt counts. After
-        a safe program, no more attempts are made if `is_first` is set, if the attempt is marked
-        `is_enough`, or if there are more than `MAX_ROWS_FOR_ALL_ATTEMPTS` steps.
+        A safe program of an attempt with `limits_time` in step 2 limits the makespan: programs
+        with a longer one are not eligible, also earlier ones. The last such attempt counts. Step 2
+        ends after an attempt if there is a safe program and one of these holds: `is_first`, the
+        attempt has `is_enough`, or there are more than `MAX_ROWS_FOR_ALL_ATTEMPTS` steps.
 
-        Raises `InputError` if no attempt gives a program: `fifo-deadlock` if one deadlocks at every
-        size, otherwise `runtime-limit` with the last exceeded limit. No attempt is made if every
-        program needs too many channels or thread blocks (`_find_impossibility`).
+        Raises `InputError` if no attempt gives a program: `fifo-deadlock` if one deadlocks at
+        every size, otherwise `runtime-limit` with the last reason. It is raised before any attempt
+        if each program needs too many channels or thread blocks (`_find_impossibility`).
         """
         impossibility = self._find_impossibility()
         if impossibility is not None:

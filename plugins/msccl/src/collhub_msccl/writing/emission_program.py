@@ -97,12 +97,13 @@ def _find_unwanted_fusions(
     and source buffer are equal, the first has no `hasdep`, and the second has no wait. The first
     step gets the flag in two cases:
 
-    - The two may not be fused (`is_fusable_pair` is False).
-    - The chain of fused steps up to it already has `MAX_OPERANDS` operands. A new chain begins with
-      the second step.
+    - The two steps may not be fused (`is_fusable_pair` is False).
+    - The chain of fused steps up to the first step already has `MAX_OPERANDS` steps. A new chain
+      begins with the second step.
 
-    `columns`: columns of the file. `depid`: waits, -1 for none; `has_dependents`: flags that the
-    waits require. These flags are not repeated in the result. The arguments are not changed.
+    `columns`: columns of the file. `block`: thread block of each step. `depid`: waits, -1 for none.
+    `has_dependents`: steps that have `hasdep` because another step waits for them; they are False
+    in the result. The arguments are not changed.
     """
     reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
     first, second = reductions[:-1], reductions[1:]

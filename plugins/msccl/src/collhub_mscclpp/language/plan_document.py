@@ -179,25 +179,18 @@ class _Block:
     def _build_operation(self, operation: Recorded) -> dict[str, Any]:
         """Build the JSON object of an operation for this instance (copy) of the program.
 
-        A semaphore or barrier has the number n * k + c, where n is its number in the program, k the
-        number of instances, and c this instance. Channels and remote buffers are given by their
-        position in the lists of the thread block. One that is not yet in its list is appended; this
-        holds for all channels of the operation, even if its object does not list channels.
+        A semaphore or barrier has the number n * k + c: n is its number in the program, k the
+        number of instances, c this instance. Channels and remote buffers are positions in the lists
+        of the thread block. All channels that the lists lack are appended, even if the object has
+        no channels.
 
-        For `glre`, a sum through a switch without a broadcast, the members are: name, buffer type,
-        offset and size of the source, target chunk, channels, channel type, reduce operation.
-        `ValueError` is raised unless it has one source and one target. The other operations have
-        these members:
-
-        1. name
-        2. source and target ranges, if it has sources
-        3. channels, if `lists_channels` is true: for the operations in `_COUNTER_OPERATIONS` (such
-           as signals and waits), for gets, and for puts on port channels
-        4. channel type, reduce operation, position and size of the group of thread blocks, and
-           semaphores; each only if it has one
-        5. for a `barrier`: its number and its number of thread blocks
-        6. for a `pipeline`: bytes of a slice, number of chunks, and its operations, built the same
-           way
+        - `glre` (a sum through a switch without a broadcast): source, target, channels, channel
+          type and reduce operation. Raises `ValueError` unless it has one source and one target.
+        - Others: source and target ranges, if there are sources; channels if `lists_channels`.
+          Channel type, reduce operation, position in the group of thread blocks, and semaphores
+          only if present.
+        - Also for `barrier`: its number and its number of thread blocks. Also for `pipeline`: bytes
+          of a slice, number of chunks, and its operations, built the same way.
         """
         channels = [
             self._find_channel(operation.channel_type, ordinal) for ordinal in operation.channels

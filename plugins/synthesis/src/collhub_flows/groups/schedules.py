@@ -238,20 +238,18 @@ def compute_joint_bounds(
 ) -> dict[str, int]:
     """Compute lower bounds of the time in which all groups together finish, in ps, by name.
 
-    A share is a part of a group's data. Its givers are all members of the group if it is summed,
-    otherwise its root. Its takers are its single target, otherwise all members. There must be at
-    least one share.
+    A share is a part of a group's data; there must be at least one. It goes from its givers to its
+    takers. Givers: all members of the group if the share is summed, else its root. Takers: the
+    target of the share if it has one, else all members.
 
-    - `cut`: the bytes that must leave a set of nodes, divided by the bandwidth of the links that
-      leave it. The maximum over the sets that `cut_seconds` tries: nodes in the order of distance
-      from one NPU.
-    - `latency`: the largest latency of a shortest path from a giver to a taker of a share
+    - `cut`: bytes that must leave a set of nodes, divided by the bandwidth that leaves it. It is
+      the maximum over the sets that `cut_seconds` tries (nodes by distance from one NPU).
+    - `latency`: the largest latency of a shortest path from a giver to a taker of a share.
     - `flow`, only if no share is summed and each has one target: the time that link prices prove
-      for a joint flow. Prices are exact for at most 40 000 sources * arcs, if the solver gives
-      them; otherwise approximate.
+      for a joint flow. Prices are approximate above 40 000 sources * arcs, or if the solver fails.
 
-    Each bound is multiplied by 1 - 1e-9 and rounded down. If a giver cannot reach a taker,
-    `OverflowError` is raised, or `InputError` (`unreachable`) if `flow` is computed.
+    Each bound is multiplied by 1 - 1e-9 and rounded down. If a giver cannot reach a taker, raises
+    `InputError` (`unreachable`) where `flow` is computed, else `OverflowError`.
     """
     endpoints = _Ends.of(wishes, shares)
     # Compute the maximum latency of the shortest paths from givers to takers.

@@ -68,12 +68,12 @@ def choose_ladder(setting: Setting) -> list[int]:
     - all-gather, reduce-scatter and all-reduce: 1, 2, 3, 4, 6, 8; with switches 1, 2, 4, 8, 16
     - broadcast and reduce (pipelines): powers of two from 1 to 1024; with switches also n - 1 (at
       least 1) times powers of two, up to 1024, for n NPUs
-    - gather and scatter: 1, 2, 4, 8
-    - all-to-all: 1, 2, 4
+    - gather and scatter: 1, 2, 4, 8; all-to-all: 1, 2, 4
 
-    `setting.choose_piece_counts` replaces the list by a requested number, and omits numbers that
-    do not fit. For pipelines, numbers too small to fill the pipeline are omitted; if all are too
-    small, the largest one remains. Empty if the limits of units allow no number.
+    `setting.choose_piece_counts` replaces the list by a requested number. Otherwise it omits
+    numbers that do not fit, but keeps the first if none fits. Numbers that the limits of units
+    exclude are omitted too, so the result may be empty. A pipeline also omits numbers that are too
+    small to fill it (`_may_fill_pipeline`). If all are too small, the largest one remains.
     """
     kind = setting.collective.kind
     ladder, is_switched = LADDERS[kind], isinstance(setting.network, PathNetwork)

@@ -366,13 +366,16 @@ class _LockstepGather:
         return delivered / max(1, self.log.size - before)
 
     def slice(self, seed: int) -> None:
-        """Continue the all-gather for less than about a second, in windows of steps.
+        """Continue the all-gather by windows of steps, until a limit or until no chunk moves.
 
-        `seed` must be the same in all calls. Logs, counters and the table of used links are
-        updated in place; a table that is too short for a window is enlarged first. `is_over`
-        becomes True if the call transfers no chunk, otherwise False. Raises `InputError`
-        (`disconnected`) if `is_over` is True and a node lacks a chunk. The error names the node
-        with the fewest chunks (the first of equal ones) and the origin of its lowest missing
+        The call ends after a window with more than `_MOVES_PER_CALL` (2^24) examined entries in
+        total (about a second), or if the table of used links has no rows for another window.
+        `seed` must be the same in all calls. Logs, counters and the table are updated in place. A
+        table that is too short for the first window is enlarged before it.
+
+        `is_over` becomes True if the last window transferred no chunk, otherwise False. Raises
+        `InputError` (`disconnected`) if it is True and a node lacks a chunk. The error names the
+        node with the fewest chunks (the first of equal ones) and the origin of its lowest missing
         chunk.
         """
         from collhub_tacos.spreading.lockstep_kernel import advance

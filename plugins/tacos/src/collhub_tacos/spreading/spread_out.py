@@ -267,22 +267,21 @@ _SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
 def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
     """Yield the suitable methods of spreading chunks (kernels) in the order of the trials.
 
-    A pair is a link and a chunk. In a network with switches (`PathNetwork`):
+    A pair is a link and a chunk. A network with switches (`PathNetwork`) has these kernels:
 
-    1. stages: one kernel per possible and promising plan along groups of NPUs; none if some
-       NPUs only relay
-    2. trees of routes: always, except if there is a kernel of stages, the network is
-       regular, and there are more than 20 000 pairs. A network is regular if all arcs have
-       equal times or its groups form grids.
+    1. stages: one kernel per possible and promising plan along groups of NPUs. None if
+       `task.setting.has_relays` (some NPUs only relay).
+    2. trees of routes: always, with one exception. It is left out if there is a kernel of stages,
+       the network is regular (all arcs have equal times, or its groups form grids), and there are
+       more than 20 000 pairs.
 
-    Without switches:
+    A network without switches has these kernels:
 
-    1. equal steps: if all NPUs gather, on links of equal times. If these links are also
-       busy until the arrival, no other kernel follows.
-    2. the translated part of one node: if all NPUs gather, on a symmetric network, for at
-       most 20 million pairs
-    3. deliveries in the order of time: always, except with kernel 1 and more than 400 000
-       pairs
+    1. equal steps: if all NPUs gather and all links have equal times. It is the only kernel if
+       each link is also busy until the arrival (`times.is_uniform`).
+    2. the translated part of one node: if all NPUs gather, the network is symmetric, and there are
+       at most 20 million pairs
+    3. deliveries in the order of time: unless there is kernel 1 and more than 400 000 pairs
     """
     if isinstance(task.network, PathNetwork):
         # Yield stages if they are possible, and trees for small or irregular networks.
