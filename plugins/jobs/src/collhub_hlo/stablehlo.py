@@ -41,6 +41,7 @@ _WRITE_AGAIN = "write the module again as text"
 _PARTITIONS = re.compile(r"mhlo\.num_partitions\s*=\s*(\d{1,9})\b")
 _REPLICAS = re.compile(r"mhlo\.num_replicas\s*=\s*(\d{1,9})\b")
 _SYMBOL = re.compile(r'@("[^"]*"|[\w$.\-]+)')
+_CALLED_COMPUTATION = re.compile(r'\bcalled_computation\s*=\s*@("[^"]*"|[\w$.\-]+)')
 _SYMBOL_NAME = re.compile(r'sym_name\s*=\s*"([^"]*)"')
 _MESH = re.compile(r"\bmesh\b.*?(<\s*\[.*)", re.DOTALL)
 _SCALAR = re.compile(r"dense<\s*(-?\d{1,18})\s*>")
@@ -521,8 +522,8 @@ class _Lowering:
         added to the operands, in the order of first use. The names of the computations are added to
         `attributes` under these keys, and to `called` of the innermost region:
 
-        - No region: it must be a `call`. `to_apply` is the called function; operands and shapes are
-          unchanged.
+        - No region: it must be a `call`, or an async-start with `called_computation`. `to_apply`
+          or `calls` is the called function; operands and shapes are unchanged.
         - Loop, with two regions: `condition` and `body`. Its operand is a new tuple of the iterated
           and captured values. The shapes of the captured values are added to its shapes.
         - Conditional: `branch_computations`. Its operands are the first one and the captured
@@ -535,13 +536,14 @@ class _Lowering:
         """
         current = self._regions[-1]
         if not regions:
-            if opcode != "call":
+            pattern = {"call": _SYMBOL, "async-start": _CALLED_COMPUTATION}.get(opcode)
+            if pattern is None:
                 raise ValueError(f"{operation.name} has no region")
-            callee = _SYMBOL.search(operation.head)
+            callee = pattern.search(operation.head)
             if not callee:
                 raise ValueError(f"{operation.name} names no function")
             name = _computation_name(callee[1].strip('"'))
-            attributes["to_apply"] = name
+            attributes["calls" if opcode == "async-start" else "to_apply"] = name
             current.called.append(name)
             sources = (current.instructions.get(operand) for operand in operands)
             targets = [one.attributes.get("custom_call_target") for one in sources if one]

@@ -337,6 +337,31 @@ def test_an_asynchronous_region_overlaps_until_its_value_is_used() -> None:
     ]
 
 
+def test_an_asynchronous_call_of_a_function_overlaps_like_a_region() -> None:
+    body = """    %f = "mhlo.async_start"(%a) {called_computation = @reduced, execution_thread = "main"} :\
+ (tensor<4xf32>) -> !mhlo.async_bundle<tensor<4xf32>, tensor<4xf32>>
+    %c = stablehlo.negate %a : tensor<4xf32>
+    %d = "mhlo.async_done"(%f) {called_computation = @reduced, execution_thread = "main"} :\
+ (!mhlo.async_bundle<tensor<4xf32>, tensor<4xf32>>) -> tensor<4xf32>
+    %r = stablehlo.add %c, %d : tensor<4xf32>"""
+    function = f"""  func.func private @reduced(%b: tensor<4xf32>) -> tensor<4xf32> {{
+{all_reduce("%q", "%b")}    return %q : tensor<4xf32>
+  }}
+"""
+    text = module(body)
+    end = text.rindex("}")
+    workload = load(text[:end] + function + text[end:])
+    assert calls(workload) == [("all-reduce", 16, 16, 1)]
+    before, after = workload.nodes.edges()
+    first = workload.nodes.rank[before] == 0
+    assert sorted(zip(before[first].tolist(), after[first].tolist(), strict=True)) == [
+        (0, 2),
+        (1, 2),
+    ]
+    with pytest.raises(InputError, match="async_start names no function"):
+        load(text.replace("called_computation = @reduced, ", "", 1))
+
+
 def test_several_operands_add_up_and_their_results_are_parts() -> None:
     body = f"""    %b = stablehlo.constant dense<0.0> : tensor<2xbf16>
     %p:2 = "stablehlo.all_gather"(%a, %b) <{{all_gather_dim = 0 : i64, {HANDLE}, replica_groups =\
