@@ -53,12 +53,14 @@ _NAME_OF_KERNEL = re.compile(
 class GroupRecord:
     """Process group as recorded in one rank's file.
 
-    `ranks`: None for all ranks of the job or, if `is_cut`, for a truncated list of ranks.
+    `ranks`: None for all ranks of the job or, if `is_cut`, for a truncated list of ranks. `size`:
+    number of ranks of a truncated list, 0 if it is not recorded or the list is complete.
     """
 
     name: str = ""
     ranks: tuple[int, ...] | None = None
     is_cut: bool = False
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,13 +241,14 @@ def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
         return GroupRecord(name, _rank_list(text, file))
     # A stride of 0 marks ranks without a regular order.
     if start >= 0 and count > 0 and (stride > 0 or count == 1):
-        return GroupRecord(name, _list_regular_ranks(start, stride, count, file))
-    return GroupRecord(name, is_cut=bool(text or name))
+        return GroupRecord(name, list_regular_ranks(start, stride, count, file))
+    is_cut = bool(text or name)
+    return GroupRecord(name, is_cut=is_cut, size=count if is_cut else 0)
 
 
 # Many calls have the same groups, which share one tuple.
 @lru_cache(maxsize=256)
-def _list_regular_ranks(start: int, stride: int, count: int, file: str) -> tuple[int, ...]:
+def list_regular_ranks(start: int, stride: int, count: int, file: str) -> tuple[int, ...]:
     """Return `count` ranks from `start` on. Raises `InputError` (`rank-range`) if they are too
     large to be ranks of a job.
     """

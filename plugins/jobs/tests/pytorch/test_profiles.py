@@ -210,6 +210,18 @@ def test_cut_lists_of_ranks_are_told_by_start_and_stride() -> None:
     assert [group.ranks for group in workload.groups] == [(0, 2, 4, 6), (1, 3, 5, 7)]
 
 
+@pytest.mark.parametrize("size", [4, 8])
+def test_cut_lists_of_as_many_ranks_as_the_job_are_of_all_ranks(size: int) -> None:
+    cut = all_reduce_args() | {"Process Group Ranks": "[0, 1, 2, ...]", "Group size": size}
+    options = ProfileOptions(ranks_missing="assume-same")
+    if size == 4:
+        with pytest.raises(InputError, match="the ranks of process group '0' are cut"):
+            read_events(step_events(100, cut), options=options, world_size=8)
+        return
+    workload = read_events(step_events(100, cut), options=options, world_size=8)
+    assert [group.ranks for group in workload.groups] == [tuple(range(8))]
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -23,6 +23,7 @@ from collhub_pytorch.calls import (
     elements_of,
     group_of_args,
     kind_of,
+    list_regular_ranks,
 )
 from collhub_pytorch.trace_files import JsonStream, Record, TraceFile, open_decompressed
 from hub_core.columns import Int64Array
@@ -476,13 +477,16 @@ def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
     """Return a process group with its complete list of ranks.
 
     A truncated list is replaced by the first complete one that another event has for the
-    same group name, otherwise by the list in the file's header. A group that is not
-    truncated is returned unchanged, even without ranks. Raise `InputError` (`group`) if no
-    list is found, and (`profile-record`) for an invalid list in the header.
+    same group name, otherwise by the list in the file's header, otherwise by all ranks if the
+    group is as large as the job (`world_size`). A group that is not truncated is returned
+    unchanged, even without ranks. Raise `InputError` (`group`) if no list is found,
+    (`profile-record`) for an invalid header, and (`rank-range`) for a job that is too large.
     """
     if not group.is_cut:
         return group
     known = events.groups.get(group.name) or _find_configured_ranks(events, group.name)
+    if known is None and group.size > 0 and group.size == events.world_size:
+        known = list_regular_ranks(0, 1, group.size, events.file)
     if known is None:
         message = f"the ranks of process group {group.name!r} are cut, without start and stride"
         raise InputError(message, location=Location(events.file), code="group")
