@@ -35,6 +35,7 @@ from collhub_mscclpp.language.plan_document import (
 )
 from collhub_mscclpp.language.program import CollectiveProgram
 from collhub_mscclpp.language.recorded import Recorded, ReduceOperationType, ReplicationPolicy
+from hub_core.model import InputError
 from hub_core.sandbox import Report, calling_line, chosen_places, error_report, run_job
 
 # The package has many modules; programs import names from any of them.
@@ -98,13 +99,19 @@ class _PlanLanguage:
 
         If the package `mscclpp` is installed, the programs of its class are recorded. Otherwise
         this implementation is made importable under the names of the package. Methods of the
-        class are replaced (`_watch`).
+        class are replaced (`_watch`). Raises `InputError` (`not-available`) for a package without
+        the class, which is older than this form of the language.
         """
         self._file = file
         self._uses_package = has_package()
         program_class: Any = CollectiveProgram
         if self._uses_package:
-            program_class = importlib.import_module("mscclpp.language.program").CollectiveProgram
+            module = importlib.import_module("mscclpp.language.program")
+            program_class = getattr(module, "CollectiveProgram", None)
+            if program_class is None:
+                message = "the installed package mscclpp has no CollectiveProgram: it is too old"
+                cure = "upgrade mscclpp, or uninstall it; the hub then uses its own implementation"
+                raise InputError(message, cure=cure, code="not-available")
         else:
             install()
         self._watch(program_class)

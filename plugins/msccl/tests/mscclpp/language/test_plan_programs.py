@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +32,7 @@ from collhub_mscclpp.language import (
     TestCollective,
     ThreadBlockGroup,
 )
+from collhub_mscclpp.language.child import _PlanLanguage
 from collhub_mscclpp.reading.read import list_program_samples, read_program
 from collhub_mscclpp.reading.read_plan import parse_plan
 
@@ -412,3 +415,22 @@ def test_program_of_the_language_of_chunks_is_refused_with_the_reason() -> None:
     text = "from mscclpp.language import *\nfrom mscclpp.language.buffer import Buffer\n"
     with pytest.raises(InputError, match=r"imports mscclpp\.language\.buffer, .* with `chunk` is"):
         read_text(text)
+
+
+def test_an_installed_package_without_the_class_of_programs_is_refused_with_a_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mscclpp" / "language"
+    folder.mkdir(parents=True)
+    for file in (folder.parent / "__init__.py", folder / "__init__.py", folder / "program.py"):
+        file.write_text("")
+    names = ("mscclpp", "mscclpp.language", "mscclpp.language.program")
+    for name in names:
+        # Restored at the end: absent, or what was there before.
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        InputError, match="mscclpp has no CollectiveProgram: it is too old; upgrade"
+    ):
+        _PlanLanguage().prepare("program.py")
