@@ -162,7 +162,7 @@ def parse_groups(text: str, count: int) -> Groups:
             raise ValueError(f"replica_groups {text[:60]!r}: not [groups, size]<=[...]")
         groups = _to_groups(expand_iota(match[2], match[3], count), sizes[1], text)
         if len(groups) != sizes[0]:
-            result = f"{count} ids are {len(groups)} groups of {sizes[1]}"
+            result = f"groups of {sizes[1]} in the ids below {count}: {len(groups)}"
             raise ValueError(f"replica_groups {text[:60]!r}: {result}, not {sizes[0]}")
         return groups
     if match := _MESH.match(text):

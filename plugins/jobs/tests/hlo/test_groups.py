@@ -63,7 +63,8 @@ WRONG = {
     "{{0,1} {2,3}}": "no list of groups",
     "{{0,1},}": "no list of groups",
     "{{0},{1}": "no list of groups",
-    "[3,2]<=[8]": "8 ids are 4 groups of 2, not 3",
+    "[3,2]<=[8]": "groups of 2 in the ids below 8: 4, not 3",
+    "[2,8]<=[8]": "groups of 8 in the ids below 8: 1, not 2",
 }
 
 
