@@ -61,11 +61,12 @@ def print_table(
 ) -> None:
     """Print a header and rows to standard output as aligned columns, with two spaces between them.
 
-    The columns whose names are in `right` are right-aligned, all others left-aligned; trailing
-    spaces are omitted. Unprintable characters are escaped. On a terminal, cells are wrapped between
-    words, then at hyphens, to fit its width. If that is not sufficient, a row is printed as lines
-    of column name and value instead, without header and empty cells, rows an empty line apart.
-    No text is truncated, no number separated from its unit. `ValueError` if a row lacks a cell.
+    Columns in `right` are right-aligned, all others left-aligned, without trailing spaces.
+    Unprintable characters are escaped. Verdicts such as `ok` are coloured (`coloured_cell`). Only
+    on a terminal, cells are wrapped to its width, between words, then after hyphens. If that is not
+    sufficient, each row is printed as lines of column name and value, without header and empty
+    cells, rows an empty line apart. No text is truncated, no number separated from its unit.
+    Raises `ValueError` if a row has too few or too many cells.
     """
     names = [one_line(name) for name in header]
     table = [[one_line(cell) for cell in row] for row in rows]

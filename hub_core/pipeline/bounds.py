@@ -176,15 +176,17 @@ def _is_tight(bound: ProvenBound, time_ps: int | None) -> bool:
 
 
 def apply_simulated_time(result: SynthesisResult, time_ps: int) -> SynthesisResult:
-    """Return the result with a simulated time, without bounds above it, which are wrong.
+    """Return a copy of the result with a simulated time and without bounds above this time.
 
-    `time_ps`: simulated with times of messages that are truncated to ps. The time in ns is rounded
-    up. It is at least the largest bound that exceeds `time_ps` by at most 1 ps per step, the
-    maximum rounding error.
+    `time_ps`: computed with times of messages that are truncated to ps, so it is too low by at
+    most 1 ps per step. The new time in ns is the larger one of these:
 
-    A bound equal to the time remains. Every removed bound adds a warning `bound-beaten` after the
-    other diagnostics, except a bound for messages of one size: with messages of other sizes, an
-    algorithm may be faster.
+    - `time_ps`, rounded up to ns
+    - the largest bound that is at most `time_ps` plus 1 ps per step, rounded down to ns
+
+    Bounds above the new time are wrong and are removed; an equal one remains. Each removal
+    adds a warning `bound-beaten` after the other diagnostics. Bounds that hold only for messages
+    of one size are removed without a warning.
     """
     latest_ns = (time_ps + len(result.algorithm.steps)) // 1000
     reached_ns = max((ns for ns in result.bounds_ns.values() if ns <= latest_ns), default=0)

@@ -123,12 +123,12 @@ def _choose_paths(
 ) -> dict[_Connection, tuple[int, ...]]:
     """Return the fastest path of each (source, destination, channel), as ranks from end to end.
 
-    A path uses only links of plane `channel` mod planes and NPUs with a rank; of equally fast
-    ones, the fewest links. A link takes its latency plus (waiting bytes + largest message of
-    the connection) / bandwidth. The connection with most bytes chooses first, then the lower
-    one. It adds its bytes to those waiting on its links. The result is sorted by connection.
-    `sizes`: bytes by row of the steps; `waiting_bytes`: initial, by link. Raises `UsageError`
-    (`not-connected`).
+    `sends`: rows of the SENDs to reroute. `sizes`: bytes by row of all steps. `waiting_bytes`: by
+    link, not changed. A path has switches (omitted in the result), NPUs with a rank, and links of
+    plane `channel` mod planes. The connection with most bytes, of equal ones the lower, chooses
+    first. A link takes its latency plus (waiting bytes + largest message of the connection) /
+    bandwidth. Of equally fast paths, one with the fewest links is used. Then all bytes of the
+    connection wait on its links. Raises `UsageError` (`not-connected`) without a path.
     """
     npus = placement_of(algorithm) or tuple(range(algorithm.num_ranks))
     rank_of_npu = {npu: rank for rank, npu in enumerate(npus)}

@@ -36,16 +36,18 @@ def profile_chunk(
 ) -> Chunk:
     """Convert a batch of nodes to steps and their dependencies, in the order of the nodes.
 
-    Each node is a step. But a receive-reduce (a receive and the next COMP) is one step, and
-    the only COMP of a file that declares 0 steps is none (a placeholder). Dependencies become
-    pairs of steps of the batch, from 0; those between two halves are dropped. `step_counts`:
-    declared steps by file. Raises `TraceError` for the first of:
+    Each node is a step, with two exceptions. A receive with `is_rrc` 1 and the next node, a COMP,
+    are one step (receive-reduce). A COMP that is the only node of a file that declares 0 steps is
+    none (a placeholder). Dependencies become pairs of steps of the batch, from 0. Those between
+    the two nodes of a receive-reduce are dropped. `step_counts`: declared steps by file.
+
+    Raises `TraceError` for the first defect. The checks, in this order:
 
     - `node-type`: a node is no send, receive or COMP
-    - invalid receive-reduces, then invalid attributes, then `comm_size`
+    - the codes of `_find_receive_reduces`, then of invalid attributes, then of `_check_bytes`
     - `size-mismatch`: `total_chunk_cnt` or `msg_chunk_cnt` contradicts units or region
     - `step-count`: a file has another number of steps than declared
-    - `dangling-dependency`: a placeholder depends on a node
+    - `dangling-dependency`: a node depends on a placeholder
     """
     is_unknown = ~(fields.is_message | fields.is_comp)
     fields.refuse(is_unknown, "an algorithm has no such node", "node-type")

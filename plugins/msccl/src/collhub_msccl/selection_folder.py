@@ -159,17 +159,15 @@ class _File:
 def write(selection: Selection, options: SelectionOptions) -> WriteResult:
     """Return the XML files of a selection, in a folder with the name of the runtime; write nothing.
 
-    A window is a range of sizes with one chosen algorithm. Its files have, in this order of
-    preference, the chosen algorithm, then the other measured ones by speed, without those that
-    cannot be written. If a file serves only the smaller sizes of the window, the next algorithm
-    serves the rest.
+    A window is a range of sizes with one chosen algorithm. Its files have the chosen algorithm,
+    then the other measured ones by speed. An algorithm that cannot be written is skipped. One that
+    serves only the smaller sizes of the window leaves the larger ones to the next algorithm.
 
-    Files are in the order of collectives, then modes, then windows. A runtime that reads both modes
-    gets one file for both. Others get one file per mode, in place first.
+    Files are in the order of collectives, modes (in place first) and windows. A collective with
+    both modes gets one file if the runtime reads both, else one per mode. The result has notes
+    on usage, versions and chunks, then those of the files. Its losses are left to the runtime:
 
-    The result has notes on usage and versions, and these losses, which are left to the runtime:
-
-    - collectives with a root, or unknown to the runtime
+    - collectives with a root, or unknown to the runtime: no file
     - an all-to-all in place, if each mode needs its file
     - algorithms that were not written, and sizes without a file, with the reason
     """

@@ -112,14 +112,14 @@ def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam
 def is_usable(part: PlacedPart, inputs: Int64Array, outputs: Int64Array) -> BoolArray:
     """Return for each rank whether a part works with its buffers at these addresses: bool array.
 
-    `inputs`, `outputs`: int64[num_ranks], addresses of unit 0 of INPUT and OUTPUT in one
-    memory. The units that the part uses (`part.usage`) decide whether the buffers overlap;
-    an unused buffer overlaps none.
+    `inputs`, `outputs`: int64[num_ranks], addresses of unit 0 of INPUT and OUTPUT in one memory.
+    Only units that the part uses (`part.usage`) can overlap. A rank is usable in these cases:
 
-    - They overlap: the part must support in-place calls, and the distance between the
-      buffers must be that of these calls.
-    - They do not overlap: the part must support out-of-place calls, or its buffers must not
-      overlap on this rank in in-place calls either.
+    - Its buffers overlap, the part supports in-place calls, and outputs - inputs is the distance
+      of the buffers in these calls.
+    - Its buffers do not overlap, and the part supports only out-of-place calls, or both kinds.
+    - Its buffers do not overlap, and the part supports only in-place calls, in which the buffers
+      of this rank do not overlap either. An example is a rank other than the root of a gather.
     """
     are_disjoint = _are_disjoint(part.usage, inputs, outputs)
     if not part.collective.in_place:

@@ -245,13 +245,13 @@ def choose_grains(
     a message, in times of a chunk. Returns int64[trees, ranks] with 1 to `chunks`; 1 at the root,
     without meaning. Returns None if at most `max_messages` messages are not possible.
 
-    The height of a rank is its largest distance to a leaf below it. Ranks of equal height in a tree
-    have the same number; the possible numbers by height are those of `_list_sizes`. The delay of a
-    tree is the sum, over the heights below the root, of the number plus `latency_chunks`.
+    The height of a rank is its largest distance to a leaf below it. Ranks of equal height in a
+    tree have the same number. A tree can have each list of numbers of `_list_sizes`. The delay
+    of a list is the sum, over the heights below the root, of number plus `latency_chunks`.
 
-    The limits of the delay are tried in ascending order. Within a limit, each tree has the choice
-    with the fewest messages, of equal ones the first of `_list_sizes`. The first limit at which all
-    trees have a choice and their messages are at most `max_messages` gives the result.
+    The delays of all lists are tried as limits in ascending order. Each tree takes the list with
+    the fewest messages among those within the limit, of equal ones the first. The first limit is
+    used at which every tree has a list, and all messages together are at most `max_messages`.
     """
     heights = [compute_heights(parent) for parent in parents]
     # The root, the highest rank, receives no message.

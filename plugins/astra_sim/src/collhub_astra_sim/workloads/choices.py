@@ -204,10 +204,10 @@ def _group_combinations(
 ) -> tuple[Int64Array, Int64Array]:
     """Number the distinct combinations of values of rows; return an example row of each.
 
-    `columns`: integers by row. Returns the first row of each combination, and the combination of
-    every row. Combinations are numbered from 0 in ascending order, where the first column is the
-    most significant. Without rows both are empty. Cost: linear, unless values are distributed over
-    a large range.
+    `columns`: at least one column of integers by row. Returns (first row of each combination,
+    number of the combination of every row). Combinations are numbered from 0 in ascending order,
+    where the first column is the most significant. Without rows both arrays are empty. Cost:
+    linear, unless values are distributed over a large range.
     """
     rows = len(columns[0])
     combination_of_row, count = np.zeros(rows, np.int64), 1

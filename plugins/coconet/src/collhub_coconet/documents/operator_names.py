@@ -283,15 +283,16 @@ class _StatementInference:
     def _find_collective_shape(self, row: int, kind: Kind) -> Shape:
         """Return the shape of a collective's result, from the bytes of one rank's input.
 
-        n is these bytes divided by the bytes of an element (`_find_element`). R is the number of
-        ranks of the workload. The first rule that applies gives the shape:
+        For a ReduceScatter it is the shape of the blocks of all ranks together. n is the bytes of
+        the input divided by those of an element (`_find_element`). R is the number of ranks of the
+        workload. The first rule that applies:
 
-        1. A recorded input tensor of the node has n elements: its shape. For an AllGather the first
+        1. An input tensor of the node has n elements: its shape. For an AllGather the first
            dimension is multiplied by R.
-        2. A recorded input tensor of a node that reads the result has as many elements as expected:
-           n * R for an AllGather, n / R for a ReduceScatter, otherwise n. The result is its shape.
-           For a ReduceScatter the first dimension is multiplied by R.
-        3. A vector of n elements; for an AllGather of n * R.
+        2. An input tensor of a node that reads the result fits. It needs n * R elements for an
+           AllGather, n / R for a ReduceScatter, otherwise n. The shape is that of the tensor, for a
+           ReduceScatter with the first dimension multiplied by R.
+        3. (n,); for an AllGather (n * R,).
 
         Nodes and tensors are examined in order; tensors without dimensions are skipped. Raises
         `UsageError` for an unknown element type, then `InputError` if n is below 1 or no integer.

@@ -140,12 +140,15 @@ def coalesce_by_size(program: Program, binding: Binding, bucket_bytes: int) -> R
 def list_bucket_sizes(program: Program, binding: Binding, max_count: int = 8) -> list[int]:
     """Return bucket sizes in bytes that are useful to try, in descending order.
 
-    Only collectives outside of stages count, and only classes (kind, reduction, group, mesh axes,
-    element type, counts) of at least two of them. A collective counts with its full buffer. The
-    first size is the sum of the bytes of a class, for the largest such sum, so that each class fits
-    one bucket. Then follow all powers of two below this sum and above the smallest collective of
-    these classes: collectives of 3, 8 and 20 bytes give 31, 16, 8, 4. At most `max_count` sizes are
-    returned, but at least the first one. The list is empty if no class has two collectives.
+    Only collectives of `BUCKET_KINDS` outside of stages count. They are in one class if kind,
+    reduction, group, mesh axes, element type and counts are equal. Only classes of at least two
+    collectives count. A collective has the bytes of its full buffer (`count_buffer_bytes`, which
+    has the errors).
+
+    The first size is the largest total of a class, so that each class fits one bucket. Then follow
+    all powers of two below this total and above the smallest collective of all classes:
+    collectives of 3, 8 and 20 bytes give 31, 16, 8, 4. At most `max_count` sizes are returned, but
+    at least the first one. The list is empty if no class has two collectives.
     """
     sizes: dict[BucketClass, list[int]] = {}
     for name, size in _list_sizes(program, binding).items():

@@ -315,11 +315,17 @@ class PayloadDecoder:
     def of(cls, tables: Tables) -> PayloadDecoder:
         """Read the schemas of payloads in a file: size, and format and offset of each known field.
 
-        Sizes and offsets are in bytes. The first 2^12 schemas of the table are kept. A field is
-        left out if its type or name is unknown, if it ends after the size, or if its offset is
-        negative. An offset that is missing or no integer is 0; an enumeration has 4 bytes. If a
-        schema has a field twice, the later one counts. Schemas without a known field are left out.
-        Without the tables of schemas, there are none. Raises `InputError` for a damaged file.
+        A schema is identified by domain and number. Sizes and offsets are in bytes. The first 2^12
+        schemas of the table are kept; later rows of the table are ignored. A field is left out if
+        one of these holds:
+
+        - Its schema was not kept, or its name or its type is unknown. Types from 2^24 on are
+          enumerations of 4 bytes.
+        - Its offset is negative, or it ends after the size of the schema. An offset that is missing
+          or no integer is 0.
+
+        If a schema has a field twice, the later one counts. Schemas without a known field are left
+        out. Without the tables of schemas, there are none. Raises `InputError` for a damaged file.
         """
         sizes: dict[tuple[int, int], int] = {}
         keys = ("domainId", "schemaId")

@@ -288,15 +288,15 @@ def build_ideal_topology(units: UnitTasks, network: HostNetwork) -> Topology:
     """Build a topology for simulators in which only the cards of hosts limit the rate.
 
     Its nodes are the NPUs, then a switch per host in ascending order, then a central switch.
-    NPUs without a host (-1) share one more host, which comes first. The links, in bytes/s:
+    NPUs without a host (-1) share one more host, which comes first. Links in bytes/s, in this
+    order:
 
-    - NPU to and from the switch of its host: 9e17, no latency
-    - switch of a host to the central switch: rate out x cards, with the latency of the
-      network
-    - central switch to the switch of a host: rate in x cards, no latency
+    - per NPU: to the switch of its host, and back: 9e17, no latency
+    - per host: its switch to the central switch: rate out x cards, with the latency of the network
+    - per host, after the previous link: central switch to its switch: rate in x cards, no latency
 
-    A host without rates in `network` gets those of its first host. Raises `StopIteration` if
-    it needs them and `network` has no host.
+    A host that has no rates in `network` gets the rates of the first host of `network`. If
+    `network` has no host, `StopIteration` is raised.
     """
     num_npus = len(units.host_of)
     hosts = sorted(set(units.host_of.tolist()))

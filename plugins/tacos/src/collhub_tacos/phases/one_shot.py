@@ -93,17 +93,16 @@ def build_steps(
     """Build the steps of an all-reduce in one phase, with the vector divided into `pieces` units.
 
     Returns (steps, SCRATCH units by NPU as int64). Each send and receive consists of one step of
-    one unit per piece. Within an NPU, the steps are in the order of the planned times
-    (`PlannedSums.of`). The events of equal times are in this order:
+    one unit per piece. Within an NPU, they are ordered by planned time (`PlannedSums.of`): the
+    start of a send, the finish of a receive. At equal times:
 
     1. receives before sends
-    2. messages with the longer remaining path first
+    2. messages with the longer time in ps to the farthest NPU that needs them first
     3. by (destination - source) modulo the number of nodes
     4. by number of the message
 
-    COPY and REDUCE steps of a sum precede its first send. The steps of each NPU's result come last,
-    in OUTPUT. A vector in SCRATCH takes `pieces` units, so the units of an NPU are a multiple of
-    `pieces`.
+    COPY and REDUCE steps of a sum precede its first send. The steps of each NPU's result come
+    last, in OUTPUT. A vector in SCRATCH takes `pieces` units.
     """
     plan = PlannedSums.of(trees, sums, times)
     source, destination = _find_ends(trees, sums)
