@@ -200,6 +200,7 @@ def test_larger_topology_makes_a_group_of_the_first_npus(store, run_script, awar
         ({"group": "a,b"}, "not a list of NPUs"),
         ({"group": "1,5", "npus": 5}, "needs NPU 5, the world has 5"),
         ({"npus": 1}, "needs NPU 1, the world has 1"),
+        ({"npus": 0}, "needs NPU 1, the world has 0"),
         ({"npus": 1 << 21}, "more than"),
         ({"npus": 3, "topology": "ring:4"}, "option npus: 3, but topology ring:4 has 4 NPUs"),
         ({"topology": "ring:1"}, "needs NPU 1"),

@@ -377,12 +377,12 @@ def choose_placement(
     members = _parse_members(group, algorithm.num_ranks)
     # The size of the world: of the topology, as given, or as small as the members allow.
     option_npus = options.npus
-    npus = option_npus or members[-1] + 1
+    npus = members[-1] + 1 if option_npus is None else option_npus
     if topology is not None:
         npus = topology.num_npus
-    if option_npus is not None and npus != option_npus:
-        name = topology.name if topology is not None else ""
-        raise UsageError(f"option npus: {option_npus}, but topology {name} has {npus} NPUs")
+        if option_npus not in (None, npus):
+            message = f"option npus: {option_npus}, but topology {topology.name} has {npus} NPUs"
+            raise UsageError(message)
     if npus > _MOST_NPUS:
         raise UsageError(
             f"{npus} NPUs are more than {_MOST_NPUS}",
