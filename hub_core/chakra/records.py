@@ -190,13 +190,16 @@ class _Header:
     """Fields of nodes before their attributes; `rest`: start of the attributes, int64 per node."""
 
     def __init__(self, batch: Batch) -> None:
-        """Read the header of every node: its fields before the first unknown tag.
+        """Read the header of every node: its fields before the first tag outside `_HEADER_TAGS`.
 
-        The known tags are `_HEADER_TAGS`. Usually the header extends to the first attribute or
-        to the end of the node. Header fields after an attribute are added later by
-        `add_late_fields`. An absent number is 0; of a repeated number, the last value counts.
-        `rest` is set, per node, to the position of the first unread field, or to the end of the
-        node. Raise `WireError` for a malformed header field.
+        The header usually ends at the first attribute or at the end of the node. `add_late_fields`
+        later adds header fields that follow an attribute.
+
+        - Numbers (id, type, duration in us): 0 if absent; the last value if repeated.
+        - Dependencies: all of them, in order. The name and unused fields are skipped.
+        - `rest`: int64 per node, the position of the first unread field, or the end of the node.
+
+        Raises `WireError` for a malformed header field.
         """
         self._batch = batch
         self.scalars = {name: np.zeros(len(batch), np.uint64) for name, _ in _LATE_SCALARS}

@@ -227,15 +227,13 @@ def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
 def varints_at(data: Bytes, at: Int64Array, stops: Int64Array) -> tuple[UInt64Array, Int64Array]:
     """Decode one varint (protobuf's integer of 1 to 10 bytes) at every position of `at`.
 
-    Returns (values, positions after them), parallel to `at` and empty if it is. `stops`: end of the
-    record of each position, within the data. Bits beyond 64 are dropped. `at` is not changed.
+    Returns the values and the positions after them, both parallel to `at`. `stops`: end of the
+    record of each position. A varint ends with its first byte below 128. Bits beyond 64 are
+    dropped.
 
-    A varint ends with its first byte below 128. Raises `WireError` (code `malformed-record`) at the
-    start of one number:
-
-    1. A number that reaches its stop before it has ended, within 10 bytes. Of several, it is the
-       one with the fewest bytes, then the first in `at`.
-    2. Otherwise, the first number in `at` of more than 10 bytes.
+    Raises `WireError` (`malformed-record`) with the start of one varint. Varints that reach their
+    stop before their end, within 10 bytes, come first: the one with the fewest bytes is named, of
+    equal ones the first in `at`. Without them, the first varint of more than 10 bytes is named.
     """
     values = np.zeros(len(at), np.uint64)
     position = at.copy()

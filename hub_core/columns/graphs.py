@@ -293,10 +293,10 @@ class NodePairs:
         """Merge the links of equal plane, source and destination into pairs, sorted in this order.
 
         A pair has the number of its links, the sum of their bandwidths, the smallest of their
-        latencies, and the index of the reverse pair on the same plane (-1 without one). It has no
-        column for the plane. A link from a node to itself is its own reverse pair. A network
-        without links gives no pairs. `num_nodes`^2 times the number of planes must be below 2^63.
-        Cost: O(links log links).
+        latencies, and the index of the reverse pair on the same plane (-1 without one). A link from
+        a node to itself is its own reverse pair. The plane is not stored. A network without links
+        gives no pairs. The caller ensures that `num_nodes`^2 times the number of planes is below
+        2^63; it is not checked. Cost: O(links log links).
         """
         nodes = network.num_nodes
         square = nodes**2

@@ -278,11 +278,11 @@ def _get_sort_key(error: ValidationError) -> tuple[int, list[str]]:
 def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
     """Yield the violations of one error of the schema validator: path, message and remedy.
 
-    An error about additional members of an object gives one violation per unknown member, in
-    alphabetical order. Its remedy suggests the most similar member that the object lacks; if
-    some of these have the same first word (up to `_`) as the unknown one, only they are
-    compared. If none is similar, the remedy lists all members of the schema. Any other error
-    gives one violation without a remedy, and so does a schema without listed members.
+    If the schema lists members and forbids others, each unknown member gives one violation, in
+    alphabetical order, at the path of the object. Its remedy is the most similar listed member that
+    the object lacks. Candidates with the same first word (up to `_`) as the unknown member exclude
+    all others. If none is similar enough, the remedy lists all members of the schema. Any other
+    error gives one violation without a remedy.
     """
     known = error.schema.get("properties") if isinstance(error.schema, dict) else None
     if error.validator != "additionalProperties" or not known or error.validator_value is not False:

@@ -339,17 +339,14 @@ def group_failures(
     """Return one failure of each class of failures that are proven to be equal by symmetry.
 
     `failures`: all failures of single links (`list_failures`). A class is represented by its first
-    failure, with the size of the class as `num_equal`; the result has the order of `failures`.
-    Failures that are not proven to be equal stay in separate classes. If nodes times links exceed
-    2^24, no symmetry is searched, and every failure is a class.
+    failure, with the size of the class as `num_equal`, in the order of `failures`. Failures that
+    are not proven to be equal stay in separate classes. If nodes times links exceed 2^24, every
+    failure is a class.
 
-    A symmetry is a mapping of the nodes that preserves all links with their bandwidths, latencies
-    and planes, the kinds of nodes and abilities of switches, and `weights`: arrays int64[links],
-    such as the bytes per link of a schedule.
-
-    Method: mappings are found by refinement of node colours with individualization (McKay,
-    Practical graph isomorphism, 1981). A mapping is completed without backtracking and then
-    checked. It unites the classes of all failures that it maps to one another.
+    A symmetry is a mapping of the nodes. It preserves all links with bandwidths, latencies and
+    planes, the kinds of nodes, abilities of switches, and `weights`: arrays int64[links], such as
+    the bytes per link of a schedule. Method: refinement of node colours with individualization
+    (McKay, Practical graph isomorphism, 1981), without backtracking; mappings are then checked.
     """
     from hub_core.network.symmetry import ColouredNetwork
 

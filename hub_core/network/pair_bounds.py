@@ -187,10 +187,10 @@ class PairBounds:
 
     @cached_property
     def _ends(self) -> tuple[list[Filling], list[Filling]]:
-        """Links into each destination for every source; links out of each source for every one.
+        """Return `Filling`s of the links into each destination, and of those out of each source.
 
-        They start at the latency of the shortest path over them. Both lists are empty if there
-        are too many pairs (`_MAX_PAIR_CELLS`).
+        Their rows are all sources, or all destinations. Links start at the latency of the shortest
+        path over them. Both lists are empty if pairs * largest degree exceed `_MAX_PAIR_CELLS`.
         """
         topology = self.topology
         degree = max(

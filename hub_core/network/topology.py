@@ -131,9 +131,9 @@ class Topology(NotebookDisplay):
     def _links_defect(self) -> str | None:
         """Return a text about the first defect of NPUs and links, or None.
 
-        In this order: at least one NPU, and no more NPUs than nodes; columns of equal length; links
-        between different nodes that exist; bandwidths positive and finite; latencies finite and not
-        negative; bandwidths within 1e-3 to 1e21 bytes/s; latencies of at most 1e18 s.
+        Order: 1 to `num_nodes` NPUs (else always the text "needs at least one NPU"); columns of
+        equal length; ends that exist; no link from a node to itself; bandwidths positive, finite;
+        latencies finite, at least 0; bandwidths of 1e-3 to 1e21 bytes/s; latencies up to 1e18 s.
         """
         if not 1 <= self.num_npus <= self.num_nodes:
             return "needs at least one NPU"

@@ -66,14 +66,14 @@ class _Member(NamedTuple):
 def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
     """Open a file, folder, set of rank files or standard input (`-`); read only the first bytes.
 
-    A set is all files such as `PREFIX.<rank><suffix>` or `rank0<suffix>` of a folder, with a suffix
-    of a rank format; if other formats share it, the first member must have a rank format's
-    signature. `path` is its prefix, a member, or a folder with one set. The first rule decides:
+    A set has the files `PREFIX.<rank><suffix>` or `rank<rank><suffix>` of a folder, with a suffix
+    of a rank format. If other formats share the suffix, the first member must have a rank format's
+    signature. `path` is the prefix, a member, or a folder with one set. The first case decides:
     1. A folder with a file that has the signature of a folder format: all its files.
-    2. A set in such a folder or directly below: all files of the folder, under the set's name. If
-       this fails, a warning is given to `report`, and rule 3 applies.
+    2. A set in such a folder or its direct subfolder: all files of the folder, named as the set.
+       If this fails, `report` gets a warning, and case 3 applies.
     3. A set: one part per member, by rank, with the first bytes of the first.
-    4. Another folder: all its files, `InputError` without a folder format. Else: one file.
+    4. Another folder: all its files, `InputError` without a folder format. 5. Otherwise: one file.
     `InputError`: several sets, over 65536 files, missing, empty, unreadable or zero content.
     """
     text = os.fspath(path)

@@ -146,13 +146,13 @@ def create_synthesis_request(
     - `topology`: also a text such as `ring:4` or a file, which is read.
     - `npus`: the NPU of each rank, default NPU r for rank r. All other NPUs may relay.
     - `wanted`: NPUs whose steps are needed, default all.
-    - `judge`: times a candidate in ns; None if it cannot. By default the simulator `backend` does.
-      The request has no timer if `backend` is not installed or lacks the link model.
-    - `registry`: default the plugins of the run. `budget`: default no limits.
-    - `runtime`: the runtime to execute the algorithm, such as `executor` or `executor?blocks=16`,
-      or several separated by commas (`find_runtimes`). Only with a runtime are these three used:
-    - `sizes`: further sizes in bytes to serve. `timing`: times the forms of the algorithm, default
-      `backend`. `is_quick`: the resources of the result are not used (`create_target`).
+    - `judge`: times a candidate in ns, None if it cannot. By default the simulator `backend` does;
+      there is no timer if `backend` is not installed or lacks the link model.
+    - `progress`: is called with a fraction and a label. `budget`: default no limits.
+    - `runtime`: runtimes separated by commas, such as `executor?blocks=16` (`find_runtimes`).
+    - `sizes`, `timing`, `is_quick`: used only with a runtime. Further sizes in bytes to serve; the
+      timing of the forms of the algorithm, default `backend`; True if the resources of the result
+      are not used (`create_target`).
     - `needs_time`: False if the time of the result is not used.
 
     Raises `HubError`: invalid size, topology or runtime; a runtime without this kind of collective

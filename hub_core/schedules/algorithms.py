@@ -154,15 +154,15 @@ def build_steps(
 ) -> tuple[StepTable, Int64Array]:
     """Build the step table of a schedule; also return the SCRATCH units per NPU (int64[num_npus]).
 
-    The steps of an NPU are its start-up steps, its messages in the order of `message_ends`, and its
-    local copies; a step is moved only if a dependency requires it. Every send or receive whose
-    chunk arrived at the NPU before has a data dependency on the last such arrival. Control
-    dependencies lead from start-up steps to sends (`build_startup_steps`), keep the order on links
-    (`order_links`), and lead from sends to copies (`build_copies`).
+    An NPU has its start-up steps, then a send or receive per end in `message_ends` (in that order),
+    then its local copies. A step is moved only if a dependency requires it. If the chunk of a
+    message arrived at the NPU before, the step has a data dependency on the last such arrival.
+    Control dependencies lead from start-up steps to sends (`build_startup_steps`), keep the order
+    on links (`order_links`), and lead from sends to copies (`build_copies`).
 
-    The channel of a message is that in `transfers.channel`; if that is None, it is the number of
+    The channel of a message is that in `transfers.channel`. If that is None, it is the number of
     its link among the used links of its pair of NPUs (`link_channels`). `startup_ns`: int64 per
-    plane, empty if all planes are ready at time 0. Only ends in `message_ends` become steps.
+    plane, empty if all planes are ready at time 0.
 
     Raises `InputError` for a chunk that is sent before its source has it (`schedule-acausal`), and
     for the errors of `StepTable.from_columns`, for example a cycle (`cyclic-dependencies`).

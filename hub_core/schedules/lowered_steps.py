@@ -56,11 +56,13 @@ def build_startup_steps(
 ) -> tuple[StepColumns, RowPairs]:
     """Build COMPUTE steps for the start-up times of planes, and control edges to their sends.
 
-    There is one step per pair of rank and plane that has a start-up time above 0 and sends that
-    read INPUT, sorted by rank, then plane; its edges lead to these sends. `channel`: int64 per row
-    of `message_ends`; channel c belongs to plane c mod `len(startup_ns)`. `startup_ns`: int64 per
-    plane, empty if all planes are ready at time 0. In the edges, the n start-up steps have rows 0
-    to n - 1, and row r of `message_ends` has row n + r.
+    `channel`: int64 per row of `message_ends`; channel c belongs to plane c mod
+    `len(startup_ns)`. `startup_ns`: int64 per plane; empty means one plane that is ready at 0.
+
+    Only sends that read INPUT wait, and only if their plane has a start-up time above 0. Each pair
+    of rank and plane with such a send gets one step with this time as duration, sorted by rank,
+    then by plane. An edge leads from it to each of these sends, in the order of their rows. In the
+    edges, the n start-up steps have rows 0 to n - 1, and row r of `message_ends` has row n + r.
     """
     times = startup_ns if len(startup_ns) else np.zeros(1, np.int64)
     planes = len(times)

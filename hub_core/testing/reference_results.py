@@ -221,14 +221,17 @@ def check_cabling(topology: Topology) -> None:
 def check_subset(topology: Topology, npus: Sequence[int], registry: Registry | None = None) -> None:
     """Assert that `topology.subset(npus)` preserves the links, rates and switch names.
 
-    Checked in this order: the subset has exactly the links between these NPUs and the switches, in
-    the same order and with the same bandwidths; the switches have the same names; the builders of
-    `registry` (default: those of all plugins) build the same name, links, bandwidths, groups and
-    latencies from the name of the subset. Latencies are compared only there.
+    Checked in this order:
 
-    Raises:
-        AssertionError: The first check that fails.
-        HubError: `npus` is no valid subset, or the name of the subset is no topology text.
+    1. The subset has exactly the links between these NPUs and all switches, in the same order and
+       with the same bandwidths.
+    2. The switches have the same names.
+    3. The builders of `registry` (None: those of all plugins) build an equal network from the name
+       of the subset: the same name, links, bandwidths and groups, then the same latencies. The
+       latencies are not compared with `topology`.
+
+    Raises `AssertionError` for the first check that fails. Raises `HubError` if `npus` is no valid
+    subset, or if the name of the subset is no topology text.
     """
     part = topology.subset(npus)
     switches = range(topology.num_npus, topology.num_nodes)

@@ -217,12 +217,12 @@ def _run_steps(
 
 
 def _read(memory: _Array, operand: Operand, rows: Int64Array) -> tuple[_Array, Int64Array]:
-    """Return the value of each operand, and the first atom that differs from it.
+    """Return the value of each operand `rows[i]`, and its first atom with another value.
 
-    Both have one entry per entry of `rows`. An operand is a sequence of adjacent atoms (ranges of
-    units with one value), at least one. Its value, uint64[2], is that of its first atom; it is
-    undefined if its second number is 0. The second result is int64: the first atom of the operand
-    if the value is undefined, else the lowest atom with another value, or -1 if there is none.
+    An operand is a sequence of adjacent atoms (ranges of units with one value), at least one. Its
+    value, uint64[2], is that of its first atom in `memory`; it is undefined if its second number is
+    0. The second result is int64 with the number of an atom: the operand's first one if the value
+       is undefined, else the lowest one with another value, or -1 if all have the same value.
     """
     first, length = operand.first[rows], operand.length[rows]
     read = memory[first]

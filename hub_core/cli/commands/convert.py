@@ -70,13 +70,13 @@ def _describe_unserved(
     """Describe that the output's runtime does not serve the size of the algorithm; "" if it does.
 
     The runtime is the first one of the writer that executes this kind of collective and contradicts
-    no option in `options` (`name_runtime`). Neighbouring units of the algorithm are merged first,
-    so that it has as few units as possible. Let n be this number times the runtime's `unit_bytes`.
-    The runtime serves `collective_bytes` if it is a multiple of n, or if n is 0.
+    no option in `options` (`name_runtime`). It serves `collective_bytes` in multiples of its
+    `unit_bytes` times the number of units that remain if neighbouring units of the algorithm are
+    merged. It serves every size if `unit_bytes` is 0.
 
-    The text has the nearest sizes that are served. If the runtime declares its handling of other
-    sizes (`remainder`), `; ` and this text follow. Returns "" also for a workload, for an algorithm
-    without a size, and if the writer has no such runtime.
+    The text has the nearest sizes that are served. If the runtime has a text on other sizes
+    (`remainder`), it is added after `; `. Returns "" also for a workload, for an algorithm without
+    a size, and if the writer has no such runtime.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.model import Algorithm

@@ -171,16 +171,15 @@ def print_workload(
 def _count_collectives(workload: Workload) -> list[tuple[CollectiveCalls, bool]]:
     """Count the collectives of a job: one row per kind, number of ranks, bytes, and evenness.
 
-    The second value of a row is whether its bytes are known; those of a barrier are 0.
+    Returns pairs of a row and whether its bytes are known. Unknown bytes (negative) are reported as
+    0; the bytes of a barrier always count as known.
 
-    Uneven collectives (with counts) have `-v` after the kind; unknown kinds are called `unknown`. A
-    row has the number of distinct groups, and as `calls` the number of nodes, so that a call of n
+    Uneven collectives (with counts) have `-v` after the kind; unknown kinds are called `unknown`.
+    `groups` is the number of distinct groups. `calls` is the number of nodes, so that a call of n
     ranks counts n times. Nodes without a group run on all ranks of the job and count as one group.
-    Unknown bytes (negative) are reported as 0.
 
-    Rows are sorted by bytes times calls, highest first. Equal ones are sorted by the code of the
-    kind, then by ranks, then by bytes, then even before uneven ones. Without collectives the list
-    is empty.
+    Rows are sorted by bytes times calls, highest first. Ties are sorted by the code of the kind,
+    then ranks, then bytes, then even before uneven. Without collectives the list is empty.
     """
     # Imported here, and below: the help of the commands needs no numpy.
     import numpy as np

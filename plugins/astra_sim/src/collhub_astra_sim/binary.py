@@ -352,11 +352,16 @@ class AstraPrinted:
 def parse_output(lines: Iterable[str]) -> AstraPrinted:
     """Parse the lines that a run of ASTRA-sim printed on standard output and standard error.
 
-    The result has the finish time in ns of every NPU that finished (the last one counts), the NPUs
-    for which nodes were reported that could not start (unreleased), whether an event was lost, and
-    the tail: the last `_KEPT_LINES` lines that are not blank, stripped and cut after
-    `_LONGEST_LINE` characters. Patterns may occur anywhere in a line, because loggers prefix them.
-    Other lines are ignored.
+    The result has:
+
+    - the finish time in ns by NPU, in order of first appearance; the last time of an NPU counts
+    - the set of unreleased NPUs, i.e. those that the output reports with nodes that never started
+    - whether a line reports a lost event
+    - the last `_KEPT_LINES` lines that are not blank, stripped and cut to `_LONGEST_LINE`
+      characters
+
+    Patterns may occur anywhere in a line, because loggers prefix them. Lines without a pattern only
+    count for the last item. Without lines, all items are empty or False.
     """
     finish_ns: dict[int, int] = {}
     unreleased = set()

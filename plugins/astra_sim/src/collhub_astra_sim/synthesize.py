@@ -74,24 +74,19 @@ def _synthesize(
 ) -> SynthesisResult:
     """Build one of ASTRA-sim's native algorithms for a request, and determine its time.
 
-    `plan_of` builds the plan; `name` is the value of `algorithm` in the statistics. Rank r is on
-    NPU `request.npus[r]`; other NPUs have no steps and no SCRATCH.
+    `plan_of` builds the plan; `name` becomes `algorithm` in the statistics. Rank r is on NPU
+    `request.npus[r]`; other NPUs have no steps and no SCRATCH. The collective has the plan's
+    `unit_count` and may run out of place, and in place if the plan may; these values of the
+    request are not used. If `request.npus` is not 0, 1, ... for all NPUs, it is a custom
+    collective (`collective_among`), which may lose in place.
 
-    The collective has the plan's `unit_count`, may run out of place, and in place if the plan may;
-    these values of the request are not used. If `request.npus` is not 0, 1, ... for all NPUs, it is
-    a custom collective (`collective_among`), which may lose in place.
+    The time is 0 ns if the request needs none, else that of the request's simulator. If that
+    returns None, it is the time of ASTRA-sim's model (at least 1). COMPUTE times of reductions
+    are in the plan only with the option `memory_bandwidth`.
 
-    The time in ns is 0 if the request needs none. Otherwise it is that of the request's simulator
-    or, if that returns None, of ASTRA-sim's model (at least 1). Reductions take no time unless the
-    option `memory_bandwidth` is given.
-
-    Errors, in this order:
-
-    - `UsageError` (`one-rank`): the collective has one rank.
-    - `InputError` (`too-large`): more than `_MAX_STEPS` (20 million) steps (`_count_steps`).
-    - `InputError`: `plan_of` refuses the number of ranks or the collective.
-    - `UsageError` (`size-too-small`): less than one byte per unit.
-    - `InputError` (`too-large`): `collective_among` refuses the collective.
+    First error: `UsageError` for one rank (`one-rank`); `InputError` above `_MAX_STEPS` steps
+    (`too-large`) and if `plan_of` refuses the task; `UsageError` for less than one byte per unit
+    (`size-too-small`); `InputError` if `collective_among` refuses the collective (`too-large`).
     """
     collective, size = request.collective, request.collective_bytes
     if collective.num_ranks == 1:

@@ -188,24 +188,17 @@ class ScclValue:
 def parse(content: bytes, file: str) -> StepDocument:
     """Parse a file to a document with its name, ranks, chunks, sends and rounds.
 
-    Equal chunks are counted. The sends are in TACCL's dialect if two things hold: the tag is
-    `sccl_type` (without `msccl_type`), and a send has more than three fields or the topology has
-    the member `node_links`. In the other dialect times are 0 and `reduces` is None, whatever the
-    sends contain.
+    The tag is the first of `msccl_type` and `sccl_type` with the value `algorithm`. The dialect is
+    TACCL's for the tag `sccl_type`, if a send has more than three fields or `topology` has a member
+    `node_links`. Otherwise it is SCCL's: all times are 0 and `reduces` is None. Equal chunks are
+    stored once, with their number.
 
-    Raises `InputError` (`sccl-schema`), with the JSON path, for the first defect in this order:
-
-    1. content that the strict JSON parser refuses, such as repeated keys
-    2. no tag `msccl_type` or `sccl_type` that is `algorithm`
-    3. missing `instance`, `collective` or `instance.pipeline`, or a pipeline that is not null
-    4. fewer than 2 ranks in `collective.nodes`
-    5. invalid steps (`_parse_steps`)
-    6. a missing `topology`, if it decides the dialect
-    7. chunks: a rank of `pre` or `post` outside of the ranks, or an address outside of 0 to 2^31 -
-       1
-    8. a missing `name` (any value is converted to text), or `instance.chunks` below 1
-
-    Wrong types and missing members within these are defects, too.
+    Raises `InputError` (`sccl-schema`), with the JSON path, for the first wrong type, missing
+    member or value outside its range. Also refused: JSON with repeated keys, no tag, a pipeline
+    that is not null, fewer than 2 ranks in `collective.nodes`, invalid steps (`_parse_steps`), a
+    chunk with a rank of `pre` or `post` outside the ranks, and `instance.chunks` below 1. The
+    member `topology` is required only for the tag `sccl_type` and sends of at most three fields. A
+    `name` of any type is converted to text.
     """
     try:
         members = parse_json_object(content, file)

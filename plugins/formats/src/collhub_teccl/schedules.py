@@ -54,28 +54,21 @@ _TOLERANCE = 1e-6
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
-    """Read a schedule of TE-CCL as an algorithm.
+    """Read a schedule of TE-CCL as an all-to-all if paths have volumes, else as an all-gather.
 
-    The file does not name the collective. If a demand (a chunk that a GPU must get) has paths
-    with volumes, which are parts of a chunk, it is an all-to-all. Otherwise it is an
-    all-gather. Ranks are the GPUs in the order of their node numbers; switches are not ranks. A
-    unit is one chunk, or with volumes the part of a chunk that `_count_parts` finds. Each
-    distinct hop of a chunk is one message. Messages are sent in the order of epochs, then of
-    chunk, source and destination.
+    A volume is the part of a chunk that takes a path. Ranks are the GPUs in the order of their
+    node numbers. A unit is one chunk, or with volumes 1 / `_count_parts` of it. Each distinct
+    hop of a chunk is one message; messages are sorted by epoch, chunk, source and destination.
 
-    `collective_bytes`, the buffer of a rank, is claimed bandwidth times claimed finish time,
-    rounded. It is None without these claims or outside 1 to 2^50. The extension `teccl` has the
-    claims of the solver, `gpus` and `switches` (node numbers, ascending), and
-    `units_per_chunk`. Warnings go to `source.report`: `flows-lost`, and `volumes-rounded` if
-    units cannot express the volumes exactly.
+    `collective_bytes` is claimed bandwidth times claimed finish time, rounded. It is None
+    without these claims or outside 1 to 2^50. The extension `teccl` has the solver's claims,
+    `gpus` and `switches` (node numbers), and `units_per_chunk`. Warnings: `flows-lost`,
+    `volumes-rounded`. Raises `InputError` for
 
-    Raises `InputError` in these cases:
-
-    - a defect of the file, with its JSON path
-    - a node that is a switch and a GPU, and fewer than two GPUs
-    - a demand that is missing, or whose volumes do not add up to 1 (`demand-not-met`)
+    - a defect of the file, a node that is a switch and a GPU, and fewer than two GPUs
+    - a missing demand (chunk and its GPU), or volumes with another sum than 1 (`demand-not-met`)
     - a demand that occurs twice, and a chunk that arrives at a GPU by two hops
-    - in an all-gather, chunk numbers that are not below the number of demands
+    - in an all-gather, a chunk number that is not below the number of demands
     """
     del options
     document = ScheduleDocument.parse(source.content(), source.name)

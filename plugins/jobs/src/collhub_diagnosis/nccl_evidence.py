@@ -300,14 +300,16 @@ class _RasParser:
     ) -> Iterator[tuple[int, Mapping[str, object], str]]:
         """Yield (rank, JSON object, path) for each entry of a list, after adding it to `processes`.
 
-        `value`: object that has the list as `key`, [] if missing; its path is `where`. The added
-        process is (host, pid, device) with at most 200 characters of the host. A missing rank,
-        pid or device is 0.
+        The list is the member `key` of `value`, [] if missing. `where`: the path of `value`. The
+        value in `processes` is (host, pid, device) with at most 200 characters of the host. A
+        missing rank, pid or device is 0.
 
-        Raises `InputError` (`invalid-ras`) with the path. It does so before the first rank if the
-        list or an entry has the wrong type, or if more than 2^20 ranks were listed to this parser
-        in total. It does so at a rank that is already in `processes`, has no host, or has a value
-        of the wrong type.
+        Raises `InputError` (`invalid-ras`) with the path:
+
+        - before the first entry, if the list or an entry has the wrong type, or if all lists of
+          this parser together have more than 2^20 entries
+        - at an entry with a rank that is already in `processes`, with a host that is missing or no
+          text, or with a number that is no integer from 0 to 2^62 - 1; earlier entries stay added
         """
         entries = self.objects(value, key, where)
         self.ranks_left -= len(entries)

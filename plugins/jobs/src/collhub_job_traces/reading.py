@@ -60,16 +60,18 @@ class RecordTable:
     def __init__(self, decoded: Sequence[DecodedNode], which: Sequence[Int64Array]) -> None:
         """Build the columns and edges of all nodes, file after file, from their decoded records.
 
-        `decoded`: decoded records that all files share; `which`: for each file the record index of
-        every node, int64. Columns have one entry per node, in the order of `which`. They are int64,
-        but `identity` (the id of a node, unique in its file) is uint64. `rank` is the position of
-        the file in `which`, counted from 0.
+        `decoded`: records that all files share. `which`: for each file the record index of every
+        node, int64. Columns have one entry per node, in the order of `which`. They are int64, but
+        `identity` (the id of a node, unique in its file) is uint64. `rank` is the position of the
+        file in `which`.
 
-        `name`, `extra` and `group` are indices in `texts[column]`, -1 for an empty text. These
-        texts are distinct, in the order of the first record that has them, by record index and not
-        by node. Records without nodes are left out. `data` and `control` are int64 pairs (parent
-        rows, child rows), ordered by child row. A parent must be in the file of its child, which is
-        not checked. Without files or nodes everything is empty.
+        - `name`, `extra` and `group` are indices in `texts[column]`, -1 for an empty text. Texts
+          are distinct, in the order of the first record with the text. Records without nodes do
+          not count.
+        - `data` and `control` are int64 pairs (parent rows, child rows), ordered by child row. A
+          parent must be in the file of its child, which is not checked.
+
+        Without files or nodes everything is empty.
         """
         all_records = np.concatenate([np.zeros(0, np.int64), *which])
         # Replaced records have no nodes.

@@ -148,18 +148,17 @@ def create_report(
 
     - Value (the objective): the time per step of many steps if `shape.is_steady`, otherwise the
       time of one step. Both times are in the report.
-    - Bubble: 1 - (most work of a device) / value, at least 0; a fraction.
-    - Bounds of the placement: three lower bounds, None if the schedule has two directions.
-    - Bound of the search: a lower bound for all placements; None unless `is_search` (the schedule
-      was searched, not named or read).
-    - Optimal: the value equals the bound of the search with `is_search`, else the largest bound of
-      the placement.
-    - Each device, by number: its stages, ascending; work, the sum of its passes; idle time between
-      its first and last pass; peak memory, and the limit or None.
+    - Bubble: 1 - (most work of a device) / value, at least 0.
+    - `bounds`: three lower bounds of the placement, None if the schedule has two directions.
+    - `search_bound_ns`: lower bound for all placements, None unless `is_search` (the schedule was
+      searched, not named or read).
+    - `is_optimal`: the value equals that bound, or without `is_search` the largest of `bounds`.
+    - Each device, by number: its stages, its work in passes, the idle time between its first and
+      last pass (0 without passes), its peak memory, and its limit or None.
 
-    `cuts`: limits of the search that were reached; if there are any, the report is partial.
-    `artifacts`: names of the written files. Raises `UsageError` if the schedule deadlocks, or if
-    the shape has several memory limits, but not one per device.
+    `cuts`: limits of the search that were reached; with any, the report is partial. `artifacts`:
+    names of the written files. Raises `UsageError` for a deadlock, or if the number of several
+    memory limits is not that of the devices.
     """
     from collhub_pipeline.pipeline_record import PipelineBounds, PipelineDevice, PipelineReport
     from collhub_pipeline.search import compute_search_bound

@@ -172,12 +172,16 @@ class ListSearch:
     def schedule_from(
         self, passes: Int64Array, places: Int64Array, name: str = SEARCHED
     ) -> Schedule:
-        """Create a schedule with the placement of this search from passes in order of their starts.
+        """Create a schedule from passes in order of their starts.
 
         `passes`: int64, numbers kind * stages * units + stage * units + unit. The kind is 0 for
-        forward, 1 for input gradient and 2 for weight gradient; a unit is a token slice of a
-        microbatch (`shape.units` of them). `places`: the device of each pass. Each device gets its
-        passes in the given order. All passes have direction 0. The arguments are not checked.
+        forward, 1 for input gradient and 2 for weight gradient. A unit is a token slice of a
+        microbatch (`shape.units` of them). `places`: the device that executes each pass. Each
+        device gets its passes in the given order; a device without passes has an empty order.
+
+        The placement of stages, the number of slices and the recomputed stages are those of this
+        search. All passes have direction 0. Of the arguments, only equal lengths are checked
+        (`ValueError`).
         """
         stages, units = len(self.device_of), self.shape.units
         orders: list[list[Operation]] = [[] for _ in range(self.shape.devices)]

@@ -130,13 +130,16 @@ def network(source: Source, options: NoOptions) -> Topology:
 def _network_text(card: Card) -> str:
     """Return the network of a card as topology text, with bandwidths converted from Gbit/s to GB/s.
 
-    For 16 devices, 8 per node, with 2400 Gbit/s within and 200 Gbit/s between nodes it is
-    `switch:8*switch:2?bandwidth=300GB/s,25GB/s`. One node, which all devices are without a number
-    per node, gives `switch:8?bandwidth=300GB/s`. Nodes of one device give one switch with the
-    bandwidth between nodes.
+    The nodes have `per_node` devices each; if it is 0, all devices are in one node.
 
-    Returns "" for fewer than 2 devices, if they are no multiple of those per node, or if the
-    bandwidth within nodes is missing. With several nodes, also if that between nodes is missing.
+    - One node of 8 devices with 2400 Gbit/s: `switch:8?bandwidth=300GB/s`
+    - Two nodes of 8 devices, with 200 Gbit/s between them:
+      `switch:8*switch:2?bandwidth=300GB/s,25GB/s`
+    - Nodes of one device: a single switch with the bandwidth between the nodes
+
+    Returns "" in these cases: fewer than 2 devices; a number of devices that is no multiple of
+    `per_node`; no bandwidth within nodes, even with one device per node; several nodes and no
+    bandwidth between them. A bandwidth of 0 or less counts as missing.
     """
     between, within = card.bandwidth_gbit_per_s
     per_node = card.per_node or card.total_count

@@ -141,16 +141,17 @@ def _band(saved_ns: Sequence[int]) -> tuple[int | None, int | None]:
 def _overlap_changes(job: _Job) -> Iterator[JobChange]:
     """Yield at most one change: communications start when their data are ready.
 
-    The change drops edges that only define an order; the job itself is unchanged.
-    - With the extension `EXTENSION` (profiles): edges from host nodes to a communication, or
-      to the gap (idle node) before it, if a device computation also leads to the target.
-      Edges from communications and gaps are kept.
-    - Otherwise: control edges from a computation to a communication with a data parent, and
-      from a communication with a data child to a computation.
+    Some edges are dropped from a copy of the job:
 
-    No change is yielded without such edges, or if the job would deadlock. The saving in ns is
-    the time with the edges minus that without; it can be negative. Its range covers
-    `limits_ns` too, None without limits. Errors of the replay pass through.
+    - With the extension `EXTENSION` (profiles): edges from a node of the host to a communication,
+      or to the gap (idle node) before one. The target must also have an edge from a device
+      computation. Edges whose first node is a communication or such a gap remain.
+    - Otherwise: control edges between a communication and a computation. The communication must
+      also have a data edge on the same side, to a parent or a child.
+
+    The saving in ns is the time with all edges minus that without the dropped ones; it can be
+    negative. Its range also covers the savings with `limits_ns`, and is None without limits. No
+    change is yielded if no edge is dropped, or if a replay without the dropped edges deadlocks.
     """
     workload = job.workload
     nodes = workload.nodes

@@ -30,14 +30,15 @@ _MAX_FIELD = 1 << 16
 def read(source: Source, options: SimcclOptions) -> Algorithm:
     """Return the flows of one collective as a timing-only algorithm in bytes (`build_algorithm`).
 
-    The options choose the collective (`_select_flows`); if there are flows of other collectives, a
-    note with their number is reported to `source`. The extension `SIMCCL` has the columns
-    `collective`, `op` and `data_size` of the first chosen flow, as texts; `data_size` is not
-    compared with the flows. A compressed file is decompressed.
+    The first flow that fits `options.collective` and `options.operation` (None fits all) chooses
+    the collective: all flows with the same `collective` and `op` are read. If others exist, a note
+    with their number is reported to `source`. The extension `SIMCCL` has the columns `collective`,
+    `op` and `data_size` of the first chosen flow, as texts; `data_size` is not compared with the
+    flows. A compressed file is decompressed.
 
-    Raises `InputError`: `several-files` for another number of files than one, and `empty` if no
-    flow fits the options. It is raised with the line for an invalid header, row, number or flow,
-    for repeated or unknown flow ids, and for cycles of dependencies.
+    Raises `InputError`: `several-files` unless there is one file, `empty` if no flow fits, and
+    `SIMCCL` with the line for an invalid header, row, number or flow, more than 2^20 chosen flows,
+    repeated or unknown flow ids, and cycles of dependencies.
     """
     part = source.get_only_part("the text of the flows of a job")
     with decompressed(part.stream(), part.name) as stream:

@@ -122,19 +122,18 @@ class SwitchTree:
     def plan(self, options: TreeOptions) -> FabricPlan:
         """Plan the network: every switch once per rail, the hosts, and all cables.
 
-        A rail is a copy of all switches and of the cables between them. With several rails, the
-        copy of switch s in rail r is named `rail r s`. Switches are added rail by rail, in the
-        order of the file. Hosts are added in the order in which switches list them.
+        A rail is a copy of all switches and of the cables between them. With several rails,
+        switch s of rail r is named `rail r s`. Switches are in the order of the file, rail by
+        rail. Hosts are in the order in which switches list them. Their cables come first.
 
-        - Without the option `nics`, there must be one rail, and a host has one cable to each
-          switch that lists it.
-        - With `nics`, NIC n of a host is in rail n mod `rails` and has one cable, to switch (n
-          // `rails`) mod k of the k switches that list the host.
+        - Without `nics`, `rails` must be 1, and a host has a cable to each switch that lists it.
+        - With `nics`, NIC n is in rail n mod `rails` and has one cable, to switch (n // `rails`)
+          mod k of the k switches that list the host.
 
-        The bandwidth of a cable is that of the level of its lower end: level 0 for hosts, the
-        height for switches. Raises `InputError` if `bandwidth` is missing or has a wrong number
-        of values, or if the number of NICs (1 without the option) is not a multiple of `rails`.
-        Raises `UsageError` for an invalid bandwidth.
+        A cable has the bandwidth of its lower end's level: 0 for hosts, the height for switches
+        (1 without switches below). Raises `InputError` if `bandwidth` is missing or has neither 1
+        nor one value per level, and if the NICs (1 without the option) are no multiple of
+        `rails`. Raises `UsageError` for an invalid bandwidth.
         """
         plan = FabricPlan(self._file, options.gpus_per_node, options, options.nics)
         rates, rails = self._parse_rates(options), options.rails

@@ -304,14 +304,13 @@ def lower_streams(
 ) -> Lowered:
     """Convert a plan of streams (parts of deliveries, each over one tree) to an algorithm.
 
-    Every stream is divided into the same number n of equal chunks: the largest number in
-    `choices.chunks`, 1 if it is empty. First come the first chunks of all streams in the order of
-    `plan`, then the second ones, and so on, so that the streams share the links in proportion.
-    Messages within hosts, copies and sums follow at the end.
+    Every stream is divided into n equal chunks. n is the largest number in `choices.chunks`, 1 if
+    it is empty. First come the first chunks of all streams in the order of `plan`, then the second
+    ones, and so on. Messages within hosts, copies and sums follow at the end.
 
-    From chunk `_STREAM_WINDOW` (8) on, a device that has the box in its INPUT delays its messages:
-    they wait for its messages in the chunk 8 before of the same stream. There are no turns on
-    network cards.
+    Chunk c of a stream, for c from `_STREAM_WINDOW` (8) on, waits for its chunk c - 8: messages
+    that a device sends from INPUT wait for all messages that it sent from INPUT for that chunk.
+    Messages over one network card do not wait for each other otherwise.
 
     The buffers contain rows of tiles if `choices.layout` is "rows". Otherwise they contain packed
     boxes, of which the smallest has 16 n units if possible. Strategies and topology of `choices`

@@ -436,10 +436,10 @@ def _compute_longest_paths(
 ) -> Int64Array:
     """Return for each node the largest sum of weights on a path that ends there: int64[nodes].
 
-    Edge i goes from node `parents[i]` to node `children[i]`. `weight`: int64 by node. A path may
-    begin at any node, and its sum includes the weights of both of its ends. `order`: a complete
-    order of the nodes with levels, so the graph has no cycle, and every node after the first level
-    has a parent (not checked).
+    Edge i goes from node `parents[i]` to node `children[i]`. `weight`: int64 by node, at least 0.
+    A path may begin at any node; its sum includes the weights of both ends. Not checked: `order`
+    is a complete order of the nodes with levels, so the graph has no cycle. Every node after the
+    first level has a parent.
     """
     # Nodes are renumbered by position, so that the parents of a level precede it.
     position = order.position

@@ -78,17 +78,17 @@ def expand_steps(
 ) -> SortedRecords:
     """Create the records of all steps: sends, receives, copies and reductions of memory blocks.
 
-    They are sorted by rank, then level. In a level, messages come first, by row in
-    `messages`, then local records by `levels.position` of their step. Records of one step
-    are in the order of execution. COMPUTE steps, and copies of units onto themselves, have
-    no records.
+    Records are sorted by rank, then level. In a level, messages come first, by row in `messages`,
+    then local records by `levels.position` of their step. Records of one step are in the order of
+    execution. COMPUTE steps, and copies of units onto themselves, have no records.
 
-    `regions` (memory of each step) and `scratch` (SCRATCH of the algorithm, int64[ranks])
-    are in blocks of `block_units` units. A step whose data cannot be moved at once gets a
-    slot: additional SCRATCH after that of the algorithm. The slot is reserved from the
-    level of its message, or of the step if it is local, to the level of the step. Slots
-    that are not used at the same time share blocks. `SortedRecords.scratch` is the SCRATCH
-    of every rank with slots, in blocks.
+    `regions` (memory of each step) and `scratch` (SCRATCH of the algorithm, int64[ranks]) are in
+    blocks of `block_units` units. A step has a slot, i.e. additional SCRATCH after that of the
+    algorithm, in these cases: a staged message; a reducing receive unless source and target are
+    separate; a local step whose source and target overlap partly. The slot is reserved from the
+    level of its message, or of the local step, to the level of the step. Slots not used at the same
+    time may share blocks. `SortedRecords.scratch` is the SCRATCH of every rank with slots, in
+    blocks.
     """
     cases = _group_steps(steps, regions, levels)
     slot, sizes = _assign_slots(steps, regions, levels, scratch, cases)

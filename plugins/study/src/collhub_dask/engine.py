@@ -35,18 +35,18 @@ _CURE = "check the address, or leave it out for a cluster on this machine"
 def start(request: EngineRequest, options: DaskOptions) -> Executor:
     """Start the executor of a Dask cluster: of the given scheduler, or of a new one on this host.
 
-    Log messages of Dask are suppressed until the executor is shut down. Waits up to
-    `_CONNECT_S` seconds for a first worker, and checks all workers that have answered by then.
-    If an error is raised, everything that was started is closed.
+    Waits up to `_CONNECT_S` seconds for a first worker, and checks all workers that have answered
+    by then. Until the executor is shut down, Dask writes no log messages, and its warning about
+    large graphs has a limit of 1 TiB. If an error is raised, everything that was started is closed.
 
-    Raises `PluginError` (`no-dask`) if `distributed` or `cryptography` is not installed. Raises
-    `UsageError`, in this order:
+    Raises `PluginError` (`no-dask`) if `distributed` or `cryptography` is not installed. Then
+    raises `UsageError`, in this order:
 
     1. The scheduler is given together with the options `workers` or `memory`.
     2. The scheduler is not trusted or cannot be reached (`_create_client`).
     3. The scheduler has other package versions than this process, or no worker has answered.
-    4. A worker has other package versions, or has no nanny although tasks have a timeout. A
-       nanny is a process that can stop its worker.
+    4. A worker has other package versions. Or it has no nanny, i.e. a process that can stop it, and
+       tasks have a timeout.
 
     Raises `BrokenExecutor` if the scheduler is lost during the checks.
     """
@@ -83,17 +83,18 @@ def start(request: EngineRequest, options: DaskOptions) -> Executor:
 def _create_client(
     request: EngineRequest, options: DaskOptions, setting: ExitStack
 ) -> tuple[Client, Restart]:
-    """Create a client, and a function that restarts the workers with the given addresses.
+    """Create a client, and a function that restarts the workers at the addresses it is called with.
 
-    Without a scheduler in the options, a cluster on this host is started, which `setting`
-    closes. It has as many workers as `request` wants, but not more than the option `workers`
-    (default: the number of CPUs). Each has the memory limit of the option `memory`. The client
-    is not closed by `setting`.
+    Without `options.scheduler`, a cluster on this host is started; `setting` closes the cluster,
+    but not the client. It has `request.workers` workers, at most `options.workers` (None or 0: the
+    number of CPUs). Each has the memory limit `options.memory`.
 
-    Otherwise the client is of the given scheduler. Raises `UsageError` (`insecure-scheduler`)
-    if it is on another host, without TLS and without the option `insecure`. Then raises
-    `UsageError` if no scheduler answers within `_CONNECT_S` seconds. Warnings of Dask about
-    versions are suppressed.
+    With `options.scheduler`, the client connects to that scheduler. Raises `UsageError`:
+
+    1. `insecure-scheduler` for a scheduler on another host without TLS, unless `options.insecure`
+    2. if no scheduler answers within `_CONNECT_S` seconds
+
+    Dask's warnings about different versions are suppressed in both cases.
     """
     from distributed import Client
     from distributed.versions import VersionMismatchWarning

@@ -354,18 +354,17 @@ def _exchange(
 ) -> KernelTiming:
     """Return the timing constants of a group of sends and receives without a limit by FIFOs.
 
-    `timing`: constants of the protocol. `blocks`: number of messages that a rank sends at
-    once; 0 counts as 1 for the rate. n is `ranks`; the other letters are fitted values of
-    the profile. Replaced are:
+    `timing`: constants of the protocol. `blocks`: number of messages of `message_bytes` that a rank
+    sends at once; for the rate, 0 counts as 1. n is `ranks`; the other letters are values fitted to
+    measurements, from the profile. Replaced are:
 
-    - Rate of a block (GB/s), LL: a fitted value. Otherwise (a^-p + b^-p)^(-1/p), a smooth
-      minimum of a and of the share b = 32 r (n - 1) / (n `blocks`), where r is the rate of
-      one of 32 channels and p is `timing.power`.
-    - Start (us), LL: s (1 + g (n - 1)). Otherwise this times a factor, plus the time to
-      copy the last slices (`drain_us`).
+    - Rate of a block (GB/s): for LL a fitted value. Otherwise (a^-p + b^-p)^(-1/p), a smooth
+      minimum of a and b = 32 r (n - 1) / (n `blocks`). r is the rate of one of 32 channels, p is
+      `timing.power`.
+    - Start (us): for LL s (1 + g (n - 1)). Otherwise this times a factor, plus the time to copy the
+      last slices of all messages (`drain_us`).
     - Link efficiency: a fitted rate / nominal rate of the GPU's links.
-    - `visible_us`, `received_share`, `growth`: 0. `slices`: 1. Chunk size and slots:
-      unlimited.
+    - `visible_us`, `received_share`, `growth`: 0. `slices`: 1. Chunk size and slots: unlimited.
 
     Raises `KeyError` for a fitted value that the profile lacks.
     """

@@ -688,17 +688,19 @@ def _estimate_floor_us(case: Case, collective_bytes: int, timing: KernelTiming) 
 def _promising_variants(
     case: Case, collective_bytes: int, protocols: tuple[str, ...]
 ) -> list[Variant]:
-    """Return the variants (protocol, instances) that are likely to be the fastest, with one piece.
+    """Return the variants (protocol, instances) that are likely to be the fastest.
 
-    - `exchange`: one variant per protocol, with NCCL's number of channels per peer as instances.
-    - `nvls`: only the first protocol, with the largest possible number of instances.
-    - Other kernels: for each protocol, the number of instances with the lowest estimated time
-      (`_estimate_us`), of equal estimates the smallest number. Protocols whose time is above 1.5
+    Instances are copies of the algorithm; their possible numbers are those of
+    `_possible_instances`. Each variant sends its data undivided (one piece).
+
+    - `exchange`: one variant per protocol, with NCCL's number of channels per peer over NVLink
+      as instances, whether possible or not.
+    - `nvls`: only the first protocol, with the largest possible number.
+    - Other kernels: for each protocol, the number with the lowest estimated time
+      (`_estimate_us`), the smallest if equal. Protocols with a time above 1.5
       (`_MAX_ESTIMATE_RATIO`) times the lowest time of all are left out.
 
-    Possible numbers of instances are 1 and further powers of two, as far as the runtime has
-    channels and the GPU has processors for them (`_possible_instances`). The order is that of
-    `protocols`, of which at least one is needed.
+    The order is that of `protocols`, which must not be empty (not checked).
     """
     if case.kernel == "exchange":
         # NCCL's own number of channels of each peer.

@@ -36,20 +36,20 @@ _PER_RANK = frozenset({"all-gather"})
 def read_deepspeed(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the times by collective and size of DeepSpeed from a log or a JSON summary.
 
-    A text whose first character other than white space is `{` is JSON. Minima over the ranks
-    (`show_straggler`) replace the times of rank 0, whose waits a warning (`waits`) reports. A log
-    without a summary gives the times of single calls. Several times of one size become their
-    median. The size is that of the full buffer: the size in the file, for an all-gather times
-    ranks.
+    A text that begins with `{` after white space is JSON. A log without a summary gives the times
+    of single calls. Several times of one operation and size become their median. The size in bytes
+    is that of the full buffer: the size in the file, for an all-gather times ranks.
 
-    - Ranks, JSON: `metadata.world_size`, if missing or 0 those of the request. Ranks, log: those of
-      the request, otherwise derived from the bandwidths in the log.
-    - Nodes: those of the request, otherwise 1.
-    - Skipped with a warning: other operations than the collectives of `collective_name`, times of a
-      log below 100 us (its resolution is 10 us), and points out of range.
+    - Ranks: JSON, `metadata.world_size`, otherwise (missing or 0) `facts.ranks`. Log:
+      `facts.ranks`, otherwise derived from the bandwidths in the log.
+    - Nodes: `facts.nodes`, otherwise 1.
+    - Omitted with a warning in the result: operations unknown to `collective_name`, times of a log
+      below 100 us (its resolution is 10 us), and points out of range.
+    - If the first time is not a minimum over the ranks (`show_straggler`), the times are those of
+      rank 0 with its waits. A warning `waits` says so.
 
-    Raises `InputError` if no time remains, for an invalid JSON document or entry, for JSON without
-    ranks (`missing-facts`), and if the ranks of a log cannot be derived (`ranks`, `rank-range`).
+    Raises `InputError` if no time remains, for invalid JSON, for JSON without ranks
+    (`missing-facts`), and for a log whose ranks cannot be derived (`ranks`, `rank-range`).
     """
     del options
     text, file = text_of(facts.source), facts.source.name

@@ -319,16 +319,15 @@ def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
 def read_program_lines(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read JSON lines of the program that the writer `nccl` generates, as points in bytes and us.
 
-    Each line gives one point with the time of the algorithm (`time_s`, library
-    `PROGRAM_LIBRARY`). If `native_time_s` is present and not null, a second point follows with
-    this time of NCCL's own collective (library NCCL). Seconds become us. Points have the order of
-    the file. Ranks come from the line, and nodes from the request, otherwise 1. A replayed CUDA
-    graph has the variant `graph`. Empty lines are ignored. The first rule that applies to a line:
+    A line gives one point with the time of the algorithm (`time_s`, library `PROGRAM_LIBRARY`),
+    and a second point for NCCL's own collective unless `native_time_s` is missing or null. Points
+    have the order of the file. Ranks, bytes, NCCL version and mode (out of place if `in_place` is
+    missing) come from the line. Nodes come from the request, otherwise 1. A replayed CUDA graph
+    (`is_graph`) has the variant `graph`. Empty lines are ignored. The first rule that applies:
 
-    - It is no JSON object, its collective is unknown, or `ok` is not true: a warning in `skipped`.
+    - No JSON object, an unknown collective, or `ok` is not true: a warning in `skipped`.
     - `first_rank` is above 0: ignored without a warning.
-    - Otherwise each of its points that is invalid (`Measurement.defect`) gives a warning in
-      `skipped` and is left out.
+    - Each invalid point (`Measurement.defect`), also without `time_s`: a warning in `skipped`.
 
     Raises `InputError` for a file with only white space, for bytes that are not UTF-8, and
     (`no-results`, with the warnings) if there is no point.

@@ -179,21 +179,20 @@ def _plan_run(
 ) -> PlannedRun:
     """Return the run that measures an algorithm, or the runtime's default, at ascending sizes.
 
-    `subject`: name of the algorithm, or `DEFAULT`. `sizes`: bytes, ascending, at least one. The
-    commands are not executed. The first rule that fits decides; STEM is the collective and
-    `_file_stem` of the subject, joined by `-`, and from 2 on also `number`:
+    `subject`: name of the algorithm, or `DEFAULT`. `sizes`: bytes, ascending, at least one. STEM is
+    the collective and `_file_stem` of the subject, joined by `-`; `-number` follows if it is above
+    1. Commands are not executed. The first rule that fits:
 
-    - `DEFAULT`: a run of nccl-tests with output `STEM.txt`.
-    - An algorithm that NCCL has itself (`_NCCL_ALGORITHMS`; the tree only for an all-reduce,
-      PAT only with one rank per node): the same with NCCL_ALGO.
-    - `has_msccl`: a run of nccl-tests with output `STEM.txt` and MSCCL_ALGO_FILES. `prepare`
-      creates the program `STEM.xml`.
-    - Otherwise a loop that calls a generated NCCL program once per size, with output
-      `STEM.jsonl`. `prepare` creates the folder `STEM` and calls make.
+    1. `DEFAULT`: a run of nccl-tests with output `STEM.txt`.
+    2. An algorithm of NCCL (`_NCCL_ALGORITHMS`): the same with NCCL_ALGO. Not for the tree unless
+       it is an all-reduce, and not for PAT unless there is one rank per node.
+    3. `has_msccl`: as 1, with MSCCL_ALGO_FILES. `prepare` creates the program `STEM.xml`.
+    4. A loop that calls a generated NCCL program once per size, with output `STEM.jsonl`.
+       `prepare` creates the folder `STEM` and calls make.
 
-    Programs are created for the largest size. Variables of the environment are part of the
-    commands on several nodes, which mpirun starts; on one node they are in `environment`.
-    Raises `KeyError` for a collective without a test in nccl-tests, except for the loop.
+    Programs are created for the largest size. On several nodes, mpirun starts the processes, and
+    variables of the environment are part of the commands; on one node they are in `environment`.
+    Rules 1 to 3 raise `KeyError` for a collective without a test in nccl-tests.
     """
     question = tuned.outcome.question
     kind, ranks = question.kind, question.num_npus

@@ -347,17 +347,19 @@ def _check_certificate(algorithm: Algorithm, registry: Registry) -> str:
 def _check_runtimes(
     entry: Entry, algorithm: Algorithm, place: _Place
 ) -> tuple[list[RuntimeItem], dict[str, bytes], int | None]:
-    """Build one file in memory for each runtime; check it by the rules of each range of versions.
+    """Write a file for each runtime, and check it by the rules of the runtime's versions.
 
-    Returns the verdicts, the contents by path of the files that some version uses, and the
-    maximum number of thread blocks of a rank in the file for the executor of MSCCL (None
-    without this file). The writer uses a temporary folder, which is removed; nothing else is
-    written to disk.
+    Runtimes are tried in the order of the registered checks. A runtime is skipped without verdicts
+    if its writer refuses the algorithm. The writer gets the options of the runtime and a temporary
+    folder, which is removed. Returns three values:
 
-    There is one verdict per runtime and range of versions. It is ok, and names the file, if the
-    file passes the check and these versions load files. A runtime whose format cannot express
-    the algorithm has no verdicts. Algorithms of more than `MAX_FILE_STEPS` (4000) steps have
-    none at all.
+    - One verdict per runtime and range of versions. `ok` is true if the file passes the check and
+      these versions load files. Only then `file` is its path, otherwise None.
+    - The contents of the files with at least one true verdict, by path.
+    - The maximum number of thread blocks of a rank in the file for MSCCL's executor, whether or not
+      it passes; None if there is no such file.
+
+    Above `MAX_FILE_STEPS` (4000) steps, the result is [], {} and None.
     """
     if len(algorithm.steps) > MAX_FILE_STEPS:
         return [], {}, None

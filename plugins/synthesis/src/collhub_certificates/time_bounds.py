@@ -50,17 +50,17 @@ Latencies = Mapping[tuple[int, int], Fraction]
 def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check that the link prices of a flow certificate prove its claimed lower bound of the time.
 
-    The length of a link is price / bandwidth (bytes/s). The proved time in seconds is the bytes of
-    a part, times the sum of the shortest distances of all pairs of ranks (in an all-to-all-v once
-    per unit), divided by the sum of all prices.
+    The length of a link is price / bandwidth (bytes/s). A part has `collective_bytes` / `parts`
+    bytes. The proved time in seconds is the bytes of a part, times the sum over all parts of the
+    shortest distance from sender to receiver, divided by the sum of all prices.
 
     - Without a certificate, the report is not applicable and not ok.
-    - If the claim is from 0 to the proved time, the report is ok. It has the claim in ns as
-      `lower_bound_ns`, and the name of the network as not proved.
-    - Otherwise it is not ok, with one diagnostic for the first defect: network (`topology`),
-      unreadable certificate (`form`), prices that are negative, all 0 or of no link (`prices`), a
-      collective that differs from the algorithm (`collective`), a sender that does not reach a
-      receiver (`ranks`), or a claim out of range (`bound`). Codes have the prefix `certificate-`.
+    - If the claim is an integer of ns from 0 to the proved time, the report is ok. Its facts have
+      `lower_bound_ns`, and `not_proved` with the name of the network.
+    - Otherwise it is not ok, with one diagnostic (prefix `certificate-`) for the first defect:
+      network (`topology`), unreadable certificate (`form`), prices that are negative, all 0 or of
+      no link (`prices`), another collective or other counts than those of the algorithm
+      (`collective`), a sender that does not reach a receiver (`ranks`), a wrong claim (`bound`).
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _FLOW_KEY)

@@ -481,17 +481,19 @@ class _Class:
         """Add to `rows` the messages of round `number` (from 1) of a phase.
 
         With k ranks in the phase's dimension, nothing is added if `number` is above k // 2.
-        Direction +1 is before -1; one without units is skipped. In each direction, every rank sends
-        the next rank one message on `channel` with the units that need at least `number` hops.
+        Direction +1 is before -1; a direction without units is skipped. Every rank sends the next
+        rank of the direction one message on `channel`, with the units that need at least `number`
+        hops.
 
-        - Data: the send of round 1 depends on the copies that stored its units. That of a later
+        - Data: a send of round 1 depends on the copies that stored its units. A send of a later
           round depends on the receive of the round before.
-        - Control: a send waits for the step of its rank in each array of `barrier`. A receive waits
-          for the send of its rank, except in round 1 and in the last round of a direction.
-        - In the last round of a direction all received units have arrived. In earlier ones the
-          receive stores units to forward, and a copy takes the units that have arrived, if any.
+        - Control: a send waits for the step of its rank in each array of `barrier`. A receive
+          waits for the send of its rank, except in round 1 and in the last round of a direction.
+        - In the last round of a direction all received units have arrived. In earlier rounds the
+          receive stores units to forward. A copy then takes those that have arrived, if any.
 
         `last_arrivals[direction]` becomes the copies of this round, without copies its receives.
+        It does not change for a skipped direction.
         """
         if number > self.count_rounds(phase):
             return

@@ -45,15 +45,18 @@ class Translations:
     def of(
         cls, network: LinkNetwork, origin: Int64Array, times: LinkTimes | None = None
     ) -> Translations | None:
-        """Find translations that preserve links, chunks per node and, if given, link times.
+        """Find translations that preserve links, chunks per node and, with `times`, the link times.
 
         A translation adds a fixed node number to every node, digit by digit modulo the sizes of a
-        grid of the nodes. `origin`: node at which each chunk starts. Returns None if there is no
-        link, or if nodes differ in their numbers of in-links or chunks.
+        grid of the nodes. `origin`: node at which each chunk starts. Grids are tried in this order,
+        at most `_MAX_SHAPES`:
 
-        Otherwise the grids are tried in this order, at most `_MAX_SHAPES`: the declared dimensions
-        of the network, then factorizations of the number of nodes. The first grid for which all
-        translations map the network onto itself gives the result; None without such a grid.
+        1. the declared dimensions of the network, if their product is the number of nodes
+        2. the factorizations of the number of nodes into sizes of at least 2
+
+        Returns the translations of the first grid for which every translation maps the network onto
+        itself. Returns None if no grid qualifies, if the network has no links, or if two nodes have
+        different numbers of incoming links or of chunks.
         """
         # Every node is mapped to every other, so all must have equal numbers of links and chunks.
         chunks_of_node = np.bincount(origin, minlength=network.num_nodes)

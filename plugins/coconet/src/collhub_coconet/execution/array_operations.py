@@ -138,15 +138,19 @@ def distribute(tensor: Array, kind: TensorType, ranks: int | Binding) -> OnRanks
 def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = None) -> Array:
     """Combine the arrays of all ranks, in rank order, to one tensor; the inverse of `distribute`.
 
-    With one layout for all ranks, the result is the array of the root itself, the arrays
-    stacked along a new first dimension (local or partial), concatenated along the sliced
-    dimension, or the array of rank 0 itself (replicated, not compared).
+    With one layout for all ranks, the placement decides. `binding` is then ignored.
 
-    With a layout per mesh axis, it is a new array with the element type of `parts[0]` and the
-    shape of `kind`, symbols as in `binding`. Each local or partial axis adds a first
-    dimension of its size, in mesh order. Ranks write their blocks, of equal blocks the lowest
-    rank; on an axis with a root only the root writes. Raises `InputError` (`symbol`) for a
-    symbol without number, `ValueError` for unfitting arrays or without `binding`.
+    - root: the array of the root itself
+    - local or partial: the arrays stacked along a new first dimension
+    - sliced: the arrays concatenated along the sliced dimension
+    - replicated: the array of rank 0 itself; the others are not compared
+
+    With a layout per mesh axis, the result is a new array with the dtype of `parts[0]` and the
+    shape of `kind`, symbols as in `binding`. Each local or partial axis adds a leading dimension of
+    its size, in mesh order. Each rank writes its block; of several ranks with the same block, the
+    lowest rank counts. Along an axis with a root, only the root writes. Raises `InputError`
+    (`symbol`) for a symbol without number, and `ValueError` without `binding` or for arrays that do
+    not fit.
     """
     if not kind.layout.axes:
         if kind.layout.placement is Placement.ROOT:

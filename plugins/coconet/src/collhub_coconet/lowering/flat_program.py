@@ -273,16 +273,16 @@ class LaunchList:
     ) -> None:
         """Record the levels of a kernel's values, and the kernel itself if it needs a launch node.
 
+        A level is the number of the last computing kernel on which a value depends; 0 for none.
         Call this in the order of execution, before `add_nodes`. `kernel`: number of the kernel;
-        `nodes`: its rows in the graph. The operands are the values that the kernel reads and does
-        not compute itself.
+        `nodes`: its rows in the graph. Operands: values that the kernel reads and does not compute.
 
-        - Level of the operands: the highest one; 0 without operands and for unknown ones.
-        - Level of each value of the kernel: `kernel` if some operation is neither a communication
-          nor free (without cost). Otherwise the level of the operands.
-        - A kernel with nodes and a communication is stored, with the level of its operands. It is
-          early, i.e. its launch does not wait for operands, if its first operation is in a chain:
-          as a member, or in a stage that is a member.
+        - Level of the operands: the highest one. Unknown values have level 0.
+        - Level of all values of the kernel: `kernel` if some operation is neither a communication
+          nor free (without cost), otherwise the level of the operands.
+        - The kernel is stored with the level of its operands if it has nodes and a communication.
+          It is early, i.e. its launch does not wait for operands, if its first operation, or a
+          stage with this operation, is a member of a chain.
         """
         inside = {operation.name for operation in operations}
         read = {name for operation in operations for name in operation.reads} - inside

@@ -291,10 +291,13 @@ class Operands:
         `roles`, `result`: roles of the dimensions; equal roles correspond. A later axis divides the
         blocks of an earlier axis that slices the same dimension.
 
-        If axis A slices dimension D of the result, but not the operand, the operand is cut to the
-        block of the rank on A. This is an error if an axis after A slices dimension D of the
-        operand: its blocks were then divided without A. Operands without D are not cut. The first
-        error is raised, operand by operand, then in the order of A.
+        An operand is wrong if all of these hold:
+
+        - An axis A slices dimension D of the result, and slices no dimension of the operand.
+        - The operand has the dimension D.
+        - An axis after A slices dimension D of the operand, so its blocks are divided without A.
+
+        The first error is raised: by operand, then by axis A. It names the first such later axis.
         """
         needed = [
             (axis, result[layout.dimension])

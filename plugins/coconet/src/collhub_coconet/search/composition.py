@@ -33,22 +33,22 @@ def combine(
 ) -> tuple[Exploration, str]:
     """Combine the searches of all parts of a program to one result for the entire program.
 
-    `classes`: classes of equal parts; `explorations`: the search of each; `bindings`: sizes. A
-    candidate has one candidate of each class. The candidates are, in this order and without
+    `classes`: classes of equal parts; `explorations`: the search of each class; `bindings`: sizes.
+    Each result candidate takes one candidate per class. They are, in this order without
     repetitions:
 
-    1. the original program
-    2. for each size, the fastest of every class, then those of least memory of every class
-    3. for each size, the selection of `_descend`, which simulates the entire program; only if
+    1. the original parts
+    2. for each size: the fastest of every class, then those with the least memory of every class
+    3. for each size: the selection of `_descend`, which simulates the entire program; only if
        programs are simulated and parts read values of each other
 
-    Programs are simulated if `simulation` is not None and there are at most 100 communications;
-    parts may then overlap. Otherwise, or if a candidate cannot be simulated, all times are sums
-    over parts.
+    Programs are simulated if `simulation` is not None and there are at most 100 communications. If
+    it is not so, or one candidate cannot be simulated, all times are sums over the parts. Only
+    simulated parts overlap.
 
-    Numbers of expanded and pruned states are sums; the result is complete if all searches are. It
-    has the restrictions of the searches and of the combination. The text is the origin of the
-    times, with the reason if they are not simulated.
+    The numbers of expanded and pruned states are summed, and the restrictions are united. The
+    result is complete if all searches are. The text gives the origin of the times, and the reason
+    if a given `simulation` was not used.
     """
     selections = [[exploration.candidates[0] for exploration in explorations]]
     for size_index in range(len(bindings)):

@@ -82,17 +82,17 @@ class Simulation:
         """Simulate a program, and choose algorithm, protocol and chunk count of its collectives.
 
         1. Every collective gets the algorithm and protocol that are fastest in isolation.
-        2. The chunk counts `CHUNKS` (1, 4, 16) are simulated, each for all collectives
-           together. The fastest count is selected, the first one if times are equal.
+        2. The chunk counts `CHUNKS` (1, 4, 16) are simulated, each for all collectives together.
+           Collectives with a scalar result or too many steps keep 1 (`_try_chunks`). The fastest
+           count is selected, the first one if times are equal.
         3. For each group of collectives with equal `Demand` (kind, bytes, ranks, root), in
-           program order, alternatives of algorithm, protocol and chunk count are simulated. A
-           choice that is strictly faster replaces the previous one for the whole group.
+           program order, alternatives are simulated. One that fits and is strictly faster than
+           the best time so far replaces the choice of the whole group.
 
-        Returns the time in s with the choice of each collective by name; without collectives
-        the choices are empty. Returns the text of the error instead if the network does not
-        fit, or if no count of step 2 fits. Any other `HubError` is raised, also the one for a
-        collective without any algorithm. Errors count as a misfit if all of their codes are in
-        `_CODES_OF_UNFIT_MEANS`.
+        Returns the time in s with the choices by name of the collective. A misfit is a `HubError`
+        with only codes of `_CODES_OF_UNFIT_MEANS`. Returns its text if the network does not fit,
+        or if no count of step 2 fits (text of the first count). Any other `HubError` is raised,
+        also that for a collective without any algorithm.
         """
         try:
             choice = self._start(program, binding)

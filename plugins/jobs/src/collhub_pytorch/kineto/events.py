@@ -220,19 +220,17 @@ LAUNCH, BLOCK, STREAM_WAIT = 0, 1, 2
 def read_events(file: TraceFile, order: int) -> RankEvents:
     """Read a profile of PyTorch: the events with `ph` `X` in file order, the header, and the rank.
 
-    The rank is the first of these that exists: `rank` of `distributedInfo` in the header (not
-    negative), the rank of the file (`TraceFile.rank`, such as that in its name), `order`. Events
-    are stored by category (`_handle`), in the columns of the returned `RankEvents`; events of
-    other categories and other values of `ph` are ignored.
+    The rank is the first that exists: `rank` of `distributedInfo` in the header (not negative), the
+    rank of the file (`TraceFile.rank`), `order` (position of the file). Events are stored by
+    category (`_handle`); other categories are ignored.
 
     Raises `InputError`:
 
     - `truncated` or `not-json`, with the byte offset, for damaged JSON
-    - `profile-record` for an event that cannot be read, and for a rank in the header that is no
-      number
-    - `empty` if no work on a device, no communication on the host and no operator is stored. Files
-      with only calls of the runtime, or only steps of the profiler, are empty too.
-    - errors of a damaged archive, and of a file that cannot be opened
+    - `profile-record` for an unreadable event, or a rank in the header that is no number
+    - `empty` without any device work, communication on the host and operator, even if there are
+      runtime calls or profiler steps
+    - for a damaged archive, or a file that cannot be opened
     """
     events = RankEvents(file.name)
     with open_decompressed(file) as content:

@@ -299,19 +299,17 @@ def to_step(attributes: list[str], file: str, line: int) -> list[str]:
 def complete_header(document: ScannedXml, collective: str | None, file: str) -> ScannedXml:
     """Return a document with the attributes of `<algo>` that the short form of ncclize omits.
 
-    A document that is not in the short form (`is_short`) is returned itself. `document` is not
-    changed. An attribute in the file takes precedence over these values, which are texts:
+    A document that is not in the short form (`is_short`) is returned itself; otherwise a copy is
+    returned. An attribute in the file takes precedence over these texts:
 
     - `coll`: `collective`
     - `proto`: Simple
     - `ngpus`: the number of `<gpu>` elements
-    - `nchunksperloop`: the largest `i_chunks` or `o_chunks` of all `<gpu>`, at least 1; texts
-      that are no numbers count as 0
-    - `inplace`: 1 if the `name` in the file is `taccl` and the collective is allgather,
-      allreduce or reduce_scatter, otherwise 0
+    - `nchunksperloop`: the largest `i_chunks` or `o_chunks` of all `<gpu>`, at least 1
+    - `inplace`: 1 if the file's `name` is `taccl` and the resulting `coll` is allgather, allreduce
+      or reduce_scatter; otherwise 0
 
-    Raises `InputError` (`short-form`), at the line of `<algo>` in `file`, if the file has no
-    `coll` and `collective` is None.
+    Raises `InputError` (`short-form`), at the line of `<algo>` in `file`, without any `coll`.
     """
     if not document.is_short:
         return document

@@ -122,20 +122,19 @@ def check_gpu(
 ) -> None:
     """Check the program of one rank by the rules of the runtime's parser on this rank.
 
-    All violations are recorded in `refusals`, in this order; no exception is raised. Refused are:
+    All violations are recorded in `refusals`, in this order; no exception is raised. Numbers are
+    read like C's `strtol`; text without digits is 0.
 
-    1. a missing `id`, `i_chunks`, `o_chunks` or `s_chunks` of `<gpu>`, once per file and name.
-       Nothing else of this rank is then checked.
-    2. a negative `s_chunks`
-    3. by a runtime with one mode per file: a positive `i_chunks` or `o_chunks` other than
-       `nchunksperloop`. For `i_chunks` of an all-gather and `o_chunks` of a reduce-scatter, the
-       number times `ngpus` is compared.
-    4. more than 4 095 XML elements that the rank reads: `<algo>`, all `<gpu>`, and its own thread
-       blocks and steps
-    5. ids of thread blocks that are not 0, 1, 2, ... in any order; a missing id counts as 0
-    6. more thread blocks than the runtime has
-    7. for each thread block: a missing required attribute, once per file and name. Otherwise the
-       violations of `_check_block`.
+    1. A missing `id`, `i_chunks`, `o_chunks` or `s_chunks` of `<gpu>`, once per file and name. The
+       check then ends.
+    2. A negative `s_chunks`.
+    3. Only for a runtime with one mode per file: sizes of INPUT and OUTPUT that do not match
+       `nchunksperloop` (`_check_chunks`).
+    4. More than `MAX_NODES` elements: `<algo>`, all `<gpu>`, its own thread blocks and steps.
+    5. Ids of thread blocks that are not 0, 1, 2, ... in any order; a missing id counts as 0.
+    6. More thread blocks than the runtime has.
+    7. For each thread block: each missing required attribute, once per file and name. If none is
+       missing, the violations of `_check_block`.
     """
     if not _has_all_attributes(gpu, refusals):
         return

@@ -419,15 +419,16 @@ def _check_data(
     """Report a data operation without a barrier after a wait or a conflicting operation.
 
     `row`: the data operation. `unmet`: waits and data operations of its thread block since the last
-    barrier. `items`: number of channels or semaphores of every operation. At most one error
-    `missing-nop` is added to `findings`:
-    1. If there are waits, the error is about the last one. Exception: thread 0 executes all of them
-       and the operation. This holds if the operation is on port channels with at most one item, and
-       each wait has at most one item.
-    2. Otherwise, the error is about the latest data operation that conflicts (`_Access.conflicts`).
+    barrier. `items`: number of channels or semaphores of every operation. The first rule that
+    applies adds one error `missing-nop` to `findings`:
 
-    After an error of 1 all waits are removed from `unmet`, after one of 2 all data operations. The
-    caller adds `row` itself.
+    1. There are waits, unless thread 0 executes all of them and the operation. That is so if the
+       operation uses port channels, and the operation and each wait have at most one item. The
+       error is about the last wait; all waits are removed from `unmet`.
+    2. Data operations of `unmet` conflict with `row` (`_Access.conflicts`). The error is about the
+       latest of them; all data operations are removed from `unmet`.
+
+    Without an error `unmet` does not change. `row` is not added to it here.
     """
     is_port = plan.operations.channel_type[row] == _PORT
     # Thread 0 executes both the wait and the request of a single channel.

@@ -316,12 +316,13 @@ def check_counters(
 
     A counter is a semaphore or the signals of a channel. Each channel or semaphore of an operation
     takes 1 (wait or acquire) or adds 1 (any other operation). An operation in a pipeline counts
-    once, although it is repeated for every slice. The sums are kept separately for operations
-    outside of pipelines and for each kind of pipeline, i.e. bytes and chunks of its slices.
+    once, although it is repeated for every slice. Operations on channels without a partner, and
+    unknown operations, are skipped.
 
-    A counter has at most one error, at its first operation: if its total is not 0, by that number;
-    otherwise if the sum of any kind is not 0. Errors are in the order of the first operations.
-    Operations on channels without a partner, and unknown operations, are skipped.
+    A counter has an error if its total of the launch is not 0. Otherwise it has an error if the sum
+    of a kind of pipeline is not 0. A kind is the bytes and chunks of a slice; operations outside of
+    pipelines are one kind, too. The error is at the first operation of the counter. Errors are in
+    the order of these operations.
     """
     table, items = plan.operations, plan.items
     # Operations of a pipeline are repeated for each of its slices.

@@ -67,23 +67,21 @@ class PlanFollower:
     def follow(self, operation: int) -> None:
         """Add the steps and dependencies of one operation of the plan (its row) to `self.steps`.
 
-        Call it in an order in which the operations can be executed; this is not checked. A signal
-        announces steps, i.e. states that they are complete.
+        Operations must be given in an order in which they can be executed; this is not checked.
+        A signal is an entry in the queue of a counter. It announces (lists) completed steps.
 
-        - Signal, release: adds a signal to each counter, except of channels without a partner. If
-          the waiting rank is that of the block, it announces the earlier steps of the block.
-          Otherwise it announces the receives, on the waiting rank, of those messages of the block
+        - Signal, release: appends a signal to each counter, except of channels without a partner.
+          If the waiting rank is that of the block, it announces the last steps of the block.
+          Otherwise it announces the receives on the waiting rank of those messages of the block
           that no earlier signal has announced.
-        - Wait, acquire: takes the oldest signal of each counter; a counter without one is skipped.
-          The next step of the block depends on the steps that the signal announces. Those of them
-          without a lane get the block's lane.
-        - Barrier: the next step depends on the earlier steps of all blocks at the barrier.
+        - Wait, acquire: takes the oldest signal of each counter, if there is one. The next step of
+          the block depends on the announced steps. Those without a lane get the block's lane.
+        - Barrier: the next step depends on the last steps of all blocks at the barrier.
         - Data, per move: one source is copied to all destinations. Several sources are summed in
-          the first destination on the block's rank, which is then copied to the other
-          destinations. Without such a destination, `StopIteration` is raised. Finally signals
-          are added as above.
+          the first destination on the block's rank, and the sum is copied to all others. Raises
+          `StopIteration` without such a destination. Then signals are added as above.
 
-        Any other operation has no effect.
+        An unknown kind has no effect. All other operations only set `self.steps.line`.
         """
         kind = self._plan.operation(operation)
         block = int(self._plan.operations.block[operation])

@@ -235,10 +235,12 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
 
 
 def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
-    """Add plans for all windows of a collective to the folder, in every mode that it supports.
+    """Add plans and losses for all size windows of a collective to `folder`.
 
-    First all windows in place, then out of place. A collective without a name in plans adds one
-    loss and no plan.
+    A window is a range of sizes for which one algorithm is selected. Windows in place come first,
+    if the collective supports it, then windows out of place, if it supports that. For each
+    window, `_add_window` adds one or two plans, or losses that give the reasons. A collective
+    that has no name in plans (`NAMES`) adds one loss (`collective`) and no plan.
     """
     kind = selected.collective.kind
     if kind not in NAMES:

@@ -58,14 +58,16 @@ def assign_semaphores(work: PlanWork, block: Int64Array) -> Semaphores:
     """Assign semaphores to the dependencies between different thread blocks of a rank.
 
     `block`: int64[rows], the block of each step within its rank. The parent step releases the
-    semaphore; the child step acquires it before it starts. Dependencies are handled in
-    execution order of the children; for one child, the latest parent comes first. One is
-    skipped if its two blocks already have, in the same direction, a semaphore for this parent
-    or a later one. Waits over a third block do not count.
+    semaphore; the child step acquires it before it starts. Dependencies are handled in execution
+    order of the children; for one child, the parent that is executed last comes first.
 
-    Semaphores are numbered per rank from 0 in this order. The result has the number of
-    semaphores by rank, and lists of released and acquired ones by row, in this order, too.
-    Rows without semaphores have no entry.
+    A dependency gets no semaphore if an earlier one already has one from the same block to the same
+    block, with this parent or one executed later. Two waits over a third block are no reason to
+    omit a semaphore.
+
+    Semaphores are numbered per rank from 0 in this order. The result has the number of semaphores
+    by rank, and per row the lists of released and of acquired ones, ascending. Rows without
+    semaphores are omitted. The arguments are not changed.
     """
     steps, position = work.steps, work.position
     semaphores = Semaphores([0] * steps.num_ranks)

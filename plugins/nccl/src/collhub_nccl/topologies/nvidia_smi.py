@@ -507,15 +507,15 @@ class _Row:
     def device(self) -> _SmiDevice:
         """Return the device of this row: its name, line, relations and NUMA node.
 
-        The first word must be the name that the heading has in this position. It is followed by one
-        relation per device of the heading. Valid are X for the device itself, and PIX, PXB, PHB,
-        NODE, SYS, SOC or `NV` with 1 to 3 digits for the others.
+        The first word must be the device name at this position of the heading. Then one relation
+        per device of the heading follows: X for the device itself, and PIX, PXB, PHB, NODE, SYS,
+        SOC or `NV` with 1 to 3 digits for each other device.
 
-        `affinities` is the number of words after the relations. The NUMA node is the second of them
-        as text, "" if it does not exist or has other characters than digits. `alias` is "".
+        `affinities` is the number of words after the relations. The NUMA node is the second of
+        these words, "" if it is missing or has a character that is no digit. `alias` is "".
 
-        Raises `InputError` (`invalid-nvidia-smi`, at the line) for another name, too few words, and
-        an invalid relation.
+        Raises `InputError` (`invalid-nvidia-smi`, at the line) for another name, fewer words than
+        name and relations, or an invalid relation.
         """
         size, words = len(self.heads), self.words
         expected_head = self.heads[self.position]

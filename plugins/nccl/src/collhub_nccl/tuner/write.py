@@ -176,20 +176,19 @@ def _tune_rules(
 ) -> _TunedRules:
     """Return the rules of a tuner for all collectives of a selection, with the losses.
 
-    Rules are in the order of the selection, and ascend by size (total bytes). They hold for
-    the numbers of nodes and ranks of the selection. If `channels` is 0, the library
-    chooses.
+    Rules are in the order of the selection, and ascend by size (total bytes). They hold for the
+    numbers of nodes and ranks of the selection. `channels`: 0 leaves the number to the library.
+    `library`: its name, "NCCL" or another one, for messages. `_choose_protocols` chooses the
+    protocols: by NCCL's cost model if there is a `communicator` (known machine) and the model has
+    the algorithm; otherwise ll below `ll_below` bytes, else simple (pat: always simple).
 
-    NCCL's cost model decides the protocols if there is a `communicator` (known machine),
-    and the model has the algorithm. Otherwise the protocol is ll below `ll_below` bytes and
-    simple from there on; for the algorithm pat it is always simple.
-
-    First, each further selection of the same kind is a loss, since only the first one
-    counts. Then these are the losses of each collective, in this order:
+    The losses: first each further selection of a kind, as only the first one counts. Then for each
+    collective:
 
     1. A kind that no tuner decides is one loss, and has no rules.
-    2. Sizes at which an algorithm that the library does not have is faster are losses.
-    3. Sizes at which NCCL's own choice is faster than a rule are cut out of it. The loss
+    2. Sizes at which an algorithm that the library does not have is faster are losses
+       (`own_windows`).
+    3. Sizes at which NCCL's own choice is faster than a rule are cut out of this rule. The loss
        names the first slower size. This needs a `communicator` of one node with a profile.
     """
     once, losses = first_of_kinds(selection)
