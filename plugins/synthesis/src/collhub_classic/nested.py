@@ -44,7 +44,7 @@ from collhub_classic.nested_shapes import (
     NestedShape,
     choose_levels,
     choose_shape,
-    choose_small_shape,
+    choose_small_shapes,
     find_forwarding_group,
     find_grid,
     find_rings,
@@ -198,28 +198,30 @@ def _generate_nested(
     The option `chunks`, if not 0, is the only number, without a limit. Otherwise the numbers are 1,
     2, 4 ..., ascending, as far as they are at most (1 is always allowed):
 
-    - 16, or 1 for a shape with `is_one_shot`
+    - 16, or 1 for a shape with `one_shot_levels` of at least 512 ranks
     - 4.2e6 steps, or 8.2e6 if `is_forwarded`, divided by the steps of one chunk
-    - bytes // (ranks x `units_per_rank` x 64), so that units have about 64 bytes or more
+    - bytes // (units of one chunk x 64), so that units have about 64 bytes or more
 
     If one chunk has more than 1e6 steps, only the largest number is used.
 
     A candidate is (collective, steps, SCRATCH units of a rank, statistics). The collective has the
-    units of the shape and both modes. SCRATCH has all units for a reduce-scatter and for
-    `is_one_shot`, otherwise none. The statistics are sizes, parts, moved, chunks, rounds and cost,
-    and True as `forwarded` or `one shot` for such shapes. Raises `UsageError` (`size-too-small`) at
-    a candidate with more units than bytes.
+    units of the shape and both modes. SCRATCH has all units for a reduce-scatter. With
+    `one_shot_levels` it has them once per exchange, except for an exchange before which no level is
+    reduced. Otherwise it has none. The statistics are sizes, parts, moved, chunks, rounds and cost
+    (of one chunk), True as `forwarded`, and as `one shot` the sizes of the levels in one shot.
+    Raises `UsageError` (`size-too-small`) at a candidate with more units than bytes.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
+    once = shape.list_one_shot_levels()
     chunk_counts = [options.chunks or 1]
     if not options.chunks:
         max_steps = MAX_STEPS_OF_PARTS if shape.is_forwarded else _MAX_STEPS
         most = min(
             _MAX_CHUNKS,
             max_steps // shape.count_steps(kind),
-            request.collective_bytes // (ranks * shape.units_per_rank * MIN_UNIT_BYTES),
-            1 if shape.is_one_shot else _MAX_CHUNKS,
+            request.collective_bytes // (shape.count_units() * MIN_UNIT_BYTES),
+            1 if once and ranks >= _FEW_RANKS else _MAX_CHUNKS,
         )
         chunk_counts = [1 << power for power in range(max(1, most.bit_length()))]
         if shape.count_steps(kind) > _MAX_TRIED_STEPS:
@@ -229,14 +231,17 @@ def _generate_nested(
         units = candidate.count_units()
         _check_size(request, units, ", or fewer chunks" if chunks > 1 else "")
         collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
-        has_scratch = kind is CollectiveKind.REDUCE_SCATTER or shape.is_one_shot
-        scratch_units = units if has_scratch else 0
+        vectors = int(kind is CollectiveKind.REDUCE_SCATTER)
+        if once:
+            # Exchanges read sums from SCRATCH; if no level is reduced, the first one reads INPUT.
+            vectors = len(once) - (len(once) == len(shape.sizes))
         rounds, ports = _compute_cost(candidate)
         rounds *= phases
         sent = f"{phases * (ranks - 1)}/{ranks * ports}"
-        if shape.is_one_shot:
-            rounds -= 1
-            sent = f"{2 * (units - 1) + shape.sizes[-1] - 1}/{units}"
+        if once:
+            divided, sizes = units // chunks, [shape.sizes[level] for level in once]
+            rounds -= len(once)
+            sent = f"{2 * (divided - 1) + sum(sizes) - len(sizes)}/{divided}"
         statistics: dict[str, JsonValue] = {
             "sizes": "x".join(map(str, shape.sizes)),
             "parts": len(shape.parts),
@@ -247,9 +252,9 @@ def _generate_nested(
         }
         if shape.is_forwarded:
             statistics["forwarded"] = True
-        if shape.is_one_shot:
-            statistics["one shot"] = True
-        yield collective, build_nested_steps(candidate, kind), scratch_units, statistics
+        if once:
+            statistics["one shot"] = "x".join(str(shape.sizes[level]) for level in sorted(once))
+        yield collective, build_nested_steps(candidate, kind), vectors * units, statistics
 
 
 def _check_size(request: SynthesisRequest, units: int, further_cure: str = "") -> None:
@@ -475,7 +480,7 @@ def _estimate_ns(
     1. all-to-all: `estimate_torus_exchange_s` if all dimensions are rings, otherwise
        `estimate_line_exchange_s`
     2. with `trees`: depth x alpha + m beta / trees
-    3. all-reduce: the time of `choose_small_shape`, if that is not None
+    3. all-reduce: the smallest time of `choose_small_shapes`, if it gives any
     4. all others: L alpha + (n - 1) / n x m beta / P, for an all-reduce twice that. L, the
        latencies, and P, the links in use, are those of `_compute_cost` for the shape of
        `choose_shape`.
@@ -497,9 +502,9 @@ def _estimate_ns(
         total_s = trees.depth * alpha_s + size / len(trees.parents) * beta_s_per_byte
         return max(1, ceil(total_s * 1e9))
     if kind is CollectiveKind.ALL_REDUCE:
-        small = choose_small_shape(request.topology, options.sizes, size)
-        if small is not None:
-            return max(1, ceil(small[1] * 1e9))
+        small = choose_small_shapes(request.topology, options.sizes, size)
+        if small:
+            return max(1, ceil(min(time_s for _, time_s in small) * 1e9))
     phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
     rounds, ports = _compute_cost(choose_shape(request.topology, kind, options.sizes, size))
     sent_bytes = (ranks - 1) / ranks * size / ports

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations_with_replacement, product
 from math import prod
 
 import numpy as np
@@ -42,9 +42,9 @@ class NestedShape:
     reduce-scatter moves the results from these ranks at the end. `is_forwarded`: in the level that
     is gathered last, the ranges of the level before it are separate messages, so that a range moves
     on while others arrive, over other links; only for one part whose messages are ranges, and at
-    least two levels. `is_one_shot`: in the level that is gathered first, the ranks of an all-reduce
-    send their complete partial sums to each other, once instead of a reduction and a gathering;
-    only for at least two levels without rings, with one part that is not forwarded.
+    least two levels. `one_shot_levels`: in so many levels, from the one that is gathered first on,
+    the ranks of an all-reduce send their complete partial sums to each other, once instead of a
+    reduction and a gathering; only for levels without rings, with one part that is not forwarded.
     """
 
     sizes: tuple[int, ...]
@@ -53,7 +53,7 @@ class NestedShape:
     chunks: int = 1
     is_moved: bool = False
     is_forwarded: bool = False
-    is_one_shot: bool = False
+    one_shot_levels: int = 0
 
     @classmethod
     def direct(cls, sizes: Sequence[int], chunks: int = 1) -> NestedShape:
@@ -80,11 +80,15 @@ class NestedShape:
     def unit_sizes(self) -> tuple[int, ...]:
         """Return the number of ranges into which each level divides the data: its number of ranks.
 
-        One exception: with `is_one_shot`, the level that is gathered first does not divide the data
-        and has 1, because its ranks send complete partial sums.
+        One exception: the first `one_shot_levels` levels of the order do not divide the data and
+        have 1, because their ranks send complete partial sums.
         """
-        once = self.parts[0][0][0] if self.is_one_shot else -1
-        return tuple(1 if level == once else size for level, size in enumerate(self.sizes))
+        once = self.list_one_shot_levels()
+        return tuple(1 if level in once else size for level, size in enumerate(self.sizes))
+
+    def list_one_shot_levels(self) -> tuple[int, ...]:
+        """Return the levels in which complete partial sums are exchanged, in this order."""
+        return self.parts[0][0][: self.one_shot_levels]
 
     def count_steps(self, kind: CollectiveKind) -> int:
         """Return the number of send and receive steps of all ranks in a collective of this shape.
@@ -94,8 +98,7 @@ class NestedShape:
         is added to N: l is the size of the level that is gathered last, b that of the level before
         it. The first rule that applies gives M:
 
-        1. For an all-reduce: 2 * N. With `is_one_shot`, it is 2 * N - (s - 1), where s is the size
-           of the level that is gathered first.
+        1. For an all-reduce: 2 * N, minus (s - 1) for each of the `one_shot_levels` of size s.
         2. With `is_moved`: 1 + N.
         3. ranks - 1, if there are several units per rank, or the levels of the first part are not
            gathered in the order 0, 1, 2 and so on. Every unit is then a separate message.
@@ -106,7 +109,8 @@ class NestedShape:
             before, last = (self.sizes[level] for level in self.parts[0][0][-2:])
             nested += (before - 1) * (last - 1)
         if kind is CollectiveKind.ALL_REDUCE:
-            messages = 2 * nested - self.is_one_shot * (self.sizes[self.parts[0][0][0]] - 1)
+            messages = 2 * nested
+            messages -= sum(self.sizes[level] - 1 for level in self.list_one_shot_levels())
         elif self.is_moved:
             messages = 1 + nested
         elif self.units_per_rank > 1 or self.parts[0][0] != tuple(range(len(self.sizes))):
@@ -198,24 +202,24 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
 def list_shapes(
     topology: Topology, kind: CollectiveKind, text: str, size: int
 ) -> list[NestedShape]:
-    """List the shapes to compare for a collective of all NPUs, one to three, in this order.
+    """List the shapes to compare for a collective of all NPUs, one to four, in this order.
 
     1. The shape of `choose_shape`. For other kinds than an all-reduce it is the only one.
-    2. The shape of `choose_small_shape`, if there is one. It replaces shape 1 if that has more
-       units than `size` bytes.
+    2. The shapes of `choose_small_shapes`. They replace shape 1 if that has more units than `size`
+       bytes.
     3. Shape 1 with a second level that forwards its parts (`_choose_forwarded`), if that is
        possible. Not if shape 1 forwards already, or if its first level is not that of
        `find_forwarding_group`.
 
-    Shapes 2 and 3 exist only for at least `_MIN_FORWARDING_RANKS` (512) ranks, and if `text`, the
-    option `sizes`, is `auto`.
+    Shapes 2 and 3 exist only if `text`, the option `sizes`, is `auto`, and shape 3 only for at
+    least `_MIN_FORWARDING_RANKS` (512) ranks.
     """
     shape = choose_shape(topology, kind, text, size)
     if kind is not CollectiveKind.ALL_REDUCE:
         return [shape]
     shapes = [shape]
-    if small := choose_small_shape(topology, text, size):
-        shapes = [*shapes, small[0]] if size >= shape.count_units() else [small[0]]
+    if small := [each for each, _ in choose_small_shapes(topology, text, size)]:
+        shapes = [*shapes, *small] if size >= shape.count_units() else small
     group = find_forwarding_group(topology, text, _MIN_FORWARDING_RANKS)
     if shape.is_forwarded or group == 1 or group != shape.sizes[0]:
         return shapes
@@ -223,51 +227,57 @@ def list_shapes(
     return [*shapes, forwarded] if forwarded.is_forwarded else shapes
 
 
-def choose_small_shape(
+def choose_small_shapes(
     topology: Topology, text: str, size: int
-) -> tuple[NestedShape, float] | None:
-    """Choose the shape with the smallest estimated time (s) for a small all-reduce; return both.
+) -> list[tuple[NestedShape, float]]:
+    """Choose up to two shapes for a small all-reduce by estimated times: (shape, time in s).
 
     The candidates join neighbouring levels of the network in every way that leaves two or more
-    levels. The last level is in two phases (reduce-scatter, then all-gather) or in one shot
-    (every rank sends all of its data to the others). All other levels are in two phases. A
-    candidate has at most 8.2 million steps, and at most `size` units. The network's levels
-    without a join, all in two phases, are the reference and no candidate.
+    levels. Each level is in two phases (reduce-scatter, then all-gather) or in one shot (every rank
+    sends all of its data to the others). The levels in one shot are the outermost ones, or, if some
+    levels are in two phases, the closest ones; they follow the reduce-scatters of all others. A
+    candidate has at most 8.2 million steps, and at most `size` units. The network's levels without
+    a join, all in two phases, are the reference and no candidate.
 
-    A level of s ranks has the latency a and bandwidth of the route from NPU 0 to its last rank.
-    Its data are `size` / (ranks up to this level) bytes. Two phases take 2 (a + (s - 1) t), with
-    the time t of the data; one shot takes a + (s - 1) t, with t of s times the data. t is at least
-    1 ns. At equal times a shape that joins closer levels comes first, then two phases.
+    Times are those of `_estimate_s`; a level has the latency and bandwidth of the route from NPU 0
+    to the last of the ranks with which it exchanges in this level. At equal times a shape that
+    joins closer levels comes first, then fewer levels in one shot, then outermost ones.
 
-    Returns None below 512 ranks, on a torus, if `text` is not `auto`, or without a candidate. It is
-    also None if the time is not below 0.9 times that of the reference, unless the reference has
-    more units than `size`.
+    The first shape is the fastest one of those without levels in one shot or with only the
+    outermost one, the second shape the fastest of all others. Shapes are chosen only if their time
+    is below 0.9 times that of the reference. From 512 ranks on, whose simulations take long, the
+    second shape must also be below 0.9 times the first one. If the reference has more units than
+    `size`, the first shape is always chosen.
+
+    Returns no shapes on a torus, if `text` is not `auto`, or without candidates.
     """
-    kind, ranks = CollectiveKind.ALL_REDUCE, topology.num_npus
-    if ranks < _MIN_FORWARDING_RANKS or text != "auto" or find_rings(topology):
-        return None
+    kind = CollectiveKind.ALL_REDUCE
+    if text != "auto" or find_rings(topology):
+        return []
     levels = choose_levels(topology, text)
-    last = np.cumprod(np.asarray(levels)) - 1
-    routes = topology.routes(np.zeros(len(last), np.int64), last)
-    links = np.split(routes.links, routes.indptr[1:-1])
-    latency_s = [float(topology.latency_ns[each].sum()) / 1e9 for each in links]
-    beta_s = [1 / float(topology.bandwidth_bytes_per_s[each].min()) for each in links]
+    # Joined levels from a start up to an end: their ranks are at multiples of the ranks before.
+    joins = list(combinations_with_replacement(range(len(levels)), 2))
+    last = [prod(levels[: end + 1]) - prod(levels[:start]) for start, end in joins]
+    routes = topology.routes(np.zeros(len(last), np.int64), np.asarray(last, np.int64))
+    links_of = dict(zip(joins, np.split(routes.links, routes.indptr[1:-1]), strict=True))
+    costs = {
+        join: (
+            float(topology.latency_ns[links].sum()) / 1e9,
+            1 / float(topology.bandwidth_bytes_per_s[links].min()),
+        )
+        for join, links in links_of.items()
+    }
     plain = NestedShape.direct(levels)
     plain_s = float("inf")
-    choices: list[tuple[float, int, NestedShape]] = []
+    # By whether the shape is one of the others.
+    choices: dict[bool, list[tuple[float, int, NestedShape]]] = {False: [], True: []}
     for boundaries in product((False, True), repeat=len(levels) - 1):
         ends = [level for level, is_end in enumerate((*boundaries, True)) if is_end]
         starts = [0, *(end + 1 for end in ends[:-1])]
         sizes = [prod(levels[start : end + 1]) for start, end in zip(starts, ends, strict=True)]
-        for is_one_shot in (False, True):
-            shape = replace(NestedShape.direct(sizes), is_one_shot=is_one_shot)
-            time_s, inside = 0.0, 1
-            for end, count in zip(ends, sizes, strict=True):
-                inside *= count
-                is_once = is_one_shot and end == ends[-1]
-                message_bytes = size / inside * (count if is_once else 1)
-                message_s = max(message_bytes * beta_s[end], 1e-9)
-                time_s += (2 - is_once) * (latency_s[end] + (count - 1) * message_s)
+        cost_of = [costs[join] for join in zip(starts, ends, strict=True)]
+        for shape in _list_one_shot_shapes(sizes):
+            time_s = _estimate_s(shape, size, cost_of)
             if shape == plain:
                 plain_s = time_s
             elif (
@@ -275,12 +285,53 @@ def choose_small_shape(
                 and shape.count_steps(kind) <= MAX_STEPS_OF_PARTS
                 and shape.count_units() <= size
             ):
-                choices.append((time_s, len(choices), shape))
-    if not choices:
-        return None
-    time_s, _, shape = min(choices)
-    is_faster = time_s < _SMALL_GAIN * plain_s
-    return (shape, time_s) if is_faster or size < plain.count_units() else None
+                same = choices[shape.list_one_shot_levels() not in ((), (len(sizes) - 1,))]
+                same.append((time_s, len(same), shape))
+    chosen: list[tuple[NestedShape, float]] = []
+    limit_s = _SMALL_GAIN * plain_s
+    for is_other, same in choices.items():
+        if not same:
+            continue
+        time_s, _, shape = min(same)
+        is_needed = not is_other and size < plain.count_units()
+        if time_s < limit_s or is_needed:
+            chosen.append((shape, time_s))
+            if topology.num_npus >= _MIN_FORWARDING_RANKS:
+                limit_s = min(limit_s, _SMALL_GAIN * time_s)
+    return chosen
+
+
+def _estimate_s(shape: NestedShape, size: int, cost_of: Sequence[tuple[float, float]]) -> float:
+    """Estimate the time (s) of an all-reduce of `size` bytes, of one part without rings.
+
+    `cost_of`: latency (s) and time per byte (s) of each level. A level of s ranks with the latency
+    a takes 2 (a + (s - 1) t) in two phases, and a + (s - 1) t in one shot. t is the time of a
+    message, at least 1 ns. A message has `size` bytes divided by the sizes of the levels in two
+    phases that are reduced up to this one, in the reversed order of the part.
+    """
+    total_s, message_bytes = 0.0, float(size)
+    once = shape.list_one_shot_levels()
+    for level in reversed(shape.parts[0][0]):
+        count, (alpha_s, beta_s_per_byte) = shape.sizes[level], cost_of[level]
+        message_bytes /= 1 if level in once else count
+        message_s = max(message_bytes * beta_s_per_byte, 1e-9)
+        total_s += (1 if level in once else 2) * (alpha_s + (count - 1) * message_s)
+    return total_s
+
+
+def _list_one_shot_shapes(sizes: Sequence[int]) -> Iterator[NestedShape]:
+    """Yield the shapes of an all-reduce with the levels `sizes`, of which some are in one shot.
+
+    There are 2 n for n levels: first none in one shot, then 1, 2, ..., n levels. If some are left
+    in two phases, the outermost ones are followed by the same number of closest ones.
+    """
+    shape = NestedShape.direct(sizes)
+    yield shape
+    closest_first = ((tuple(range(len(sizes))), 1),)
+    for count in range(1, len(sizes) + 1):
+        yield replace(shape, one_shot_levels=count)
+        if count < len(sizes):
+            yield replace(shape, one_shot_levels=count, parts=closest_first)
 
 
 def find_forwarding_group(topology: Topology, sizes_text: str, min_ranks: int) -> int:

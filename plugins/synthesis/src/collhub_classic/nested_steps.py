@@ -43,8 +43,9 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
       them instead to the ranks where their gathering starts. A reduce-scatter with `is_moved`
       ends by sending the results to their ranks.
     - Partial sums are in OUTPUT in an all-reduce, and in SCRATCH in a reduce-scatter.
-    - With `is_one_shot` (all-reduce only), the level that is gathered first is neither reduced
-      nor gathered. Its ranks exchange complete partial sums from SCRATCH, and share one unit.
+    - The first `one_shot_levels` levels of the order (all-reduce only) are neither reduced nor
+      gathered. One after another, their ranks exchange complete partial sums and share one unit.
+      Each exchange writes a vector of its own in SCRATCH, the last one writes to OUTPUT.
     - If any level is a ring, the messages of all streams alternate. Otherwise, in each level, the
       messages of a stream precede those of the next one.
     - With several parts, each send of a gathering also waits for the previous level of all
@@ -67,16 +68,16 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     levels = range(len(shape.sizes))
     merge = _interleave if any(shape.is_ring) else _concatenate
     if kind is not CollectiveKind.ALL_GATHER:
-        for phase in reversed(levels[shape.is_one_shot :]):
+        for phase in reversed(levels[shape.one_shot_levels :]):
             merge([stream.reduce_level(phase) for stream in streams])
-    if shape.is_one_shot:
-        merge([stream.exchange_sums() for stream in streams])
+    for phase in levels[: shape.one_shot_levels]:
+        merge([stream.exchange_sums(phase) for stream in streams])
     if kind is not CollectiveKind.REDUCE_SCATTER:
         # After reductions of different duration, large messages of one part would delay the small
         # ones that other parts need before their own large messages.
         is_uneven = kind is CollectiveKind.ALL_REDUCE and len(set(shape.sizes)) > 1
         has_barriers = is_uneven or shape.is_moved
-        for phase in levels[shape.is_one_shot :]:
+        for phase in levels[shape.one_shot_levels :]:
             if has_barriers and len(shape.parts) > 1:
                 columns.barrier = [stream.last_row for stream in streams]
             merge([stream.gather_level(phase) for stream in streams])
@@ -152,6 +153,8 @@ class _Stream:
             is_in_order = self._order == tuple(range(len(sizes)))
             self._is_contiguous = is_in_order and shape.units_per_rank == 1
         self._writers: dict[_Key, list[int]] = {}
+        # Sends of entire vectors in INPUT, which is the memory of OUTPUT in a call in place.
+        self._readers: list[int] = []
         # Finishes after all receives of the latest phase.
         self.last_row = 0
 
@@ -257,48 +260,59 @@ class _Stream:
             for displacement in range(1, self._shape.sizes[level]):
                 del self._writers[self._with(own, level, displacement)]
 
-    def exchange_sums(self) -> Iterator[None]:
-        """Add the rows that exchange partial sums within the first level of the order of levels.
+    def exchange_sums(self, phase: int) -> Iterator[None]:
+        """Add the rows that exchange complete partial sums within one of the first levels.
 
         A level is a dimension of the ranks; it must have at least two ranks, else `IndexError`.
-        Every rank has the sum of its range over all other levels, in SCRATCH. It first sends this
-        sum to every other rank of the level, then receives their sums and adds them. The sends are
-        in the order of `_list_hops`, the receives in the same order from the opposite direction.
-        The first addition reads SCRATCH, later ones OUTPUT; the result is in OUTPUT.
+        Every rank has the sum of its own range over the levels before. The first exchange reads it
+        from SCRATCH, or from INPUT if no level is reduced; each other exchange from the vector
+        that the one before wrote. A rank first sends its sum to every other rank of the level, then
+        receives their sums and adds them. The sends are in the order of `_list_hops`, the receives
+        in the same order from the opposite direction. The first addition reads the sum that is
+        sent, later ones the result, which is in another vector: sends may still read the sum. In
+        OUTPUT, the first addition also waits for all sends of INPUT.
 
         Yields None after every send and every receive. If the generator is exhausted, the last
         receive waits for all other receives (`_end_phase`).
         """
-        level = self._order[0]
-        key = next(iter(self._list_keys(1, 0)))
+        shape, level = self._shape, self._order[phase]
+        once = shape.list_one_shot_levels()
+        key = tuple(None if each in once else 0 for each in range(len(shape.sizes)))
+        # Vectors of all units in SCRATCH; a reduction writes the first one.
+        written = phase + (len(once) < len(self._order))
+        offset, units = self._compute_offset(key), shape.count_units()
+        operand = {"src_offset": offset + max(0, written - 1) * units}
+        buffers = {"src_buffer": Buffer.SCRATCH if written else Buffer.INPUT}
+        result = {"dst_offset": offset + written * units}
+        target = Buffer.SCRATCH
+        if phase == len(once) - 1:
+            result, target = {"dst_offset": offset}, Buffer.OUTPUT
+        count, parents = self._count_units(key), self._writers.get(key, [])
         hops = [hop for hop, _, _ in self._list_hops(level)]
         for hop in hops:
-            self._add_send(key, self._get_peer(level, hop), Buffer.SCRATCH)
+            peer = self._get_peer(level, hop)
+            row = self._columns.add(StepKind.SEND, peer, count, parents, buffers, operand)
+            if not written:
+                self._readers.append(row)
             yield None
-        buffer, receives = Buffer.SCRATCH, []
+        receives: list[int] = []
         for hop in hops:
-            receives.append(self._add_addition(key, self._get_peer(level, -hop), buffer))
-            buffer = Buffer.OUTPUT
+            row = self._columns.add(
+                StepKind.RECV_REDUCE,
+                self._get_peer(level, -hop),
+                count,
+                parents,
+                {**buffers, "dst_buffer": target},
+                {**operand, **result},
+            )
+            if not receives and target is Buffer.OUTPUT:
+                self._columns.add_controls(self._readers, row)
+            receives.append(row)
+            parents, buffers = [row], {"src_buffer": target}
+            operand = {"src_offset": result["dst_offset"]}
             yield None
+        self._writers[key] = parents
         self._end_phase(receives)
-
-    def _add_addition(self, key: _Key, source: Int64Array, operand: Buffer) -> int:
-        """Add the row that receives the range `key` from `source` and adds it to that in `operand`.
-
-        The sum is written to OUTPUT. The row depends on the writers of the range and becomes its
-        only writer. Returns the position of the row.
-        """
-        offset = self._compute_offset(key)
-        row = self._columns.add(
-            StepKind.RECV_REDUCE,
-            source,
-            self._count_units(key),
-            self._writers.get(key, []),
-            {"src_buffer": operand, "dst_buffer": Buffer.OUTPUT},
-            {"src_offset": offset, "dst_offset": offset},
-        )
-        self._writers[key] = [row]
-        return row
 
     def _limit_messages(self, phase: int, receives: Sequence[int], row: int) -> None:
         """Let a send wait for an earlier receive of its level, if levels are forwarded.
@@ -483,13 +497,13 @@ class _Stream:
     def _get_partial_buffer(self, key: _Key) -> Buffer:
         """Return the buffer that holds the current sum of the range `key`.
 
-        It is INPUT until the first addition to the range. Then it is OUTPUT in an all-reduce that
-        is not `is_one_shot`, and SCRATCH in any other: a one-shot all-reduce, which later exchanges
-        the sums, and a reduce-scatter.
+        It is INPUT until the first addition to the range. Then it is OUTPUT in an all-reduce
+        without `one_shot_levels`, and SCRATCH in any other: an all-reduce that later exchanges
+        the sums in one shot, and a reduce-scatter.
         """
         if not self._writers.get(key):
             return Buffer.INPUT
-        is_all_reduce = self._kind is CollectiveKind.ALL_REDUCE and not self._shape.is_one_shot
+        is_all_reduce = self._kind is CollectiveKind.ALL_REDUCE and not self._shape.one_shot_levels
         return Buffer.OUTPUT if is_all_reduce else Buffer.SCRATCH
 
     def _add_send(self, key: _Key, peer: Int64Array, buffer: Buffer) -> int:
@@ -514,7 +528,7 @@ class _Stream:
 
         - reduce-scatter: OUTPUT with `is_last`, at the offset of the rank's unit of this stream,
           unless the shape moves the results at the end (`is_moved`). Otherwise SCRATCH.
-        - all-reduce: SCRATCH with `is_one_shot` (ranks then exchange their complete sums),
+        - all-reduce: SCRATCH with `one_shot_levels` (ranks then exchange complete sums),
           otherwise OUTPUT. `is_last` has no effect.
 
         Except in the first case, its offset is that of the range.
@@ -526,7 +540,7 @@ class _Stream:
             target = Buffer.OUTPUT if is_last else Buffer.SCRATCH
             if is_last:
                 target_offset = np.full_like(offset, self._own_offset)
-        elif self._shape.is_one_shot:
+        elif self._shape.one_shot_levels:
             target = Buffer.SCRATCH
         row = self._columns.add(
             StepKind.RECV_REDUCE,
