@@ -180,13 +180,13 @@ def encode_records(
 ) -> tuple[bytes, Int64Array]:
     """Encode records; return (all bytes, bytes of each record as int64).
 
-    A record is its length as a varint, then the pieces of `start`, inserted bytes, and the pieces
-    of `rest`. A piece is omitted in records in which it is not present. Length and result: the
-    second element of the tuple includes the bytes of the length; the encoded length does not.
+    A record is its length as a varint, the pieces of `start`, the inserted bytes, and the pieces of
+    `rest`. A piece is omitted from records in which it is not present. The encoded length does not
+    include the varint itself; the second result does.
 
-    `inserted` must have at least one pair (bytes of all records, concatenated; number of bytes by
-    record). A record gets its bytes of all pairs in their order. The first pair determines the
-    number of records, which must be at least 1.
+    `inserted` must have at least one pair: the bytes of all records, concatenated, and the number
+    of bytes by record. A record gets its bytes of all pairs, in the order of the pairs. The first
+    pair determines the number of records, which must be at least 1.
     """
     records = len(inserted[0][1])
     start_sizes = _sum_sizes([piece.sizes for piece in start], records)

@@ -54,8 +54,8 @@ def assign(
     - `key` is passed to every component that declares it.
     - `component.key` is passed only to that component, where it takes precedence over `key`.
     - `name.key` and `component.name.key`, for an option `name` of pairs (several values by key),
-      are passed to all components that declare `name`, or only to that one, as the text `name.key`
-      without changes of `-`.
+      are passed to all components that declare `name`, or only to that one. The name in the result
+      is `name.key`, without changes of `-` in `key`. The later of both in `assignments` counts.
 
     Of two keys of one form that differ only in `-` and `_`, the last one counts. Raises
     `UsageError` (`unknown-option`), with the closest option, for a key that no component declares

@@ -41,13 +41,13 @@ _Result = TypeVar("_Result")
 def read(source: Source, options: NoOptions) -> Topology:
     """Build the topology of a document in the format `topology-json`.
 
-    Without `links`, the links are those of `dimensions`. Raises `InputError` with the line for
-    invalid JSON. All other errors are `InputError` (`invalid-topology`) with a JSON path:
-    another schema, then all violations of the schema outside the list of links together. Then
-    the first of these: too many NPUs, invalid dimensions, an invalid link, neither links nor
-    dimensions, a group with an unknown node, values that `Topology` refuses, and a list of
-    switches with an unknown node. Last, if there are links and dimensions, dimensions that
-    build other nodes or links; the order of links, node names and groups may differ.
+    Without `links`, the links are those of `dimensions`. Without `name`, the name is that of the
+    file. Raises `InputError`, first for invalid JSON with the line. All others have the code
+    `invalid-topology` and a JSON path: another schema, then all violations of the schema outside
+    the links together, then the first of: too many NPUs, invalid dimensions, an invalid link,
+    no links or dimensions, a group with an unknown node, values that `Topology` refuses, a switch
+    list with an unknown node. Last, if there are links and dimensions, dimensions that build other
+    nodes or links; the order of links, node names and groups may differ.
     """
     del options
     root = parse_json_object(source.content(), source.name)

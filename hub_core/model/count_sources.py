@@ -248,14 +248,13 @@ def read_counts(
 def _parse_csv(text: str, name: str) -> list[list[object]]:
     """Return the integers of every line of comma-separated cells, as one list per line.
 
-    Lines without cells, and lines whose cells are all blank, are left out. Blanks around an
-    integer and a sign are allowed; the range is not checked here. An empty text gives an empty
-    list.
+    Lines without cells, or with only blank cells, are left out. Cells may have quotes, a sign and
+    blanks around the integer; the range is not checked. An empty text gives an empty list.
 
-    Raises `InputError` (`invalid-counts`) at the first other cell, such as an empty cell next
-    to a filled one (`1,,2`), `1_0`, or an integer with more digits than Python converts. The
-    message has `name` (of the file), line and column, both from 1; empty lines count.
-    `csv.Error` passes through.
+    Raises `InputError` (`invalid-counts`) at the first other cell, such as an empty cell next to a
+    filled one (`1,,2`), `1_0`, digits other than 0-9, or more digits than Python converts. The
+    message has `name` (of the file), line and column, both from 1. Empty lines count; a quoted cell
+    with line breaks counts as one line. `csv.Error` passes through.
     """
     rows: list[list[object]] = []
     for line, cells in enumerate(csv.reader(io.StringIO(text)), 1):

@@ -60,10 +60,10 @@ def scan_json_head(head: bytes) -> JsonHead | None:
     """Scan the first bytes of a JSON text; None if it begins with neither an object nor a list.
 
     A byte order mark of UTF-8 and white space may precede. The bytes may end anywhere, and the text
-    need not be valid. The result has the names of the members of the outermost object in their
-    order, as in the text (escapes stay), none for a list; and its member `schema` if that begins
-    with `collhub/`, else "". `searched` has the bytes in which signatures of formats are searched:
-    that schema in quotes or, without one, the bytes without the value of the outermost
+    may be invalid. The result has the names of the members of the outermost object in order, with
+    escapes as in the text; none for a list. `schema` is its member `schema` if that begins with
+    `collhub/`, otherwise "". `searched` has the bytes in which signatures of formats are searched:
+    `schema` in quotes if it is not "", otherwise `head` without the value of the outermost member
     `extensions`, which may contain data of other formats.
     """
     start = _START.match(head)

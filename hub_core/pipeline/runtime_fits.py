@@ -167,15 +167,18 @@ def _choose_variant(
 ) -> FittedAlgorithm:
     """Return the best form of an algorithm that the runtime executes, in its largest units.
 
-    `rows`: (form, time in ns, text) by ascending time. The first form that the runtime executes is
-    a candidate, as is each later one with fewer steps than all candidates so far. The search is
-    over at a form more than 1 % slower than the first candidate, or 5 % if all candidates exceed
-    the limits that the runtime prefers. After a form that is too large, those with as many or more
-    steps are skipped. The candidate of `choose_best` wins: the one with the least excess of the
-    preferred limits, then the fewest steps, then the least time.
+    `rows`: (form, time in ns, text) by ascending time. They are examined in order:
 
-    If no form is executed, raises the `InputError` of the first refused one; without `rows`,
-    `InputError` (`runtime-limit`). Other errors, such as `PluginError`, pass through.
+    - The first form that the runtime executes is a candidate. So is each later one with fewer steps
+      than all candidates before it.
+    - The search ends at a form more than 1 % slower than the first candidate, or more than 5 % if
+      all candidates exceed the limits that the runtime prefers.
+    - After a form that is too large, forms with as many or more steps are skipped.
+
+    The candidate with the least excess of the preferred limits wins, then the one with the fewest
+    steps, then with the least time (`choose_best`). Without a candidate, raises the `InputError` of
+    the first refused form; without `rows`, `InputError` (`runtime-limit`). Other errors pass
+    through.
     """
     fitted: list[FittedAlgorithm] = []
     reason: InputError | None = None

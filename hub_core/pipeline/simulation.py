@@ -135,20 +135,20 @@ def exact_time(
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> ExactTime:
-    """Return the time of a simulation in ps with its possible error, for ratios to lower bounds.
+    """Return the time of a simulation in ps with its possible error (slack), for ratios to bounds.
 
-    `time_ns`: the time that `backend` returned. Simulators truncate the time of every message to
-    ns, so that a time near a bound may be below it. The first case that applies decides:
+    `time_ns`: the time that `backend` returned, truncated to ns per message; so it may be below a
+    bound. The first case that applies decides:
 
     1. `time_ns` is None: the time is None, the slack 0.
-    2. `near_ps` is given, and the time is more than 2 % above this bound: `time_ns` in ps, slack 0.
-    3. The simulator supports scaling: it runs again on a network that is 10^6 times slower, which
-       gives fs. The result is the larger of both times; the slack is 1 fs per step, rounded up to
-       ps.
-    4. No scaling, or that run raises `InputError`: `time_ns` in ps; the slack is 1 ns per step,
+    2. `time_ns` is more than 2 % above the bound `near_ps`: `time_ns` in ps, slack 0.
+    3. The simulator supports scaling: it runs again on a network that is 10^6 times slower. The
+       result is the larger of both times; the slack is 1 fs per step, rounded up to ps.
+    4. No scaling, or that run raises `InputError`: `time_ns` in ps. The slack is 1 ns per step,
        plus the rounding error of doubles above 2^50 ps.
 
-    Raises the other errors of `simulate`, and that of `Registry.find` for an unknown `backend`.
+    Cases 3 and 4 raise other errors of `simulate`, and that of `Registry.find` for a wrong
+    `backend`.
     """
     if time_ns is None:
         return ExactTime(None)

@@ -265,11 +265,12 @@ class _Run:
             return self._failure(error)
 
     def _execute(self, source: bytes, arguments: list[str]) -> None:
-        """Execute the program like a script, as module `__main__` with its arguments.
+        """Execute the program like a script, as module `__main__` with `arguments`.
 
-        It may import modules of its own folder, which is last on the path, so that it hides no
-        other module. `sys.argv`, `sys.path` and `sys.modules["__main__"]` are changed and not
-        restored. Its exceptions, `SystemExit` included, are raised.
+        `source`: text of the program. It may import modules of its own folder, which is last on the
+        path, so that it hides no other module. `sys.argv`, `sys.path`, `sys.modules["__main__"]`
+        and the module's `__file__` and `__builtins__` are changed and not restored. Raises
+        `SyntaxError`, and all exceptions of the program, `SystemExit` included.
         """
         # The program gets its own command line.
         sys.argv = [self._name, *arguments]

@@ -58,16 +58,16 @@ def repair(
 ) -> Repair:
     """Reroute the messages that the failed links cut off; change no other message.
 
-    `fails`: bool[links]. Only messages whose route uses a failed link can change. All of these
-    change if one has no remaining route, or a plane no remaining link. Otherwise a message changes
-    if its shortest remaining route passes an NPU, but its old route passed none.
+    `fails`: bool[links]. Only messages whose route uses a failed link are candidates. All of them
+    change if one has no remaining route, or if a plane has no remaining link. Otherwise a candidate
+    changes if its shortest remaining route passes an NPU and its old route passed none. Without
+    changes the result has `algorithm` itself. The new algorithm keeps only the placement extension.
 
     The changed messages of a connection (rank, peer, channel) take one path, the fastest for the
     largest message. NPUs inside it receive into new scratch units and send on. If `measure` gives a
     time (ns), paths that also wait for the load of all messages are tried; the faster result is
-    returned, of equal ones the first. Only its placement extension is kept. Without changes,
-    `algorithm` itself is returned. Raises `UsageError` (`not-connected`) without a path,
-    `InputError` for messages without partner or route on `topology`, and for an invalid placement.
+    returned, of equal ones the first. Raises `UsageError` (`not-connected`) without a path, and
+    `InputError` for unmatched messages, missing routes on `topology` and an invalid placement.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)

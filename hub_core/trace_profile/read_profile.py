@@ -47,7 +47,7 @@ def profile_chunk(
     - the codes of `_find_receive_reduces`, then of invalid attributes, then of `_check_bytes`
     - `size-mismatch`: `total_chunk_cnt` or `msg_chunk_cnt` contradicts units or region
     - `step-count`: a file has another number of steps than declared
-    - `dangling-dependency`: a node depends on a placeholder
+    - `dangling-dependency`: a placeholder has a dependency
     """
     is_unknown = ~(fields.is_message | fields.is_comp)
     fields.refuse(is_unknown, "an algorithm has no such node", "node-type")

@@ -150,15 +150,14 @@ class Accesses:
     ) -> tuple[Int64Array, Int64Array]:
         """Find, in operands of other steps, the blocks that correspond to blocks of accesses.
 
-        For each i, take the block that is `shift[i]` blocks after the start of the atom of
-        `access[i]`. Let p be its distance from the start of the operand of that access. The
-        corresponding block is block p of an operand of step `row[i]`: its source with `is_read`,
-        otherwise its destination.
+        An atom is a range of blocks that no access divides. For each i, the given block is
+        `shift[i]` blocks after the start of the atom of `access[i]`, and p blocks after the start
+        of the operand of this access. The corresponding block is block p of an operand of step
+        `row[i]`: its source with `is_read`, otherwise its destination.
 
-        Returns two int64 arrays: the access of step `row[i]` to the atom that has the
-        corresponding block, and the distance of this block from the start of the atom.
-
-        The step must have this operand, with more than p blocks; this is not checked.
+        Returns two int64 arrays: the access of step `row[i]` to the atom that has the corresponding
+        block, and the distance of this block from the start of that atom, in blocks. The step must
+        have this operand, with more than p blocks; this is not checked.
         """
         atoms, own_row = self.atoms, self.row[access]
         target = atoms.source if is_read else atoms.destination

@@ -289,10 +289,11 @@ def _report_waiting(
     cycle: set[int],
     findings: Findings,
 ) -> None:
-    """Add a finding (`blocked`) for the first blocked step of each of the first `CAP` ranks.
+    """Add a finding (`blocked`) for the first step in `stuck` of each of the lowest `CAP` ranks.
 
-    It names a blocked step that this one waits for. Steps of `cycle` get no finding, but their
-    ranks count. `stuck`: rows of all steps that never run.
+    The finding names the first step in `relation` that this step waits for and that never runs. A
+    rank whose first step is in `cycle` gets no finding, but counts towards `CAP`. `stuck`: rows of
+    all steps that never run, ascending.
     """
     _, first = np.unique(steps.rank[stuck], return_index=True)
     never_runs = relation.order.position < 0

@@ -117,18 +117,18 @@ def _compare_contents(
 ) -> RangeCheck:
     """Run the steps on one value per range of units (atom), and compare OUTPUT with the result.
 
-    Initial values: if the collective reduces, each rank has one random number for all its input
-    units; otherwise all input units of all ranks have one common number. Ranks without a defined
-    input have none. Each unit of OUTPUT must end with the sum of the numbers of all ranks, or
-    without a reduction with the common number. In a collective to a root, only the root's OUTPUT is
-    compared (rank 0 if the root is None).
+    Before the run, the defined input units have these numbers; all others have none:
 
+    - The collective reduces: one random number per rank. OUTPUT must have the sum of all.
+    - Otherwise: one common number for all ranks. OUTPUT must have this number.
+
+    In a collective to a root, only the root's OUTPUT is compared (rank 0 if the root is None).
     If all values agree, the result has a comparison: `exact` with probability 0.0 without a
-    reduction, otherwise `fingerprint` with an upper limit of the probability of a wrong acceptance.
-    If not, the comparison is None, and `address` is set:
+    reduction, otherwise `fingerprint` with an upper limit of the probability of a wrong
+    acceptance. If not, the comparison is None, and `address` is the first one of these:
 
-    - that of `_run_steps`, if a step reads a region without a value or with several values
-    - otherwise the first address of the first atom of OUTPUT with a wrong or no value
+    1. that of `_run_steps`, if a step reads a region without a value or with several values
+    2. the first address of the first atom of OUTPUT, by rank, with a wrong or no value
     """
     traits = collective.kind.traits
     ranks = np.arange(collective.num_ranks)

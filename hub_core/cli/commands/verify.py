@@ -109,10 +109,10 @@ def _store_arguments(
 ) -> tuple[str, ...]:
     """Return the inputs of the command line; store the arguments of a program in the session.
 
-    Arguments after `--` become `session.source_arguments`, but at least one argument counts as an
-    input, even if it follows `--`. If the inputs are several files and the ranks of one job
-    (`Session.join_ranks`), only the first one is returned. If they cannot be read (`InputError`),
-    all are returned, because each input gets its own verdict later.
+    Arguments before `--` are inputs. Those after it become `session.source_arguments`; but if
+    there is none before `--`, the first one after it is an input. If several inputs are the ranks
+    of one job (`Session.join_ranks`), only the first input is returned. If they cannot be read
+    (`InputError`), all are returned, because each input gets its own verdict later.
     """
     session: Session = context.obj
     separated = min(session.separated_arguments, max(len(arguments) - 1, 0))

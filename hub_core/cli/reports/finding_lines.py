@@ -100,8 +100,8 @@ def _find_member(text: str, at: int, part: str | int) -> int | None:
     the first counts.
 
     Returns None if the character at `at` is not the bracket of this kind, if there is no such part,
-    or if the JSON before the value is invalid or too deeply nested. Missing and superfluous commas
-    are accepted. The value itself and the text after it are not checked.
+    or if the JSON before the value is invalid or too deeply nested. Exception: missing commas, and
+    a comma before the closing bracket, are accepted. The text from the value on is not checked.
     """
     is_object = isinstance(part, str)
     if text[at : at + 1] != ("{" if is_object else "["):

@@ -207,9 +207,9 @@ class AlgorithmVerdict:
         """Print the verdict, the findings, and the reports of the additional checks.
 
         1. One line: source, collective, numbers of ranks and steps, and the result of the
-           verification. With errors it is "not correct as claimed", otherwise "correct as claimed".
-           If the method was "none", it says instead of the latter that the contents were not
-           judged. Additional checks do not change this line.
+           verification. The result is "not correct as claimed" with errors. Without errors it is
+           "nothing wrong found, contents not judged" if the method was "none", otherwise "correct
+           as claimed". Additional checks do not change this line.
         2. Only with `is_alone` (there is only one input): a table of the modes with claim and
            verdict, and a line with the method by which contents were compared.
         3. The findings of the verification, on stderr.

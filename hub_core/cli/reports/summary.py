@@ -107,10 +107,11 @@ def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
     """Sum messages, units and bytes for each pair of ranks, sorted by source, then destination.
 
     Every SEND is one message from its rank to its peer; its units are its `count`. Pairs without
-    messages have no entry, so all columns are empty without SENDs. `collective_bytes`: size of the
+    messages have no entry. Without SENDs all columns are empty. `collective_bytes`: size of the
     full buffer in bytes. A message of n units has ceil(n * collective_bytes / unit_count) bytes,
     rounded up before the sizes are summed. If `collective_bytes` is None, `bytes` is None. Raises
-    `InputError` (`size-range`) if all bytes, estimated slightly too high, reach 2^63.
+    `InputError` (`size-range`) if all messages together have 2^63 bytes or more (estimate of
+    `message_bytes`, which is at least the exact sum).
     """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)
@@ -268,19 +269,19 @@ def print_algorithm(
 ) -> None:
     """Print the fields of an algorithm, then the pairs of ranks with the most traffic.
 
-    The fields are file, collective, ranks, units, size, network, steps by kind, dependencies,
-    channels, lanes, critical path, producer, source, and scalars that the file declares.
-    These depend on the arguments:
+    The fields are, in this order: file with its format, collective, ranks, units, size, network,
+    steps by kind, dependencies, channels, lanes, critical path, made by (producer), made from
+    (source), and the scalars that the file declares. Special cases:
 
     - ranks: with the NPUs, if the algorithm has a placement
-    - size and source: `not stated` if unknown
-    - network: its name in the input; no field for None
-    - critical path: from `longest`; None means that steps wait for each other in a cycle, and
-      the field then refers to `collhub verify`
+    - size, made from: `not stated` if unknown
+    - network: `network`, its name in the input; the field is absent for None
+    - critical path: from `longest`. None means that steps wait for each other in a cycle; the field
+      then refers to `collhub verify`.
 
-    `sent`: traffic by pair of ranks. At most 10 pairs are listed, the most units first, ties
-    by sender, then receiver. If the contents of the algorithm are unknown, a note on stderr
-    reports that it cannot be verified.
+    `sent`: traffic by pair of ranks. At most 10 pairs are listed, the most units first, ties by
+    sender, then receiver; nothing without traffic. If the contents of the algorithm are unknown, a
+    note on stderr reports that it cannot be verified.
     """
     collective, steps = algorithm.collective, algorithm.steps
     provenance = algorithm.provenance

@@ -396,19 +396,17 @@ class _DumpParser:
     def parse_call(self, position: int, entry: Mapping[object, object]) -> Call:
         """Return the call of an entry: backend, operation, shapes, dtypes, source and destination.
 
-        `profiling_name` is split at its last colon: `nccl:all_reduce` gives backend `nccl` and
-        operation `all_reduce`. Without a colon the backend is "", and without the key both are "".
+        `profiling_name` (missing: "") is split at its last colon: `nccl:all_reduce` gives backend
+        `nccl` and operation `all_reduce`. Without a colon the backend is "".
 
-        - If the operation is `send` or `recv`, a blank, a number, `->` or `<-`, and a number, each
-          number of 1 to 8 digits, it becomes `send` or `recv`. The numbers are ranks in the group.
-          The first one is the source of a `send` and the destination of a `recv`, whatever the
-          direction of the arrow: `send 1->2` has source 1, and `recv 3<-0` has source 0.
-        - Any other operation remains as it is; source and destination are -1.
+        An operation such as `send 1->2` or `recv 3<-0`, with numbers of 1 to 8 digits, becomes
+        `send` or `recv`. Its numbers are ranks in the group. The first is the source of a `send`
+        and the destination of a `recv`, whatever the direction of the arrow. For any other
+        operation, source and destination are -1.
 
-        The call is not added to the table of calls. Its shapes and dtypes lower
-        `self.tensors_left`. Raises `InputError` (`invalid-dump`) with `position` for a name that is
-        no text (null included) or has more than 4096 characters, and for the errors of
-        `parse_shapes` and `parse_dtypes`.
+        The call is not stored. Its shapes and dtypes lower `self.tensors_left`. Raises `InputError`
+        (`invalid-dump`) with `position` for a name that is no text or has more than 4096
+        characters, and the errors of `parse_shapes` and `parse_dtypes`.
         """
         name = entry.get("profiling_name", "")
         if not isinstance(name, str) or len(name) > 4096:

@@ -791,14 +791,19 @@ class _Lowering:
         *,
         is_tuple: bool,
     ) -> None:
-        """Store the instructions of a region as a computation, and mark its root.
+        """Store a region and its instructions as the computation `region.name`, and mark its root.
 
-        `parameters`: instructions before those of the region; `returned`: names of the returned
-        values. With `is_tuple` the root is a new `tuple` instruction of them, otherwise the first
-        one, at its place. `region.instructions` is replaced by all instructions; `values` and
-        `packed` of the region are emptied, so that no value of it can be found any more. Raises
-        `ValueError` for a computation whose name is already used, and for no returned value without
-        `is_tuple`.
+        `parameters`: instructions to put before those of the region; `returned`: names of the
+        returned values. The root depends on `is_tuple`:
+
+        - True: a new last instruction `tuple`, with all `returned` (or none) as operands. Its shape
+          has the leaves of their shapes, in order.
+        - False: the instruction of the first returned value, which keeps its position. `ValueError`
+          without returned values.
+
+        `region.instructions` is replaced by the complete map; `values` and `packed` of the region
+        are emptied. Raises `ValueError` if the name of the computation is already used, and
+        `KeyError` for an unknown name in `returned`.
         """
         if region.name in self._computations:
             raise ValueError(f"function @{region.name} is defined twice")

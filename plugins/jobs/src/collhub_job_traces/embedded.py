@@ -81,16 +81,16 @@ def counts_entries(tables: Sequence[UnitCounts], rank: int) -> list[MetadataEntr
 def counts_of(files: Sequence[Metadata], name: str) -> tuple[UnitCounts, ...]:
     """Decode the tables of unequal counts in the metadata of a job's files.
 
-    `files`: metadata by rank; `name`: of the job, for errors. Table k is in the attributes
-    `counts.k`; the file of rank r has row r. A row is a JSON list of counts in a table per pair of
-    ranks, else one count. Ranks from some number on may lack the table: a table for n ranks has the
-    rows of ranks 0 to n - 1. Returns the tables by number, from 0; () without tables.
+    `files`: metadata by rank; `name`: of the job, for errors. The attribute `counts.k` of rank r is
+    row r of table k. A row is one count, or a JSON list of counts if the table has a count per pair
+    of ranks. A table for n ranks has the rows of ranks 0 to n - 1; higher ranks lack the attribute.
+    Other attributes are ignored. Returns the tables by number, from 0; () without tables.
 
     Raises `InputError` (`invalid-counts`) for the first of:
 
     - a row that is no JSON, in the order of ranks
-    - numbers of tables with gaps
-    - in the order of tables, what `_counts_of_rows` refuses
+    - a number of a table that is missing below the highest one
+    - in the order of tables, a table that `_counts_of_rows` refuses
     """
     tables: dict[int, dict[int, object]] = {}
     for rank, metadata in enumerate(files):

@@ -123,17 +123,18 @@ class DecodedParts:
 
         A usual record has first its other fields, then its attributes. None is returned if:
 
-        - the record is cut, or has an unknown or any other field after the first attribute
+        - the record is cut, has an unknown field, or has another field after the first attribute
         - the fields before the attributes are not strictly ascending, or numbers have more bytes
           than necessary
         - an attribute occurs twice, or a known attribute is not in its shortest form
         - the node type does not follow from the kind (METADATA, INVALID, no type, or a collective
           without comm_type)
 
-        Unknown fields and attributes are kept in `extra` in hexadecimal. The duration in ns is the
-        attribute `duration_ns`, else the field `duration_micros`, else -1. Equal parts of records
-        share one result: do not change lists of parents. Raises `ValueError` for malformed
-        attributes and for values that are invalid in any node.
+        Unknown attributes, and known fields without a column, are kept in `extra` in hexadecimal.
+        The duration in ns is the attribute `duration_ns`, else 1000 times the field
+        `duration_micros` if that is above 0, else -1. Equal parts of records share one result: do
+        not change lists of parents. Raises `ValueError` for malformed attributes and for values
+        that are invalid in any node.
         """
         node_type, end = _find_head_end(record)
         if end < 0:

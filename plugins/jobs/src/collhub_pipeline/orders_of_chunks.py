@@ -260,16 +260,17 @@ def dualpipe_v(devices: int, micros: int) -> Schedule:
 def _order_dualpipe_v(device: int, devices: int, micros: int) -> _Counter:
     """Order the passes of device d of p devices in DualPipeV; return the record of them.
 
-    F is a forward pass, I an input gradient, B a full backward pass, with chunk 0 (stage d)
-    or 1 (stage 2p - 1 - d). W is the oldest weight gradient whose I has run, if any. Each
-    takes the next microbatch; B counts as I. F+B overlap. With b = p - 1 - d the phases are:
+    F is a forward pass, I an input gradient, B a full backward pass (I and its weight gradient).
+    The digit is the chunk: 0 is stage d, 1 is stage 2p - 1 - d. Each pass has the next microbatch
+    of its chunk. W is the oldest weight gradient left over by an I; without one, it is omitted.
+    F+B overlap; `overlapped` has their F. With b = p - 1 - d, the phases are:
     1. 2b x (F0), then d + 1 x (F0 F1), then b x (I1 W F1)
     2. `micros` - 2p + d + 1 x (F0+B1 F1+B0); if b is 0, the first F0 B1 does not overlap
     3. b x (B1 F1+B0)
     4. d + 1 x B, then d + 1 x I; the chunks of these passes are 1, 0, 1, 0 and so on
     5. b x (W I0), then d + 1 x (W)
 
-    `overlapped` has the F of each F+B. `micros` must be at least 2p, which is not checked.
+    `micros` must be at least 2p, which is not checked.
     """
     line = _Counter(device, devices)
     behind = devices - 1 - device

@@ -75,23 +75,19 @@ def read_schedule_file(path: str) -> Schedule:
 def read_schedule(text: str, path: str) -> Schedule:
     """Read a schedule from the text of a CSV file of PyTorch, with or without messages.
 
-    `path`: name of the file, for errors, and the name of the schedule. Row r + 1 has the
-    actions of rank r in order; empty cells are ignored, and so are empty rows at the end. Only
-    passes (F, B, I, W) become part of the orders. The number of microbatches is the highest one
-    plus 1. A cell `(0F3;3B1)OVERLAP_F_B` has a forward pass that overlaps with the backward
-    pass after it.
+    `path`: name of the file, for errors, and the name of the schedule. Row r + 1 has the actions
+    of rank r in order. Empty cells and empty rows at the end are ignored. Only passes (F, B, I, W)
+    become part of the orders; messages are only checked, actions on parameters ignored. The
+    number of microbatches is the highest one plus 1. In a cell `(0F3;3B1)OVERLAP_F_B`, the forward
+    pass overlaps with the backward pass. Raises `InputError` (`pipeline-csv`) with file and row
+    for the first of:
 
-    Raises `InputError` (`pipeline-csv`) with file and row for:
-
-    - no rows, text above 2^26 characters, and above 10^6 cells or stages x microbatches
-    - a cell that is no action
-    - a rank without actions, and a stage on two ranks or, below the highest one, on none
-    - passes that are missing, repeated or before their inputs
-    - if the file has any message: a pass or a send without the message or pass that it needs, a
-      message without its counterpart, and receives in another order than their sends
-    - schedules that deadlock
-
-    Messages are only checked; actions on parameters are ignored.
+    1. no rows, text above 2^26 characters, above 10^6 cells, or a cell that is no action
+    2. a stage on two ranks, a rank without actions, a stage below the highest without a rank
+    3. more than 10^6 stages x microbatches
+    4. passes that are missing, repeated or before their inputs (`_check_passes`)
+    5. if the file has any message: defects of messages (`_check_messages`)
+    6. a deadlock (`_check_progress`)
     """
     rows = [list(_parse_row(line, number, path)) for number, line in _generate_lines(text, path)]
     if not rows:

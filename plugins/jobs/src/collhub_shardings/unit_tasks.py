@@ -302,9 +302,10 @@ def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
 def _hosts(moves: Sequence[Move]) -> Int64Array:
     """Return the host of every device: int64, by device number up to the largest one, -1 if unused.
 
-    Devices are those of both meshes of all moves. Raises `ValueError` without moves, and
-    `InputError` (`host-clash`) if two meshes place a device on different hosts. Its message names
-    the first such device of the first mesh that contradicts an earlier one.
+    Devices are those of both meshes of all moves. The meshes are read in the order of the moves,
+    the source before the destination. Raises `ValueError` without moves. Raises `InputError`
+    (`host-clash`) at the first mesh that places a device on another host than an earlier mesh. Its
+    message names the first such device of the mesh.
     """
     meshes = [side.mesh for move in moves for side in (move.source, move.destination)]
     host_of = np.full(max(max(mesh.devices) for mesh in meshes) + 1, -1, np.int64)

@@ -88,16 +88,19 @@ def build_algorithm(
 
     The collective is CUSTOM, and a unit is a byte. The unit count, the size and the length of all
     buffers are the most bytes that one rank sends, or receives if that is more. The number of ranks
-    is the highest rank plus 1, at least 2. `facts` are copied to the extension `code`.
+    is the highest rank plus 1, at least 2. The extension named `code` gets a copy of `facts`.
 
-    A send has data dependencies on the receives of the flow's parents. With a delay, a computation
-    of this duration has them, and the send depends on it. A send has control dependencies on the
-    sends of previous flows with the same source; other previous flows are ignored. Steps keep the
-    order of the flows unless a dependency requires another one.
+    - A flow with a delay has a computation of this duration before its send. The send then has a
+      data dependency on the computation.
+    - Data dependencies: the computation, or without delay the send, depends on the receives of the
+      flow's parents.
+    - Control dependencies: the send depends on the sends of previous flows with the same source.
+      Other previous flows are ignored.
+    - Steps keep the order of the flows unless a dependency requires another one.
 
     Raises `InputError`, with file, line and `code`, for a repeated flow id, an unknown parent or
-    previous id, a parent that does not end at the source, and, at line 1, a rank with more than
-    2^62 (`MAX_UNITS`) bytes. The code is `cyclic-dependencies` for a cycle.
+    previous id, and a parent that does not end at the source. At line 1 it is raised for a rank
+    with more than 2^62 (`MAX_UNITS`) bytes. For a cycle the code is `cyclic-dependencies`.
     """
     positions: dict[int, int] = {}
     # Numbers of the send of each flow; its receive follows, and its delay is before it.

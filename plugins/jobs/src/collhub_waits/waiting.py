@@ -240,15 +240,17 @@ class WaitGraph:
     def _front(self, rank: int) -> Front:
         """Return the front of a rank: the incomplete operations that it may execute now.
 
-        Collectives of a group form a sequence; so do messages of a group with the same partners.
-        Incomplete operations are visited in the order of their rows:
+        Collectives of a group form a sequence. Messages of a group with the same partner ranks form
+        another one. Incomplete operations are visited in the order of their rows:
 
-        1. An operation whose sequence already has a counted operation is ignored.
-        2. An operation that other ranks have left (`_has_left_partner`) is not counted. Its row is
-           added to `stuck` if it is overdue (`_is_overdue`: a timeout, or a completion more than 60
-           s before the latest time of the dumps), otherwise to `skewed`.
-        3. Any other operation is counted. `rows` has the first counted operation in any state, and
-           each later counted one only if it is STARTED.
+        1. An operation whose sequence already has an operation of case 3 is ignored.
+        2. An operation that other ranks have left (`_has_left_partner`) is added to `stuck` if it
+           is overdue (`_is_overdue`), otherwise to `skewed`. It is overdue if it timed out, or if
+           another rank completed it more than 60 s before the latest time of the dumps.
+        3. Any other operation is a candidate. The first candidate is added to `rows` in any state,
+           later ones only if they are STARTED.
+
+        Without incomplete operations all three tuples are empty.
         """
         rows: list[int] = []
         skewed: list[int] = []

@@ -167,13 +167,14 @@ def _choose_exact(
 def _parse_physical(physical: Value) -> tuple[float | None, float | None, str]:
     """Return (bytes per second, seconds, flaw) of a link's `physical`; missing values are None.
 
-    The unit of each quantity is its `choice`, without it the first unit that has a value:
-    `gigabytes_per_second`, `gigabits_per_second`, `gigatransfers_per_second`; `ms`, `us`, `ns`.
-    A quantity without a value in its unit is missing. A bandwidth in transfers per second gives
-    None, and `flaw` says why; otherwise `flaw` is "".
+    The unit of each quantity is its `choice`. Without it, the unit is the first that has a value,
+    of `gigabytes_per_second`, `gigabits_per_second`, `gigatransfers_per_second`; or of `ms`, `us`,
+    `ns`. A quantity without a value in its unit is missing. A bandwidth in transfers per second
+    gives None, and `flaw` says why. In all other cases `flaw` is "".
 
-    Raises `InputError` for another unit, for a value that is no number, for bandwidths that are
-    not above 0 and below 1e18 bytes/s, and for latencies that are negative or at least 1e9 s.
+    Raises `InputError` for a `choice` that is another unit, and for a value that is no finite
+    number. The bandwidth must be above 0 and below 1e18 bytes/s, the latency at least 0 and below
+    1e9 s.
     """
     rate, flaw = None, ""
     bandwidth = physical.get("bandwidth")

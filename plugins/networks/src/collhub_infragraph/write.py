@@ -255,11 +255,13 @@ class _DocumentBuilder:
         self._edge_annotations: list[_JsonObject] = []
 
     def build(self) -> _InfragraphDocument:
-        """Build the document with its annotations from the undirected edges of the topology.
+        """Build the document: its infrastructure, and annotations for further properties.
 
-        It changes the builder and must be called only once. The devices `npu` and `switch` are
-        omitted if there are no such nodes. Characters of the name that the schema does not allow
-        become `-`.
+        The edges of the topology are added without direction. Each NPU is an instance of the device
+        `npu`, each switch of `switch`. A device without nodes is omitted. Characters of the name
+        that the schema does not allow become `-`. Annotations: see `_build_annotations`.
+
+        The method changes the builder and must be called only once.
         """
         for strand in self._strands:
             self._add_strand(strand)

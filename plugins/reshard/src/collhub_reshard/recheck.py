@@ -105,19 +105,22 @@ def _check_host_schedule(
 def _check_schedule(claim: ScheduleClaim) -> None:
     """Check that the schedule of a proof is possible and has the stated makespan.
 
-    Raises `FlawError` for the first contradiction. For each piece in the order of the proof:
+    Raises `FlawError` for the first contradiction. Each piece, in the order of the proof:
 
-    - `sender`: its sender is none of the task's senders (hosts that have the data at the start)
-    - `release`: it starts before the release of its task
-    - `duration`: it takes less time than its bytes times the task's work need. The rate is that of
-      one card: the lowest of the sender's rate out and all receivers' rates in.
+    - `sender`: the sender is no sender of the task (host that has the data at the start).
+    - `release`: the piece starts before the release of its task.
+    - `duration`: it takes less than bytes times work at the rate of one card. This is the lowest of
+      the sender's rate out and all receivers' rates in.
 
-    Then `coverage`: the pieces of a task, in task order, do not fill 0..1 without gap or overlap;
-    a task without pieces fails too. Then `overlap`: more pieces use the cards of a host in one
-    direction at once than it has cards. Each piece uses one card of its sender and one of each of
-    its receivers. Touching pieces do not overlap. Last `makespan`: `makespan_s` differs from the
-    largest end of a piece (0 without pieces). Raises `FlawError` (`form`) if `makespan_s` is no
-    fraction as text, and `KeyError` if it is missing or a host has no rate.
+    Then the entire schedule:
+
+    - `coverage`: the pieces of a task leave a gap in 0..1 or overlap, or there are none.
+    - `overlap`: more pieces use a host's cards in one direction at once than it has cards. A piece
+      uses one card of its sender and of each receiver. Touching pieces do not overlap.
+    - `makespan`: `makespan_s` is not the largest end of a piece (0 without pieces).
+
+    Raises `FlawError` (`form`) if `makespan_s` is no fraction as text, and `KeyError` if it is
+    missing or a host has no rate.
     """
     tasks = claim.tasks
     parts: dict[int, list[Interval]] = {task: [] for task in range(len(tasks))}

@@ -73,19 +73,17 @@ def levelled_program(
     that work level by level never wait in a cycle. Within a level, messages come first, in the same
     order at both ends; local operations follow. If a transport without buffers would deadlock, some
     messages are stored in SCRATCH first (`assign_levels`). Conflicting accesses of a rank keep
-    their order. `in_place` decides whether buffers share memory; that the collective supports this
-    mode is not checked.
+    their order. `in_place`: whether INPUT and OUTPUT share memory. It is not checked that the
+    collective supports this. The time is nearly linear in the number of steps.
 
-    Raises `InputError` with the steps for the first of these defects:
+    Raises `InputError` for the first of these defects:
 
-    - a timing-only algorithm (`timing-only`)
-    - unmatched messages and regions outside their buffers (all of them)
-    - a deadlock even with unbounded buffers: one cycle, and the position of every blocked rank
-    - 2^40 blocks of memory or more (`too-large`)
-    - races: accesses to common units that nothing orders. With `allow_races` they are ordered as if
-      ranks ran one after the other, as `verify` does.
-
-    The time is nearly linear in the number of steps.
+    1. a timing-only algorithm (`timing-only`)
+    2. unmatched messages and regions outside their buffers (all of them)
+    3. a deadlock even with unbounded buffers: one cycle, and the first blocked step of every rank
+    4. 2^40 blocks of memory or more (`too-large`)
+    5. without `allow_races`: accesses to common units that nothing orders. With it, they have the
+       order of a run that visits the ranks in ascending order (`_find_conflicts`).
     """
     findings = Findings(algorithm.provenance.source_name or None)
     refuse_timing_only(algorithm)

@@ -175,13 +175,14 @@ class RankPlans:
 
         Addresses are in elements from the start of the rank's memory. Records keep their order;
         `first_record` is the number of the first one in the program. The columns are empty for a
-        rank without records. The source of a RECV and the destination of a SEND are on another rank
-        and -1 here. `tag` counts the messages from one rank to another from 0, in the order of the
-        program; it has no meaning for local records.
+        rank without records. The source of a RECV and the destination of a SEND are -1, as they are
+        on another rank. `tag` counts the messages from one rank to another from 0, in the order of
+        the program; it has no meaning for local records.
 
-        If the transport reduces while it receives, a fused RECV has the destination of its REDUCE
-        and `reduces`, and this REDUCE has `is_done`. `memory_size` ends at the last element of
-        INPUT, OUTPUT and all regions that the rank uses.
+        If the transport reduces while it receives, it executes a RECV and its REDUCE as one: the
+        RECV has `reduces` and the destination of the REDUCE, and the REDUCE has `is_done`.
+        `memory_size` is the end of the last element of INPUT, OUTPUT and all regions that the rank
+        uses.
         """
         program, elements = self._program, self._elements
         # Convert addresses in the flat memory of all ranks to addresses in that of this rank.

@@ -32,14 +32,14 @@ class Session:
     def run(self, source: torch.Tensor, target: torch.Tensor, count: int, op: str) -> None:
         """Enqueue a call on the current stream of the device of `source`, without waiting for it.
 
-        `source` is the send buffer, `target` the receive buffer; shapes and devices are not
-        compared. On a CPU the stream is 0. `count`: elements, as the library defines them. `op`: an
-        operator of `OPS`, also for a collective that does not reduce. `KeyError` for another
-        operator or for a dtype of `source` that is not in `DATATYPES`.
-
         The first call joins the communicator on the device of `source`, which waits for all ranks.
-        It is kept for later calls; a join that failed is repeated by the next call. Raises
-        `PluginError` (`nccl`) if NCCL reports an error.
+        Later calls use the same communicator. After a failed join, the next call joins again.
+
+        `source` is the send buffer, `target` the receive buffer; shapes and devices are not
+        compared. On a device other than `cuda`, the stream is 0. `count`: elements, as the library
+        defines them. `op`: an operator of `OPS`, also for a collective that does not reduce. Raises
+        `KeyError`, after the join, for another operator or a dtype of `source` that is not in
+        `DATATYPES`. Raises `PluginError` (`nccl`) if NCCL reports an error.
         """
         if self._communicator is None:
             self._communicator = self._join(source.device)

@@ -174,10 +174,11 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
 def pipeline(algorithm: Algorithm, pieces: int) -> Algorithm:
     """Let an algorithm process its data in `pieces`, one after the other as in a pipeline.
 
-    Units, scratch, durations, divided steps and extensions change as in `replicate` without
-    `interleaved`: piece i is part i of each rank's share of the buffers. But all pieces use the
-    same channels and lanes. On each of these, the steps of a piece precede those of the next one;
-    pieces do not wait for each other otherwise.
+    Units and scratch become `pieces` times as many; piece i is part i of each rank's share of the
+    buffers. As in `replicate`, durations above 0 are divided by `pieces` (rounded up), steps whose
+    blocks are not adjacent are divided, and extensions are dropped. All pieces use the same
+    channels and lanes. On each channel and lane, the steps of a piece precede those of the next
+    piece. The pieces have no other dependencies on each other.
 
     If the algorithm has no lanes, the phases of a connection, such as reduce-scatter and
     all-gather, first get separate channels (`separate_phases`). So a piece need not wait until the

@@ -36,14 +36,15 @@ def place_regular_nodes(topology: Topology) -> Points:
     """Return the positions of NPUs by their coordinates, and of switches between their NPUs.
 
     The result is float64[num_nodes, 2] in pixels, y downwards. The topology must have dimensions.
-    A single dimension that is no line is a circle, clockwise from the top around (0, 0). Otherwise
-    the NPUs are on a grid with NPU 0 at (0, 0): the first dimension extends to the right, the
-    second down. If exactly three dimensions have more than one NPU, the third extends obliquely to
-    the upper right. If more than three have, they alternate between right and down, each outside
-    the previous ones.
+
+    - One dimension that is no line: the NPUs are on a circle, clockwise from the top around (0, 0).
+    - Exactly three dimensions of more than one NPU: NPU 0 is at (0, 0). The first dimension extends
+      to the right, the second down, the third obliquely to the upper right.
+    - Any other case: NPU 0 is at (0, 0). Dimensions of more than one NPU extend alternately right
+      and down. Each has a larger spacing than the previous ones, so that it is outside of them.
 
     A switch is at the mean position of the NPUs that have a link to it (of all NPUs without such
-    links), or at the nearest place nearby where it touches no NPU and no earlier switch.
+    links). If it would touch an NPU or an earlier switch there, it is at the nearest free place.
     """
     dimensions = topology.dimensions
     if len(dimensions) == 1 and dimensions[0].kind is not DimensionKind.LINE:

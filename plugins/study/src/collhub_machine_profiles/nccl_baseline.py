@@ -201,13 +201,15 @@ def communicator_of_topology(
 ) -> Communicator | None:
     """Return the communicator with which NCCL would run on ranks of a known machine's topology.
 
-    `profile`: None is the shipped profile of the machine that the topology names, if there is one.
-    The GPU is that of the profile; without a profile that of the name of the topology. `version` of
-    NCCL: "" is that of the profile, without one `DEFAULT_VERSION`. `ranks`, `nodes`: None as in
-    `find_communicator`, all of the topology if both are None.
+    - `profile`: if None, the shipped profile of the machine that the topology names, if any.
+    - The GPU is that of the profile; without a profile, the one that the topology's name contains.
+    - `version` of NCCL: if "", that of the profile; without a profile `DEFAULT_VERSION`.
+    - `ranks`, `nodes`: both None means all nodes of the topology. Only `ranks`: as few full nodes
+      as possible. Only `nodes`: all ranks of these nodes.
 
-    Returns None if no known GPU is named, and instead of each `UsageError` of `find_communicator`:
-    unknown channels, an unknown network of several nodes, or ranks that do not fit.
+    Returns None if no GPU is known, and instead of each `UsageError` of `find_communicator`:
+    unknown channels, an unknown network of several nodes, nodes with more ranks than the GPU
+    permits, or ranks and nodes that do not fit.
     """
     profile = profile or find_profile(topology)
     gpu = profile.known_gpu if profile is not None else known_gpu(topology.name)

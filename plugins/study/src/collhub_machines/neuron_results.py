@@ -67,17 +67,18 @@ class _Facts:
 
 
 def read_nccom_test(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read the tables of nccom-test, or its JSON (text that begins with `{`), as measurements.
+    """Read the tables of nccom-test, or its JSON, as measurements.
 
-    Collective, ranks and nodes come from the last command line before the row, otherwise from
-    the request; nodes default to 1. `size(B)` is the size in bytes. The time in us is the
-    first of the columns `time(us)`, `time:p50(us)`, `time:avg(us)` and any other
+    A text that begins with `{` after white space is JSON; its rows are the list `results`.
+    Collective, ranks and nodes come from the last command line before the row, in JSON and without
+    a command line from the request. Nodes default to 1. `size(B)` is the size in bytes. The time in
+    us is the first column that exists of `time(us)`, `time:p50(us)`, `time:avg(us)` and any other
     `time...(us)`.
 
-    Failed runs, rows that do not fit the columns, and rows without valid numbers give a note
-    each. Raises `InputError` for any of these: a used row without known
-    collective or ranks (`missing-facts`), a test of messages between two ranks, a table or
-    JSON row without a column of times, and a file without any usable row (`no-results`).
+    The result has a note for each failed run, row that does not fit the columns, and row with an
+    invalid or impossible number. Raises `InputError` for a row without known collective or ranks
+    (`missing-facts`), a test of messages between two ranks, a table or JSON row without a column of
+    times, and a file without any usable row (`no-results`).
     """
     del options
     text, file = text_of(facts.source), facts.source.name

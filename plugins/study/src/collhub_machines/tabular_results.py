@@ -50,21 +50,20 @@ def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> 
 def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the output of an OSU latency test of a collective, line by line.
 
-    The first rule that fits a line decides; lines without a rule are ignored:
+    The rank that a launcher writes before a line is ignored. The first rule that fits decides:
 
-    - A title (`# OSU MPI Allreduce Latency Test`) gives library and collective of the rows below.
-      Before a title the library is MPI. The collective of `facts` is used before a title, and
-      after a title with an unknown collective.
-    - A header (`# Size  Avg Latency(us)`) gives the columns of the rows below.
-    - A line that begins with a digit is a row: a size in bytes and a time in us. The time is in
-      the first column of an average latency, otherwise of a latency that is no minimum or
-      maximum. For all-gather, all-to-all, gather and scatter, the size of the point is the printed
-      size times the ranks. Ranks and nodes (default 1) are those of `facts`.
+    - A title (`# OSU MPI Allreduce Latency Test`) gives library and collective of the next rows.
+    - A header (`# Size  Avg Latency(us)`) gives the columns of the next rows.
+    - A line that begins with a digit is a row: a size in bytes and a time in us (`_osu_point`).
+      Ranks and nodes (default 1) are those of `facts`.
+    - Any other line is ignored.
 
-    An invalid row, a row whose validation failed, and a last line that is cut become notes in
-    `skipped`. Raises `InputError` for a title of a test between two ranks. It is also raised at a
-    row if the columns have MB/s, `Overall` or no latency in us, or if ranks or collective are
-    unknown, and at the end if there is no point.
+    Before a title the library is MPI. The collective is that of `facts` before a title and after
+    one of an unknown collective. Invalid rows, rows that failed validation and a last line that
+    is cut become notes in `skipped`.
+
+    Raises `InputError` for a title of a test between two ranks, at a row if the columns are not
+    those of a latency test, or if ranks or collective are unknown, and at the end without points.
     """
     text, file = text_of(facts.source), facts.source.name
     lines = text.splitlines()

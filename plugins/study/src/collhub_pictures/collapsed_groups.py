@@ -88,14 +88,16 @@ def collapse_groups(topology: Topology, num_expanded: int = 0) -> CollapsedNetwo
 
 
 def fold_equal_nodes(network: CollapsedNetwork, *, switches: bool) -> CollapsedNetwork:
-    """Merge each set of equal boxes (collapsed groups) into one node; its label has their number.
+    """Merge each set of equal boxes (collapsed groups) into one node at the place of its first box.
 
-    With `switches`, equal switches are merged instead of boxes. Nodes are equal if they have the
-    same number of NPUs (boxes) and the same links (bandwidth, latency, direction, number) to the
-    same nodes; so nodes that are linked with each other are not merged. The merged node has the
-    position of the first of them. In the result, `node_of` maps the nodes of the original network,
-    and `boxes` has the NPUs of a single box of each set. All links of the merged nodes remain, as
-    parallel links. Dimensions and groups are lost.
+    With `switches`, equal switches are merged instead. Nodes are equal if they have the same number
+    of NPUs (boxes) and the same links (bandwidth, latency, direction, number) to the same nodes.
+    Nodes that are linked with each other are therefore not merged. Labels of merged nodes have the
+    number of nodes (`_format_folded_label`); single nodes keep their label.
+
+    The result has `node_of` from the nodes of the original network to the new nodes. `boxes` gives
+    the NPUs of one box of each set, not their sum. All links of merged nodes remain, as parallel
+    links. Dimensions and groups are lost, also if no nodes are equal.
     """
     topology = network.topology
     foldable = range(topology.num_npus, topology.num_nodes) if switches else network.boxes

@@ -204,13 +204,16 @@ def _draw_parts(
 
 
 def _draw_arrow(waiting: _Box, awaited: _Box, arrow: _Arrow, number: int) -> Iterator[str]:
-    """Yield the SVG curve of a wait, from the waiting to the awaited box, then its label.
+    """Yield two SVG elements: the curve from the waiting to the awaited box, and its label.
 
-    The curve runs from the left side of the waiting box to the right side of the awaited one. If
-    the awaited box is in the same column or further right, it is a bow on the right of both boxes
-    instead. The bow is 60, 72, 84 or 96 units wide, by `number` modulo 4, so that arrows are
-    distinguishable. The label is the first operation of the arrow, cut to `_LABEL_LENGTH` (36)
-    characters, followed by ` (and N more)` for N > 0 further operations.
+    - Awaited box in a column further left: the curve runs from the left side of the waiting box to
+      the right side of the awaited one.
+    - Same column or further right: the curve is a bow from right side to right side. Its control
+      points are 60, 72, 84 or 96 units right of the box at that end, by `number` modulo 4, so that
+      arrows are distinguishable.
+
+    The label is the first operation of the arrow, cut to `_LABEL_LENGTH` (36) characters, followed
+    by ` (and N more)` for N > 0 further ones, and escaped. `IndexError` without operations.
     """
     middle = _BOX_HEIGHT / 2
     x0, y0, x1, y1 = waiting.x, waiting.y + middle, awaited.x + _BOX_WIDTH, awaited.y + middle

@@ -598,22 +598,22 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
 def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRequest) -> list[str]:
     """Return the names in the order in which the synthesizers are tried: by estimated time.
 
-    A synthesizer adapts to the links, or it has a fixed pattern. Some have the option `within`, a
-    limit of the time of their result. The sort keys are, in this order; at equal keys the order of
-    `names` is kept:
+    An adaptive synthesizer adapts to the links; any other has a fixed pattern. The option `within`
+    limits the time of the result of a synthesizer. The sort keys are, in this order (at equal keys
+    the order of `names` is kept):
 
-    1. deferred ones last (see below)
-    2. time in ns: for one that adapts, the lower bound of the core, or 0 if unknown; for a fixed
-       pattern, the estimate of its offer, or infinite if unknown
-    3. fixed patterns without an estimator last
-    4. those with the option `within` last
+    1. Deferred ones last.
+    2. Time in ns. Adaptive: the lower bound of `lower_bound_ns`, or 0 if unknown. Fixed pattern:
+       the estimate of its offer, or infinite if unknown.
+    3. Fixed patterns without an estimator last.
+    4. Synthesizers with the option `within` last.
 
-    Let `pairs` be the number of NPUs times the number of links. A synthesizer is deferred in these
-    cases:
+    Let `pairs` be the number of NPUs times the number of links. A synthesizer is deferred if one of
+    these holds:
 
     - It has the option `within`, and `pairs` is above 100 000.
-    - It adapts, and a search may take minutes (`_is_beyond_search`).
-    - It is a fixed pattern whose estimate is above twice the bound or unknown, a search may take
+    - It is adaptive, and a search may take minutes (`_is_beyond_search`).
+    - It is a fixed pattern whose estimate is above twice the bound or infinite, a search may take
       minutes, the network has no switches, and `pairs` is at most 64 000 000.
     """
     topology = request.topology

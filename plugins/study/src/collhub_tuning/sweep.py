@@ -88,14 +88,15 @@ class Measuring:
     ) -> Iterator[_Done]:
         """Yield each algorithm with its measurements, or with the reason (text) why it has none.
 
-        - Without a time limit and an engine to start, and with only one job or algorithm: in this
-          process, in order; errors are raised.
-        - Otherwise in workers, which later calls use again, in order of completion. A process
-          that died, too little memory, or the time limit give a reason; other errors are raised.
+        In this process, in order, only if all of these conditions hold: no time limit, no start of
+        an engine, and at most one algorithm or one job. Errors are then raised. Otherwise in
+        workers, which later calls use again, in order of completion. A process that died, too
+        little memory and the time limit give a reason; other errors are raised.
 
-        If workers do not share files, files are read here; an unreadable one is yielded first,
-        with its failed measurements. The timeout is the rest of the budget plus 2 s. After it the
-        workers are stopped, and the remaining algorithms get the reason of the budget.
+        If workers do not share files, algorithms in files are read here first. An unreadable one is
+        yielded before all others, with its failed measurements. Workers are stopped after the rest
+        of the budget plus 2 s. Remaining algorithms then get the reason of the budget. Nothing is
+        yielded if `missing` is empty.
         """
         arguments = (question, network, None, self._registry, self._budget)
         # Tasks are stopped after the time limit and a grace period.

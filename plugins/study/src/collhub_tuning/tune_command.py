@@ -366,16 +366,16 @@ def _run_comparisons(
 ) -> list[TunedCollective]:
     """Compare the algorithms for every collective and mode; return the results in this order.
 
-    A collective (each once, in the order of the options) has one result, for the mode of
-    `--mode`. If no algorithm has a time for `both`, it is compared in place and out of place
-    separately. These two results replace the first if either has a window of sizes.
+    Each collective of the options is compared once, in their order, for the mode of `--mode`. If no
+    algorithm has a time for the mode `both`, the collective is also compared in place, then out of
+    place. The two results replace the first if either has a window of sizes.
 
-    Algorithms are built for the runtimes of `--for`, otherwise for those of the formats that
-    can express the collective. In the second case, if no algorithm has a time because a
-    runtime does not serve a size, the reason is printed and the comparison is repeated
-    without limits.
+    Algorithms are built for the runtimes of `--for`. Without `--for` they are those of the formats
+    that can express the collective. If then no algorithm has a time because a runtime does not
+    serve a size, the reason is printed and the comparison is repeated without runtimes.
 
-    Invalid arguments raise `UsageError` or `InputError` before the first comparison.
+    Invalid arguments raise `UsageError` or `InputError` before the first comparison, for example
+    limits in `--for`.
     """
     from collhub_tuning.comparison_report import find_unserved_reason
     from collhub_tuning.measured_curves import read_measured_files

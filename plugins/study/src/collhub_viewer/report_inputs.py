@@ -104,13 +104,15 @@ def read_tuned_folder(folder: Path) -> list[PageSubject]:
 
 
 def _read_tuned_report(path: Path) -> list[PageSubject]:
-    """Return the report of a tuned folder as one comparison per collective, in its order.
+    """Return the report of a tuned folder as one comparison per collective, in the report's order.
 
     Each one is a `ReportDocument` with the result of `_compare_selected`. The title is `COLLECTIVE
-    on TOPOLOGY`, followed by `, MODE` if the report has several collectives. The list is empty for
-    a JSON object of another schema. Raises `InputError` for a file that is no JSON object,
-    (`invalid-report`) with all violations for a report that violates the schema, and `OSError` for
-    an unreadable file. Only the first 10^8 bytes are read, so a longer report is invalid JSON.
+    on TOPOLOGY`, followed by `, MODE` if the report has several collectives. Returns [] for a JSON
+    object of another schema.
+
+    Raises `InputError` for a file that is no JSON object, and `InputError` (`invalid-report`) with
+    all violations of the schema. Raises `OSError` for an unreadable file. Only the first 10^8 bytes
+    are read, so a longer report is no valid JSON.
     """
     with path.open("rb") as file:
         document: Any = parse_json_object(file.read(_MAX_REPORT_BYTES), str(path))

@@ -66,21 +66,19 @@ def write(page: InteractivePage, options: NoOptions) -> WriteResult:
 def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
     """Build the index of a page, and add its columns to `lines`.
 
-    The subjects are added in their order to these members:
+    Each subject of the page is added, in order, to one of these members:
 
     - `runs`: timelines of algorithms and jobs, and networks
     - `comparisons`: reports of comparisons of a collective, and comparisons of bandwidths
     - `job_comparisons`: reports of comparisons of a job
-    - `waits`: the wait graph; of several, only the last is shown. Absent without one.
-    - `files`: names and texts of files; of several sets, only the last is shown. None without one.
+    - `waits`: the wait graph; the last one replaces others. The member is absent without one.
+    - `files`: names and texts of a set of files; the last set replaces others. None without one.
 
-    Further members are `format`, `title` (without the folder if it is the title of a run),
-    `created_by` and `notes`. Notes are those of the runs, then one note with the names of columns
-    that were omitted because of the size limit. Other subjects are ignored.
-
-    Raises `UsageError` if no member has an entry. Errors of the subjects pass through: a run
-    without times (`UsageError`, `InputError`), an unknown report and a network that is too large
-    (`UsageError`).
+    Other subjects are ignored. The members `format`, `title` (`_shorten_title`), `created_by` and
+    `notes` are added. Notes are those of the runs, then one with the names of columns that were
+    omitted because of the size limit. Raises `UsageError` if there are no subjects for any
+    member, and the errors of the subjects: a run without times (`UsageError`, `InputError`), an
+    unknown report and a network that is too large (`UsageError`).
     """
     runs: list[object] = []
     notes: list[str] = []

@@ -95,16 +95,19 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
 def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check an algorithm's lower bound of the time by counting messages across a cut in time.
 
-    Node v is after the cut from `since_ps[v]` (ps) on; the latest of these times is its end.
-    Data of nodes after the cut at time 0 must reach nodes before it. If fewer such messages
-    can cross than must, no algorithm finishes before the end. Without such a certificate the
-    report is neither applicable nor ok. It has `lower_bound_ns` or the flaw of the first
-    broken rule:
+    Node v is after the cut from `since_ps[v]` (ps) on, before it otherwise. The end of the cut is
+    the latest of these times. Some messages must cross the cut: from nodes after it at time 0 to
+    nodes before it. If fewer messages can cross than must, no algorithm finishes before the end.
+
+    Without such a certificate the report is neither ok nor applicable. It is ok, with
+    `lower_bound_ns`, if all rules hold; otherwise it has the flaw of the first broken one:
 
     1. The document, its network and ranks are valid.
     2. Its size, kind, ranks, root, then number of units are the algorithm's (`collective`).
     3. Fewer messages can cross than must (`bound`).
     4. The claim is an integer from 0 to the end of the cut in ns (`bound`).
+
+    Never proved: the network's name and, without `request.topology`, the latencies (`not_proved`).
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _CUT_KEY)

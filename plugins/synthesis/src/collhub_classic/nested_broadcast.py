@@ -107,18 +107,19 @@ def move_root(parents: Int64Array, sizes: Sequence[int], root: int) -> Int64Arra
 def find_turns(parents: Int64Array) -> Int64Array:
     """Return for each rank in two trees whether its parent sends to it first (0) or second (1).
 
-    `parents`: int64[2, ranks], -1 at the root, which both trees share. The result has this
-    shape. It is 0 at the root; an only child can have 1. With this order and equal times of
-    messages, no message waits for another one at its sender or receiver.
+    `parents`: int64[2, ranks], -1 at the root, which both trees share. The result has this shape.
+    It is 0 at the root; an only child can have 1. With this order and equal times of messages, no
+    message waits for another one at its sender or receiver.
 
-    The edges of both trees are coloured 0 and 1 (Sanders, Speck, Traeff 2009). The two edges
-    to a rank, one in each tree, have different colours. So do the two edges from a rank to
-    its children in both trees. If a rank has more than two such edges, they are coloured in
-    pairs, sorted by tree, then by child. The colours give the result:
+    The edges of both trees are coloured 0 and 1 (Sanders, Speck, Traeff 2009):
 
-    - Child of the root: the colour of its edge.
-    - Any other rank: 0 if its edge has the colour of the edge to its parent in the same tree,
-      else 1.
+    - The two edges to a rank, one per tree, have different colours. So do the two edges from a rank
+      to its children. More than two are paired in order of tree, then child.
+    - Chains of such pairs are coloured from their ends, then cycles. The edge with the smallest
+      (sender, tree, child) that has no colour gets 0.
+
+    A child of the root gets the colour of its edge. Any other rank gets 0 if its edge has the
+    colour of the edge to its parent in the same tree, else 1.
     """
     trees, ranks = parents.shape
     tree, child = np.nonzero(parents >= 0)

@@ -187,11 +187,13 @@ def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64
 def _search_ring(free: Int64Array, noise: Int64Array) -> Iterator[list[int]]:
     """Search for a ring through all ranks by depth-first search; yield it, or nothing.
 
-    The list starts with 0. `free`: int64[ranks, ranks], remaining capacity between ranks; the
-    ring uses only pairs above 0, including the last rank to rank 0. The successor with the
-    fewest unvisited successors is tried first; of equal ones that with the largest entry of
-    `noise` (int64[ranks]). Branches after which some rank cannot be visited any more are cut
-    off. The search ends without a result after `_MAX_STEPS` (20000) steps.
+    The list starts with 0. `free`: int64[ranks, ranks], remaining capacity between ranks. The ring
+    uses only pairs above 0, including the pair from the last rank to rank 0. The successor with the
+    fewest unvisited successors is tried first; of equal ones the one with the largest entry of
+    `noise` (int64[ranks]), then the highest rank.
+
+    Branches after which some rank cannot be visited any more are cut off. The search ends without
+    a result after `_MAX_STEPS` (20000) steps forward or back. A single rank gives no ring.
     """
     ranks = len(free)
     # Sets of ranks are the bits of an integer, so that counting them is one instruction.

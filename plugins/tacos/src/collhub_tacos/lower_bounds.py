@@ -281,17 +281,16 @@ def build_exits(
 def _build_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[LinkGroups]:
     """Yield groups of links that all messages together must cross, with the number of messages.
 
-    For an all-reduce only links that leave an NPU count, so that forwarding by a switch adds no
-    message. Nothing is yielded if switches multicast or reduce. The groups are:
+    Units are counted per rank. The groups depend on the collective:
 
-    1. all these links, with 2 (members - 1) messages per unit of a rank
-    2. on networks without switches, one group per dimension: the links between nodes with different
-       coordinates, with 2 (b - 1) messages per unit of a rank; b is the number of different
-       coordinates of members
-
-    For an all-to-all, the only group has all links. Its number of messages is the number of links
-    on shortest paths (fewest links) of all ordered pairs of members, times the units per rank.
-    Nothing is yielded for other collectives.
+    - all-reduce: nothing if switches multicast or reduce. Otherwise first all links that leave an
+      NPU, with 2 (members - 1) messages per unit. On networks without switches, one group per
+      dimension follows: the links between nodes with different coordinates, with 2 (b - 1) messages
+      per unit. b is the number of different coordinates of members.
+    - all-to-all: one group of all links. Its number of messages is the sum of the shortest
+      distances (in links) of all ordered pairs of members, times the units. A pair without a path
+      counts 0.
+    - other collectives: nothing
     """
     kind, topology = demand.collective.kind, network.topology
     is_multiplied = bool(topology.multicast or topology.reduction)

@@ -326,23 +326,17 @@ class ProvedBounds:
 def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> ProvedBounds:
     """Return lower bounds of the time of an answer by name (ns, rounded down), and a certificate.
 
-    `time_ns`: time of the answer. The bounds, in this order:
+    `time_ns`: time of the answer. Messages have one unit, rounded down to bytes, at least 1 byte.
 
-    - Those of `compute_lower_bounds_ps`, for messages of the full buffer divided by the units,
-      rounded down, at least 1 byte. `fluid` is one of them.
-    - `time-cut`: bound of the tightest cut, only if it is larger in full ns than all bounds of
-      messages of one size, without `fluid`.
-    - `evacuation`: only if it is larger than these and `time-cut`. It is not computed if the answer
-      attains one of them, if the ranks are not all NPUs in order, or if `compute_evacuation_bound`
-      has none for the collective.
-    - `ports and distances`: the bound of the core, only if the ranks are all NPUs in order and the
-      core has one for the collective.
+    1. bounds of `compute_lower_bounds_ps`; `fluid` is not compared below
+    2. `time-cut`, from `_find_cut`: only if larger in full ns than all of 1
+    3. `evacuation`, from `compute_evacuation_bound`: only if larger than 1 and 2. It is not
+       computed if `time_ns` is at most the largest of 1 and 2, rounded up, or with `has_relays`.
+    4. `ports and distances`, from `_bound_by_core`, if it gives a bound
 
-    `fluid` and `ports and distances` hold for messages of any size. All other bounds hold only for
-    messages of one unit, and `ONE_SIZE` (" (one message size)") is appended to their names.
-
-    The certificate is `{"bound_certificate": document}`. It proves the cut with the latest time:
-    the tightest cut or that of `evacuation`. It is empty if there is no cut, or if its time is 0.
+    `ONE_SIZE` (" (one message size)") is appended to the names in 1 to 3, except `fluid`. The
+    certificate `{"bound_certificate": document}` proves the later cut of 2 and 3, also if 2 was not
+    larger. It is {} without a cut, or if the time of the cut is 0.
     """
     # Switches are ordinary nodes here: the ingress of an NPU is limited by its links.
     network = LinkNetwork.of(setting.network.topology)

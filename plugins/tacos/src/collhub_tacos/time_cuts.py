@@ -235,15 +235,15 @@ def find_tightest_cut(
     1. the cut of the longest distance
     2. by node, the cuts of this node alone and of all other nodes
     3. the cuts of `list_known_sets`: nodes below each coordinate of a dimension, and groups
-    4. for an all-gather, the cuts of the sets for which flows need the longest time
+    4. for an all-gather, the cuts of the sets whose outgoing links limit it (`_find_slowest_sets`)
 
-    The 6 latest candidates are tried with a later time of one node (`raise_one_node`). Of these
-    results the latest is returned. Ties: the result whose candidate was later, then the first
-    candidate.
+    The 6 candidates with the latest times are each replaced by `raise_one_node`, which returns an
+    equal or later cut. The latest of these is returned. Ties: the one whose candidate was later,
+    then the one whose candidate was first.
 
     A reduce-scatter or reduce is an all-gather or broadcast on the transposed network, with the cut
     reversed in time. `supports_time_cuts` must accept network and times (unchecked). Raises
-    `InputError` (`capacities`) for an all-gather or reduce-scatter whose flows have capacities of
+    `InputError` (`capacities`) if the flows of an all-gather or reduce-scatter have capacities of
     2^60 or more in total.
     """
     mirrored = _MIRRORED.get(collective.kind)

@@ -286,20 +286,16 @@ class _File:
     def topology(self) -> Topology:
         """Build the network of the file: NPUs first, then the switches by tier from the lowest.
 
-        Every cable becomes two adjacent links, first the one up, then the one down. Both have the
-        speed and the latency of the cable, which are those of the upper tier. Links that leave a
-        switch also have the latency of that switch. Cables of NPUs are first, then those between
-        the tiers from the lowest, sorted by lower, then by upper switch. Parallel cables of a
-        bundle remain separate links. The nodes have no names.
-
-        Raises `InputError` (`invalid-htsim-topology`, with the file but no line) for the first of
-        these defects:
+        Every cable becomes two adjacent links, up and then down, with the speed and the latency
+        that the file states for its upper tier. Links that leave a switch also have the switch's
+        latency. Cables of NPUs are first, then those between the tiers from the lowest, sorted by
+        lower, then by upper switch. Parallel cables remain separate links. The nodes have no names.
+        Raises `InputError` (`invalid-htsim-topology`, without a line) for the first defect of:
 
         1. `nodes`, `tiers` or `podsize` is missing.
         2. `tiers` is not 2 or 3, or the blocks are not those of the tiers 0 to `tiers` - 1.
-        3. A tier, from the lowest, lacks `Downlink_speed_Gbps`, `Radix_Down` or
-           `Downlink_Latency_ns`, or a tier below the top lacks `Radix_Up`. The `Radix_Up` of the
-           top tier is ignored.
+        3. A tier, from the lowest, lacks `Downlink_speed_Gbps`, `Radix_Down`, `Downlink_Latency_ns`
+           or, below the top, `Radix_Up`. The `Radix_Up` of the top tier is ignored.
         4. `FatTree.defect` refuses the numbers.
         """
         missing = [key for key in _HEAD if key not in self._head]

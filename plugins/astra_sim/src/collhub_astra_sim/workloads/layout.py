@@ -118,18 +118,17 @@ class Layout:
     ) -> Machine:
         """Return the machine: all records and tables of a simulated job before its start.
 
-        `queues`: number of queues of streams (parts of collectives) per network dimension, at
-        least 1. At most ceil(active chunks of the system / `queues`) streams of a queue run at
-        a time. `has_rendezvous`: messages wait for their receivers. `is_shared`: messages
-        contend for links. `has_slots`: a rank runs at most one node per slot (resource of the
-        rank) at a time. `max_transfers`: number of transmissions for which there is space, 0
-        for none.
+        - `queues`: number of queues of streams (parts of collectives) per network dimension, at
+          least 1. A queue runs at most ceil(active chunks of the system / `queues`) streams at a
+          time.
+        - `has_rendezvous`: messages wait for their receivers.
+        - `is_shared`: messages contend for links.
+        - `has_slots`: a rank runs at most one node per slot (resource of the rank) at a time.
+        - `max_transfers`: number of transmissions for which there is space; 0 for none.
 
-        The pools have 2 m records for streams and 4 m for messages, batches, delays and events.
-        m is the margin of `_compute_margin`, which bounds the objects that one event creates.
-        `expand_pools` doubles pools that may not suffice. The layout is not changed, so it can
-        build further machines. Raises `InputError` for a pair of ranks that may communicate and
-        has no path.
+        There is space for 2 m streams, and for 4 m messages, batches, delays and events. m is the
+        number of `_compute_margin`. `expand_pools` doubles a space that may not suffice. The layout
+        is not changed. Raises `InputError` if two ranks may communicate and have no path.
         """
         workload, system, chosen = self.workload, self.system, self.choices
         ranks, levels = workload.num_ranks, len(self.dimensions)

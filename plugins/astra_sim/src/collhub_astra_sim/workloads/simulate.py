@@ -70,27 +70,25 @@ def run_workload_layer(
 ) -> LayerTimes:
     """Simulate a job on the workload layer of ASTRA-sim (public release of March 2026).
 
-    Returns the times of ranks and nodes in ns. A rank that never finishes has the time None.
-    Diagnostics are, in this order: the causes of this, aborts, omitted transfers.
+    Returns the times of ranks and nodes in ns; a rank that never finishes has the time None.
+    Diagnostics are the causes of unfinished ranks, then aborts as warnings, then omitted transfers.
 
-    - `algorithms`: traces of custom algorithms by prefix; their ranks are positions in the group.
+    - `algorithms`: traces of custom algorithms by prefix, whose ranks are positions in the group
     - `named`: prefixes by row; `per_node`: prefixes by identity of nodes. A collective uses
       `named`, else `per_node`, else the custom algorithm of `system`, else the native one.
     - `queues`: option `num-queues-per-dim`. `rendezvous`: messages wait for their receivers.
     - `memory`: remote memory; with None, LOAD and STORE raise `InputError`.
-    - `backend`: messages share links only with `CONGESTION_AWARE`, also in several dimensions.
-      Other backends give no loads and no transfers.
+    - `backend`: only with `CONGESTION_AWARE`, messages share links and the result has link loads.
     - `slots`: `astra-sim` (at most one running node of each kind per rank) or `unlimited` (any
-      number, with separate queues for every collective).
-    - `stops_at_abort`: if ASTRA-sim aborts on the input, no rank has a time, nodes have the times
-      up to then, and only the aborts are reported, as errors. False: aborts are warnings, and the
-      run continues.
-    - `wants_transfers`: report at most the first `MAX_TRANSFERS` (4 000 000) messages on links,
-      with a warning if there are more.
+      number, with separate queues for every collective)
+    - `stops_at_abort`: the first abort ends the run. No rank has a time, nodes have their times so
+      far, and the aborts are the only diagnostics, as errors.
+    - `wants_transfers`: the first `MAX_TRANSFERS` (4 000 000) messages on links are returned, with
+      a warning if there are more; only with `CONGESTION_AWARE`
 
-    Raises `UsageError` (`queues`) for `queues` below 1, (`topology-size`) unless there is one NPU
-    per rank, and (`too-large`) for an event that exceeds the capacity; `InputError` or `UsageError`
-    for inputs that are not modelled or that ASTRA-sim refuses.
+    Raises `UsageError`: `queues` for less than 1, `topology-size` unless there is one NPU per rank,
+    `too-large` for an event beyond the capacity. Inputs that are not modelled or that ASTRA-sim
+    refuses raise `InputError` or `UsageError`.
     """
     from collhub_astra_sim.workloads.layout import Layout
 

@@ -46,7 +46,8 @@ def read(source: Source, options: PythonOptions) -> Workload:
 
     - before execution: `too-large` above 16 MiB, `syntax`, and `not-a-program` if no import
       statement names `collhub_coconet`
-    - for a file that fails, exceeds a limit, defines no program, or only prints an answer
+    - for a file that fails, exceeds a limit, or defines no program (also if it only prints an
+      answer, such as a help text)
     - for an invalid program, and for sizes or ranks that are missing or do not fit
 
     Raises `UsageError` if the file has programs, but the choice selects none or several of them.

@@ -448,16 +448,20 @@ class _ExecutionState:
     ) -> Array:
         """Compare a reduced chunk with the expected values; return the expected values.
 
-        `elements`: flat indices of the chunk in the complete result. The relative error is 0 if
-        all bits are equal (NaNs are equal). Otherwise it is the largest difference / (4 x eps x
-        ranks x T). T is the largest finite magnitude of the operand at these elements, on all
-        ranks of the group. A divisor of 0 gives infinity, or NaN for a difference of 0. Two
-        values that are not finite have the difference 0; it is NaN if only one is NaN.
+        `elements`: flat indices of the chunk in the complete result. The relative error is 0 if all
+        bits are equal (all NaNs count as equal). Otherwise it is d / b:
 
-        `self.errors[operation name]` keeps the maximum; NaN counts 0. A text is added to
-        `self.differences` if the relative error is above 1 or NaN. For a reduction other than sum
-        or product, any different bits add one. No error is raised; `self.expected_values` must
-        exist.
+        - d: the largest difference. It is 0 for two values that are not finite, NaN if only one is.
+        - b: 4 x eps x ranks of the job x `_find_largest_term`. If b is 0, the error is infinite, or
+          NaN for d = 0.
+
+        Two attributes are changed. `self.errors[operation name]` keeps the maximum, where NaN
+        counts 0. `self.differences` gets a text in two cases:
+
+        - The relative error is above 1 or NaN.
+        - Bits differ, and the operation has a reduction other than sum or product (not None).
+
+        No error is raised; `self.expected_values` must exist.
         """
         assert self.expected_values is not None
         expected = self.expected_values.read(operation.name, rank, elements)

@@ -458,16 +458,18 @@ class _FlatBuilder:
     def _add_messages(self, operation: Operation) -> None:
         """Add the SEND and RECV nodes that move a value from one group of ranks to another one.
 
-        Each rank sends to the rank at the same position of the other group. It sends its value
-        chunk by chunk, one message per chunk. For a sliced value (each rank has a part of it), a
-        rank sends only the chunks that it owns; otherwise every rank sends all chunks. All SENDs
-        come before all RECVs.
+        Each rank sends to the rank at the same position of the other group, one message per chunk,
+        in the order of `_order_chunks`. If the result is sliced (each rank has a part of it), a
+        rank sends only the chunks that it owns; otherwise it sends all chunks. All SENDs are added
+        before all RECVs.
 
-        The tag is `self.tags` plus the number of the chunk; afterwards `self.tags` grows by the
-        number of all chunks. The bytes are computed in this order: the bytes of the value on a
-        rank, divided by the number of chunks that a rank sends, rounded up; divided by
-        `data_share`, rounded up; at least 1; plus `step_bytes`. A SEND waits for the producers of
-        its chunk. The RECV becomes the producer of the result.
+        The tag is `self.tags` plus the number of the chunk; then `self.tags` grows by the number of
+        all chunks. The bytes of a message are the bytes of the result on a rank, divided by the
+        chunks that a rank sends, rounded up; then divided by `data_share`, rounded up; at least 1;
+        plus `step_bytes`.
+
+        A SEND waits for the producers of its chunk. The RECV becomes the producer of the result. A
+        `Message` is appended to `self.parts`.
         """
         kind = self.program.types[operation.name]
         ours = self._ranks(self.program.types[operation.reads[0]].group)

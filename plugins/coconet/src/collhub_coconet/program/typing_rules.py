@@ -315,26 +315,22 @@ def type_opaque(operands: Operands) -> TensorType:
 def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
     """Return the layout of the result of an opaque operation on one axis of the mesh.
 
-    `axis`: position in the mesh. If `is_active` is False, a view leaves the axis unchanged: the
-    result has the layout of the first operand, which must exist (`IndexError`).
+    `axis`: position in the mesh. If `is_active` is False, the result has the layout of the first
+    operand, which must exist (`IndexError`). Otherwise `operation.rule` decides. Replicated
+    operands are always permitted. Permitted besides, and the result:
 
-    Otherwise `operation.rule` decides. A replicated operand is always permitted; other permitted
-    operands and the result are:
+    - PER_RANK, RANDOM: local operands; local
+    - PARTS: local, or sliced along any dimension; local
+    - TO_LOCAL: every layout; local
+    - TO_BLOCKS: local; sliced along `operation.dimension` (0 if None)
+    - ROWS: local, or sliced along one common dimension below `operation.count` (1 if None). The
+      result is sliced along `operation.dimension`, if None along the common one, else along 0.
+    - ROWS without sliced operands on a mesh of several axes: as PER_RANK
 
-    - PER_RANK, RANDOM: local; the result is local.
-    - PARTS: local, or sliced along any dimension; the result is local.
-    - TO_LOCAL: every layout; the result is local.
-    - TO_BLOCKS: local; the result is sliced along `operation.dimension` (0 if None).
-    - ROWS: local, or sliced along one dimension D, which must be below `operation.count` (1 if
-      None). The result is sliced along D, or along 0 without sliced operands. Without sliced
-      operands on a mesh of several axes, the rule PER_RANK applies instead.
-
-    Exception: with only replicated operands, or none, the result is replicated for PER_RANK, ROWS
-    and PARTS. The same holds for TO_BLOCKS and TO_LOCAL on a mesh of several axes if
-    `operation.axes` is None.
-
-    Raises `TypingMistakeError` (`operand`) if any operand is a number, then (`layout`) for the
-    first operand that the rule does not permit.
+    The result is instead replicated if all operands are, and the rule is PER_RANK, ROWS or PARTS.
+    The same holds for TO_BLOCKS and TO_LOCAL if the mesh has several axes and `operation.axes` is
+    None. Raises `TypingMistakeError` (`operand`) if any operand is a number, then (`layout`) for
+    the first operand that is not permitted.
     """
     operation = operands.operation
     assert operation.rule is not None

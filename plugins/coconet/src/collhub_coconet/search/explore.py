@@ -241,21 +241,18 @@ class _Search:
     def expand_round(self, workers: Executor | None) -> None:
         """Expand up to 8 of the most promising states of the queue, and enqueue the new programs.
 
-        The states with the lowest time relative to the original program, as a mean over the
-        sizes, are taken; of equal ones, the first discovered. A dominated state (no descendant
-        can be better than known programs) is removed and counted as pruned, and does not count
-        toward the 8. If only dominated states are left, the queue is empty afterwards.
+        The states with the lowest time relative to the original program, as a mean over the sizes,
+        are expanded; of equal ones, the first discovered. A dominated state (no descendant can be
+        better than known programs) is removed and counted as pruned, and does not count toward the
+        8. If only dominated states are left, the queue is empty afterwards.
 
-        The programs of each state are those of one further transformation. They are filtered in
-        this order:
-
-        1. A program that is known, by hash, is dropped.
-        2. If `max_states` programs are known, it is dropped, and the result becomes incomplete.
-
-        The remaining ones are evaluated at every size, and added to the candidates of the
-        result and to the queue, state by state. A program may later be rewritten only by the
-        kind of transformation that created it and the kinds after it in `SEARCHED`. `workers`
-        compute in parallel with equal results. Raises `InputError` if a worker died.
+        Each state gives the programs of one further transformation. A program with a known hash is
+        dropped. If `max_states` programs are known, a new one is dropped too, and the result is
+        marked as incomplete. The others are evaluated at every size, and added to the candidates of
+        the result and to the queue, state by state. Such a program may later be rewritten only by
+        the kind of transformation that created it, and by the kinds after it in `SEARCHED`.
+        `workers` (None for none) compute in parallel with equal results. Raises `InputError` if a
+        worker died.
         """
         parents = self._take_parents()
         tasks = [(candidate.program, kinds) for candidate, kinds in parents]

@@ -356,16 +356,15 @@ def _transpose(build: Builder) -> str:
 
     The operand is `self`. The first rule that applies gives the order of its dimensions:
 
-    1. `dims` is a list: its entries, in the new order. (2, 0, 1) means that dimension 0 of the
-       result is dimension 2 of the operand.
-    2. `dim0` and `dim1` are integers, and the operand is no scalar: these dimensions are swapped.
+    1. `dims` is a list: its entries. (2, 0, 1): dimension 0 of the result is dimension 2 of `self`.
+    2. `dim0` and `dim1` are integers, and the operand is no scalar: they are swapped.
     3. The operand is a matrix: its two dimensions are swapped.
     4. Otherwise the order is unchanged.
 
-    Dimensions are taken modulo their number, so -1 is the last one. The unchanged order adds no
-    operation and returns the operand's name. Raises `TypingMistakeError` for a number as the
-    operand, and if `dims` lacks or repeats a dimension, has an entry that is no integer, or has
-    entries for a scalar. The node is then opaque.
+    Dimensions are taken modulo their number, so -1 is the last one. For the unchanged order of a
+    tensor, no operation is added and the operand's name is returned. Raises `TypingMistakeError`
+    for a number as the operand, and if `dims` lacks or repeats a dimension, has an entry that is no
+    integer, or has entries for a scalar. The node is then opaque.
     """
     x = build.operand("self")
     rank = len(build.shape(x))

@@ -779,15 +779,18 @@ class _GraphTyper:
     def _refuse_unfilled_rows(self, outputs: Collection[str]) -> None:
         """Refuse operations and outputs with rows that are missing on some ranks.
 
-        An AllToAllV whose ranks receive different numbers of rows has an uneven result. Other
-        operations with an uneven operand also have an uneven result, with the same rows. Raises
-        `InputError` (`splits`) at the first operation, in program order, with one of these
+        An uneven value has different rows on the ranks. An AllToAllV has an uneven result if its
+        ranks receive different numbers of rows. Any other operation with an uneven operand has an
+        uneven result with the rows of its first uneven operand.
+
+        Raises `InputError` (`splits`) at the first operation, in program order, with one of these
         defects:
 
-        - An AllToAllV has an uneven operand, but sends other blocks of rows than those in it.
-        - Another operation has an uneven operand, but its row r depends on further rows, or this
-          is not known (`_works_by_rows`).
-        - It has two uneven operands with different rows.
+        - It is an AllToAllV with an uneven operand, and the blocks of rows that it sends are not
+          those of the operand.
+        - It is another operation with an uneven operand, and row r of its result is not known to
+          depend on row r of the operand only (`_works_by_rows`).
+        - It is another operation with uneven operands of different rows.
         - Its result is uneven and in `outputs`.
         """
         blocks: dict[str, RowBlocks] = {}

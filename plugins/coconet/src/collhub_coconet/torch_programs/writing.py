@@ -373,12 +373,14 @@ class _ModuleWriter:
     def _must_flush(self, bucket: Sequence[Operation], ready: Operation) -> bool:
         """Check whether an open bucket must be written before the operation `ready`.
 
-        It must if one of these holds:
+        A bucket is a group of small all-reduces that are performed as one; it must have a member.
+        True in each of these cases, otherwise False:
 
-        - the members have `bucket_bytes` bytes or more together;
-        - `ready` is an all-reduce that fits a bucket, but its element type, axes or reduction
-          differ from those of the first member;
-        - `ready` fits no bucket, and reads a member of the bucket or a pending result.
+        - The members have `bucket_bytes` bytes or more together on a rank.
+        - `ready` fits a bucket (`_fits_bucket`), and its element type, axes or reduction differ
+          from those of the first member.
+        - `ready` does not fit a bucket, and reads a member of the bucket or the result of a
+          collective that has been started but not awaited.
         """
         types = self.program.types
         sizes = [self.bound.binding.bytes_of_rank(types[one.name]) for one in bucket]

@@ -148,27 +148,22 @@ def infer_dependencies(
 ) -> Pairs:
     """Infer which activity each activity waited for: two int64 arrays, (earlier, later) rows.
 
-    Activities are kernels and copies, sorted by start; times are in ns. An activity has at
-    most one pair.
+    Activities are kernels and copies, sorted by start; times are in ns. An unknown launch counts
+    as the start of the activity. An activity has at most one pair.
 
-    A communication depends on the last other activity that its thread launched before it.
-    It has no pair if that activity ends after the start of the communication. Streams do
-    not matter.
+    A communication depends on the last non-communication that its thread launched before it,
+    on any stream. It has no pair if its launch is unknown, if there is no such activity, or if
+    that activity ends after its start.
 
-    Any other activity can have a pair in two cases:
+    Any other activity may have a pair if its thread called for a wait before the launch, or if it
+    starts more than 20 us after it was free. It is free at its launch or at the end of the previous
+    activity on its stream, whichever is later. Of the 64 latest ends at or before its start, the
+    pair uses the latest (of equal ones the highest row) that is on another stream and was
+    launched earlier. Without a wait, it must also end after the activity was free. Otherwise there
+    is no pair.
 
-    - Waiting: its thread called for a wait before launching it.
-    - Gap: it starts more than 20 us after it was free. It is free at its launch or at the
-      end of the previous activity on its stream, whichever is later.
-
-    Its candidates are the 64 latest ends at or before its start. The one with the latest
-    end is used that is on another stream and was launched earlier; of equal ends, the
-    highest row. In the case of a gap without waiting it must also end after the activity
-    was free. Without a candidate there is no pair. An unknown launch counts as the start of
-    the activity.
-
-    The pairs of communications come first, in the order of launches; the other ones by
-    later row.
+    Pairs of communications come first, in the order of launches, then those of other activities
+    by later row.
     """
     issued_at = launches.issue_times(start)
     before = find_previous_on_stream(stream)

@@ -315,12 +315,13 @@ class CallGraph:
         no communication.
 
         With recorded start times, each communicator is a stream; otherwise all calls of the rank
-        are in one stream. A call depends on the previous call of its stream, if that one ends at or
-        before its start. The remaining time before its start becomes a node `gap`.
+        are in one stream. A call depends on the previous call of its stream if that one ends at or
+        before its start, otherwise on the node `start`. If time remains before its start, a node
+        `gap` has this time: the call depends on the gap, and the gap on the earlier node.
 
         The first node is `start`, which lasts from time 0 to the first call (0 ns without calls).
-        Nodes of the calls follow in the order of their starts. There are no nodes for work of the
-        host.
+        Nodes of the calls follow in the order of their starts, each directly before its gap. There
+        are no nodes for work of the host.
         """
         count = len(rows.kind)
         start, end = np.array(rows.start_ns, np.int64), np.array(rows.end_ns, np.int64)

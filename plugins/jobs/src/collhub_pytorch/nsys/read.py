@@ -162,20 +162,15 @@ def _number_ranks(
 
     `parts`, `ranks`: the same processes in the same order.
 
-    - If every process recorded the initialization of a communicator, ranks, world size, groups and
-      notes are those of `find_job_ranks`.
-    - Otherwise the rank is `stated[process]` (from the name of the file), or the position in
-      `ranks` if it is None. The world size is None, and a note reports this. Repeated ranks are not
-      detected here.
+    - Every process recorded the initialization of a communicator: `find_job_ranks` gives all.
+    - Otherwise: the rank is `stated[process]` (from the file name), or the position in `ranks` if
+      that is None; repeated ranks are not detected. The world size is None. A note reports this.
 
-    A communicator that is used but has no recorded initialization consists of the ranks whose
-    processes use it, ascending. Its group has no list of ranks, which means all ranks of the job,
-    if all processes use it or if its name is "". Notes give the number of such communicators.
-
-    The calls of a part are replaced by calls with bytes, peers (-1 if unknown) and groups of the
-    job (`_resolve_call`). Raises `InputError` (`communicator`) if a part uses a group with a list
-    of ranks that lacks its own rank. The `InputError` of `find_job_ranks` for contradictory records
-    passes through.
+    A communicator without recorded initialization has the ranks whose processes use it as group.
+    The group is all ranks of the job if all processes use it or its name is "". One note counts
+    those with a name, another reports "". Calls get bytes, peers (-1 if unknown) and groups of the
+    job. Raises `InputError` (`communicator`) if a part uses a group that lacks its own rank; errors
+    of `find_job_ranks` pass through.
     """
     users = _find_users(parts, ranks)
     members = [member for rank in ranks for member in rank.members]

@@ -85,17 +85,20 @@ def cut_lanes(
 ) -> Blocks:
     """Cut every lane (a sequence of steps of one rank) into thread blocks; return these.
 
-    - Messages: those of a connection are divided into consecutive parts, equally on its two lanes.
-      Their number is the larger of `cuts.messages` for both lanes, at most one per message.
-    - Local rows of a lane, in the order of `position` (int64 per row): if `cuts.local` is above 0
-      for the lane, they are divided into that many additional parts, at most one per row. Otherwise
-      each is in the part of the message before it, or in part 0 before the first one.
+    First each row of a lane gets a part. Where rows are divided, each part gets consecutive
+    ones, and the sizes differ by at most one.
 
-    Each part with rows is one block. Blocks are sorted by lane, then by part, and so by rank. Parts
-    of connections are numbered by connection (in the order of `draft.connections`), then part. Each
-    has the source, destination and channel of its connection. A block without sends has -1 as
-    `send` and `outgoing`, one without receives as `recv` and `incoming`. An empty draft gives no
-    blocks.
+    - Messages: a connection is divided equally on its two lanes. The number of parts is the
+      larger of `cuts.messages` for both lanes, at most one per message.
+    - Local rows with `cuts.local` above 0 for the lane: they are divided into this number of
+      additional parts, at most one per row, in the order of `position` (int64 per row).
+    - Other local rows: the part of the message before them in that order, else part 0.
+
+    Each part with rows is one block. Blocks are sorted by lane (so by rank), then by part. Parts
+    of connections are numbered by connection (in the order of `draft.connections`), then part.
+    Each has the source, destination and channel of its connection. A block without sends has -1
+    as `send` and `outgoing`, one without receives as `recv` and `incoming`. An empty draft gives
+    no blocks.
     """
     connection, triples = draft.connections
     part = _divide_messages(draft, lanes, cuts, connection)

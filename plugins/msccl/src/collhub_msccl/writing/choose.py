@@ -110,13 +110,14 @@ class ProgramSearch:
         """Return the first safe program that needs no list scheduling; None if there is none.
 
         A program is safe if it has no deadlock at any size and at most `RESIDENT_BLOCKS` thread
-        blocks on a rank. The attempts are those of `iterate_joined_attempts`, first without, then
-        with `is_tight`. A series ends at the first attempt with more blocks per rank than
-        `RESIDENT_BLOCKS` or the limit of the task. Attempts with too many elements per block are
-        skipped.
+        blocks on a rank. Returns None at once in two cases: the limits are provably too low
+        (`_find_impossibility`), or the thread blocks that the producer gave can be kept
+        (`find_given_lanes`).
 
-        Also returns None if the limits are provably too low, or if the thread blocks of the
-        algorithm's producer can be kept. The result need not be the fastest program.
+        The attempts are those of `iterate_joined_attempts` with chains of reductions on one block,
+        first with `is_tight` False, then True. For each value, the attempts end at the first with
+        more blocks on a rank than `RESIDENT_BLOCKS` or the limit of the task. Attempts with too
+        many elements per block are skipped. Outcomes are stored for later searches (`_try_once`).
         """
         task = self._task
         is_impossible = self._find_impossibility() is not None

@@ -48,18 +48,18 @@ def find_reduction_chains(
 ) -> Edges:
     """Return chains of local reductions, which the runtimes execute in one pass.
 
-    The result is two int64 arrays: for every member of a chain except the first, (first row of
-    the chain, row of the member). They are ordered by chain, within a chain by execution, and
-    empty without chains.
+    The result is two int64 arrays: for every member of a chain except the first, (first row of the
+    chain, row of the member). Within a chain they are in the order of execution. Both are empty
+    without chains. A chain of one reduction is not in the result.
 
-    `first`, `second`: pairs (earlier row, later row). In their order, a pair links its rows if
-    both are REDUCE steps that can be fused (`is_fusable_pair`), the earlier row has no
-    successor yet, and the later row no predecessor. Linked rows form sequences; chains are
-    ordered by the pair that links the first two rows of their sequence.
+    `first`, `second`: pairs (earlier row, later row), examined in order. A pair links its rows if
+    all of this holds: both are REDUCE steps, they can be fused (`is_fusable_pair`), the earlier
+    row has no successor yet, the later row no predecessor. Linked rows form sequences, in the order
+    of the links at their first rows. A sequence is divided into chains; a new one begins if:
 
-    A sequence is divided into chains of at most `MAX_OPERANDS` (16) reductions. With `times`, a
-    new chain also begins where a further reduction would delay the first one of the chain, or a
-    row that waits for a member (`_list_pairs`). A chain of one reduction is not in the result.
+    - The chain has `MAX_OPERANDS` (16) reductions.
+    - With `times`: the next reduction would delay the first one of the chain, or it ends after
+      another thread block needs the result of a member.
     """
     joins = draft.is_kind(StepKind.REDUCE)[first] & draft.is_kind(StepKind.REDUCE)[second]
     columns = {name: getattr(draft, name) for name in _COLUMNS}

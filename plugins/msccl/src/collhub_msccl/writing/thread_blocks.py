@@ -173,16 +173,21 @@ def assign_lanes(
     """Return new lanes (future thread blocks) for all rows, numbered from 0 by ascending rank.
 
     A connection has all messages of one (source, destination, channel). Its sends are one lane, and
-    its receives another. On a rank, the receives of one connection and the sends of another become
-    one lane if the sends forward data of the receives. Pairs with most such messages are joined
-    first, then those with lower numbers; each side at most once. `forwarded`: (receive, send) rows
-    that forward; None means those of the draft. With `is_tight`, remaining sides of equal rank and
-    channel are then joined, too.
+    its receives another. The receives of one connection and the sends of another on a rank become
+    one lane if the sends forward data of the receives. Pairs of connections with most forwarded
+    messages are joined first, then those with lower numbers; each side at most once. `forwarded`:
+    (receive, send) rows that forward; None means those of the draft. With `is_tight`, remaining
+    sides of equal rank and channel are then joined, too.
 
-    A local step gets the lane of the first of these that has one: a direct predecessor, the highest
-    row first; a direct successor, the lowest row first; with `is_tight`, the first message of the
-    rank. Otherwise it gets a lane that is common to all such steps of the rank. With `is_merging`,
-    the later reductions of a chain get the lane of its first. Empty without rows.
+    A local step (no message) gets the first of these lanes that exists:
+
+    1. With `is_merging`, for a later reduction of a chain: the lane of the chain's first reduction.
+    2. That of the direct predecessor with the highest row that has a lane.
+    3. That of the direct successor with the lowest row that has a lane.
+    4. With `is_tight`: that of the first message of the rank.
+    5. A lane for all remaining local steps of the rank.
+
+    Empty without rows. The draft is not changed.
     """
     connection, _ = draft.connections
     fed = draft.find_forwarding() if forwarded is None else forwarded

@@ -216,11 +216,12 @@ def _select(
 
     A pair is a step that waits for a step of another thread block of its rank. `pairs`: four int64
     columns with an entry per pair, in the order that `select_unknown_waits` requires: block of the
-    waiting step, its position there, block of the other step, its position there.
+    waiting step, its position there, block of the other step, its position there. `rank_of_block`:
+    int64, ascending.
 
-    The first result is bool by pair. A wait is unnecessary if earlier waits imply it. The clocks
-    state, after each necessary wait, the last step of each block that has finished.
-    `rank_of_block`: int64, ascending.
+    The first result is bool by pair: False if earlier waits imply this wait. `Clocks` has, for each
+    necessary wait, the last step of each block of the rank that is known to have finished after it.
+    Without pairs, both are empty.
     """
     blocks, size = len(rank_of_block), len(pairs[0])
     per_rank = np.bincount(rank_of_block, minlength=1)

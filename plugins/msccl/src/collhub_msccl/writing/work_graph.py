@@ -160,18 +160,19 @@ def _collect_waits(
 def schedule_nodes(
     graph: WorkGraph, block: Int64Array, blocks: int, capacity: int
 ) -> tuple[Int64Array, Int64Array] | None:
-    """Order all nodes by list scheduling; return (nodes as they begin, begin of every node).
+    """Order all nodes by list scheduling; return (nodes in order of begin, begin of every node).
 
-    `block`: block of every node, a number below `blocks`. `capacity`: messages that a connection
-    holds until they are received. Of the nodes whose predecessors have finished, the next one is
-    chosen by these criteria, in this order:
+    `block`: thread block of every node, below `blocks`. `capacity`: messages that a connection
+    holds until they are received. A full connection delays its sender. Of the nodes whose
+    predecessors have finished, the next one is chosen by these criteria, in this order:
 
     1. the earliest possible begin
     2. the longest remaining work (`graph.tail`)
     3. the smallest (receiver - rank) modulo the number of ranks; 0 for nodes that send nothing
     4. the lowest number
 
-    Returns None if full connections block all remaining nodes. The arguments are not changed.
+    Both results are int64, begins in the time unit of `graph`. Returns None if full connections
+    block all remaining nodes. The arguments are not changed.
     """
     size, nodes = len(graph), graph.nodes
     sends, receives = nodes.target >= 0, nodes.source >= 0

@@ -37,20 +37,18 @@ _ELEMENT_BYTES = (2, 4)
 def read(source: Source) -> Sequence[ServedCalls]:
     """List the calls that a folder of plans serves, one record per window.
 
-    Windows are in the order of register.py. A window is a range of sizes of one collective and
-    mode (in place, out of place): adjacent rows of register.py. Sizes are bytes of the full
-    buffer. Problems go to `source.report`:
+    A window is a range of sizes, in bytes of the full buffer, of one collective and mode (in place,
+    out of place). It is a run of adjacent rows of register.py; windows are in their order. All
+    other files of the folder are plans. Problems go to `source.report` in this order:
 
-    - An invalid or incorrect plan, and one of an unknown collective, is an error. Plans are the
-      other files of the folder.
-    - A missing `register.py` (`missing-file`), or one that is not exactly as the hub writes it
-      (`changed-program`), is an error; then the list is empty and the following checks do not
-      run.
-    - If a correct plan is of a reducing collective, there is one warning about operators.
-    - A correct plan that register.py does not name is an error; these are sorted by name.
-    - A window is an error (`call`) and omitted if one of its plans is missing, incorrect or for
-      other calls, or if the executor would throw for one of the tried calls.
-    - A note gives the number of tried calls.
+    1. errors of each plan that is invalid, incorrect or of an unknown collective
+    2. an error if register.py is missing (`missing-file`) or not exactly as the hub writes it
+       (`changed-program`). Then nothing else is checked, and the list is empty.
+    3. one warning about operators if a correct plan is of a reducing collective
+    4. an error per correct plan that register.py does not name, by name
+    5. an error (`call`) per defect of a window, which is then omitted: a plan is missing,
+       incorrect or for other calls, or the executor would throw for one of the tried calls
+    6. a note with the number of tried calls
     """
     contents = {part.name: part.load() for part in source.parts}
     plans: dict[str, Plan] = {}

@@ -230,13 +230,13 @@ class Draft:
 
         - Channels: memory channels connect ranks of one memory domain of `network`, port channels
           all other pairs.
-        - Blocks: `assign_blocks`. With the option `tbg` = n, n blocks share the work of one. A rank
-          then has n times as many blocks, semaphores and channels.
+        - Blocks: those of `assign_blocks`. Each one is written as `options.tbg` blocks that share
+          its work, each with its part of the semaphores and channels.
         - Pulled messages, i.e. those that the receiver reads from the sender's memory: only with
-          the option `pull`, where `find_pulled` permits it. Packets (protocol LL) are never pulled.
+          `options.pull`, without packets (protocol LL), and where `find_pulled` permits it.
         - Switch operations: sums with a message that is not pulled are removed from
-          `work.switches`, which is changed. The others get groups of ranks, whose numbers are added
-          to the tables of their members.
+          `work.switches`, which is changed. Each remaining operation has a group of ranks; its
+          number is added to the tables of these ranks.
         - SCRATCH is enlarged for packets, and for switch operations that write to new scratch.
 
         Raises `UsageError` for packets if any connection is a port channel.

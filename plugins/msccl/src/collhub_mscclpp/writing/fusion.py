@@ -77,9 +77,13 @@ def group_steps(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
 def _is_of_switch(draft: Draft, group: StepGroup, row: int) -> bool:
     """Return whether a step belongs to the previous group's switch operation or sends its sum.
 
-    A step of a sum belongs to the group if the group's first row is of the same sum. A step of a
-    multicast does if any row of the group is of the same multicast, or if that multicast sends the
-    sum of the group's first row. False if there are no operations of switches.
+    `group`: the previous group of steps; its first row decides its sum. The first case that holds:
+
+    1. No switch operations: False.
+    2. The step receives for a sum: True if the first row of the group is of the same sum.
+    3. The step sends for no multicast: False.
+    4. The step sends for a multicast: True if any row of the group is of the same multicast, or if
+       the multicast sends the sum of the first row of the group.
     """
     switches = draft.work.switches
     if switches.is_empty:

@@ -164,19 +164,19 @@ def _find_switched(
 ) -> list[list[int]]:
     """List the groups of NPUs whose fastest links have one bandwidth and lead to one switch.
 
-    `fastest`: for each NPU the largest bandwidth in bytes/s to a switch or, if higher, the
-    sum to other NPUs. A link from an NPU to a switch counts if it has at least this
-    bandwidth. NPUs are in one group if they have links that count, with exactly equal
-    bandwidth, to the same switch.
+    `fastest`: for each NPU the largest bandwidth in bytes/s of a link to a switch, or if higher the
+    sum of its links to other NPUs. A link from an NPU to a switch counts if its bandwidth is at
+    least this value. NPUs whose links count, have exactly equal bandwidth and lead to one switch
+    are a group.
 
-    - With known hosts (`is_with_hosts`), the link must also be NVLink. It is NVLink if the
-      NPU also has a slower link, if it has more than 100e9 bytes/s, or if the switch name
+    - With known hosts (`is_with_hosts`), a link counts only if it is also NVLink. This holds if the
+      NPU has a slower link, if the link has more than 100e9 bytes/s, or if the name of the switch
       contains `nvlink`, `nvswitch` or `nv-switch` (any case).
-    - Without hosts, switches connected by links count as one switch, also over further
-      switches. Such a link must be at least as fast as the fastest link that counts.
+    - Without hosts, switches that are connected by links, also over several switches, are one
+      switch. These links must be at least as fast as the fastest link that counts.
 
-    Groups are in the order of their first links. A group can have one member. An NPU with
-    several such links is listed once for each.
+    Groups are in the order of their first links. A group may have one member. An NPU with several
+    links that count is listed once per link.
     """
     npus = topology.num_npus
     switch = list(range(topology.num_nodes))

@@ -175,24 +175,19 @@ def find_switch_steps(
 ) -> SwitchSteps:
     """Find the multicasts and sums that the switches of a network can execute.
 
-    A candidate for a multicast is a set of consecutive sends of one rank with equal source
-    range and dependencies. A candidate for a sum is a chain of receives that add to one
-    range. Sends of a multicast candidate belong to no sum.
+    The candidates are the multicasts and sums of `find_switch_groups`. A switch can execute a
+    message if sender and receiver are attached to it and are in one memory domain. Of several
+    messages between two ranks, only the first counts.
 
-    A switch can execute a message if sender and receiver are attached to it and are in one
-    memory domain. Of several messages between two ranks, only the first counts.
-
-    - Multicast: the switch that can execute the most messages of the candidate is used, on
-      ties the first. These messages, at least 2, become the multicast. The other sends
-      remain single.
+    - Multicast: the switch that can execute the most messages of the candidate is used, on ties
+      the first. These messages, at least 2, become the multicast. The other sends remain single.
     - Sum (only with `has_sums`): one switch must be able to execute all messages, and all
       receives must add the same source range. Otherwise the messages remain single.
-    - With `is_sliced`, an operation of more than 7 messages is not formed.
+    - With `is_sliced`, a multicast or sum of more than 7 messages remains single messages.
 
-    With `has_sums`, a sum is then joined to the multicast that sends its result. Local
-    copies are joined to multicasts. Multicasts and sums are numbered from 0 each, in the
-    order of the candidates. The result is empty without a topology or switches that
-    multicast or reduce.
+    With `has_sums`, a sum is then joined to the multicast of its result (`_join`). Local copies
+    are joined to multicasts (`_find_copies`). Multicasts and sums are numbered from 0 each, in
+    the order of the candidates. Without a topology, switches or candidates, the result is empty.
     """
     steps, topology = algorithm.steps, network.topology
     switches = SwitchSteps.empty(len(steps))

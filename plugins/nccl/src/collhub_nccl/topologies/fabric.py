@@ -173,20 +173,18 @@ def gigabytes_per_s(bytes_per_s: float | None) -> float | None:
 def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabric) -> Topology:
     """Return the topology of one machine, or of several equal ones that a network connects.
 
-    `gpus`: GPU nodes of the machine, in the order of NPUs. `source`: name of the topology. `fabric`
-    has the number of machines and their network. Nodes are numbered in this order:
+    `gpus`: GPU nodes of the machine, in the order of NPUs. `source`: name of the topology.
+    `fabric`: number of machines and their network. Nodes are numbered in this order:
 
     1. NPUs, machine by machine: NPU k of machine m is m * len(gpus) + k.
     2. All other nodes, machine by machine, in the order of the machine.
-    3. For several machines, the switches of the network: one, or with rails one per network port.
+    3. The network's switches: none for one machine; with rails one per network port; otherwise one.
 
     Links are those within the machines, machine by machine (`inner_links`), then those between
-    ports and switches (`port_links`). For several machines, each one is a group `machine M`; a
-    single one has no groups.
-
-    Errors, in the order of the checks: `InputError` without GPUs (`no-gpu`), `InputError` for
-    several machines without network ports (`no-net`), and `UsageError` for more than `MAX_NODES`
-    nodes or about `MAX_LINKS` links.
+    ports and switches (`port_links`). Each of several machines is a group `machine M`; a single one
+    has no groups. Raises, in this order: `InputError` without GPUs (`no-gpu`), or for several
+    machines without network ports (`no-net`); `UsageError` above `MAX_NODES` nodes or about
+    `MAX_LINKS` links.
     """
     copies = _Copies(machine, gpus, fabric)
     copies.check(source)

@@ -192,13 +192,14 @@ def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
 
     1. GPU: the option `gpus` names its bus address, or it has a `gpu` child.
     2. GPU or network card: its PCI class is one of these.
-    3. Switch: all other classes, also unknown ones.
+    3. Switch: all other classes, also unknown ones. The devices below a switch are added to it.
 
-    A GPU device without a `gpu` child is one GPU. Its `gpu` children without a rank are left
-    out with a warning if any GPU of the file has a rank, so that none may remain. Several
-    remaining children are added as partitions of one GPU.
+    A GPU without a `gpu` child is one GPU. If some GPU of the file has a rank, `gpu` children
+    without a rank are left out with a warning; there may be no child left, and no GPU is added.
+    Several children are added as partitions of one GPU.
 
-    Raises `InputError` if `busid` is missing or no bus address.
+    A missing rate and unknown children give warnings. Raises `InputError` if `busid` is missing or
+    no bus address, and for an invalid link width.
     """
     bus = bus_of(element)
     kind = device_kind(element.text("class"))

@@ -367,25 +367,20 @@ def improve_order(
 ) -> Order:
     """Improve a schedule by simulated annealing; return the best order of (task, sender).
 
-    - `pieces`: the schedule to start from, with exactly one piece per task. The order of the pieces
-      is the initial order of the tasks.
-    - `target`: a lower bound on the makespan in ticks.
-    - `max_placements`: limit of the work, in placed tasks. A move places all tasks once, so each
-      round has `max_placements` // (8 x tasks) moves. Random numbers have a fixed seed: without a
-      limit of `budget`, equal inputs give equal results.
+    - `pieces`: the first schedule, with exactly one piece per task, in the order of the tasks
+    - `target`: lower bound on the makespan in ticks
+    - `max_placements`: limit of the work. Each of the 8 rounds (one per entry of `_TEMPERATURES`)
+      has `max_placements` // (8 x tasks) moves, each of which places all tasks once.
 
-    Of two schedules the one with the lower lateness is better, then the one with the lower
-    makespan. Lateness is the largest time by which a task ends after its due time, at least 0; 0
-    without due times. If no move is better than `pieces`, their order is returned.
+    The lower lateness is better, then the lower makespan. Lateness is the longest time by which a
+    task ends after its due time, at least 0, and 0 without due times. The order of `pieces` is
+    returned if no move is better. Each round starts from the best schedule so far. No move is made
+    once its lateness is 0 and its makespan at most `target`.
 
-    There are 8 rounds, one per entry of `_TEMPERATURES`. Each starts from the best schedule so far.
-    Further rounds have no effect once the best lateness is 0 and the best makespan is at most
-    `target`.
-
-    Before each round, the limits of `budget` (work and time) are checked. If one is reached, the
-    search ends, and a cut with the number of missing rounds is recorded. All moves of a round that
-    starts count as work of `budget`, even if the round ends early. Raises `ValueError` for a piece
-    whose sender is no possible sender of its task, and without tasks.
+    Before each round, the limits of `budget` are checked (None: no limits). At a limit the search
+    ends, and a cut with the number of missing rounds is recorded. A started round counts all its
+    moves as work. Random numbers have a fixed seed. Raises `ValueError` without tasks, and for a
+    piece whose sender is no possible sender of its task.
     """
     budget = budget or SearchBudget()
     # Imported here: numba takes a second, and most tasks need no search.

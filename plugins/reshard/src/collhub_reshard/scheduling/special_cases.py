@@ -358,14 +358,17 @@ def _sum_loads(loads: Mapping[_Pair, Fraction]) -> dict[tuple[str, int], Fractio
 
 
 def _find_covering_matching(pairs: Sequence[_Pair], tight: set[tuple[str, int]]) -> list[_Pair]:
-    """Find a matching of (sender, receiver) pairs that covers every tight card, sorted by sender.
+    """Find a matching of (sender, receiver) pairs that covers every tight host, sorted by sender.
 
-    The pairs are ascending. `tight`: ("out" or "in", host) of cards without slack. Once they
-    are covered, no further pairs are added. First every tight sender is matched, then every
-    tight receiver by a path that frees no tight card (Mendelsohn and Dulmage 1958).
+    The pairs are ascending. `tight`: ("out", host) for senders and ("in", host) for receivers whose
+    cards have no slack. First every tight sender, ascending, gets the first possible receiver in
+    the order of the pairs. Then every uncovered tight receiver gets a sender in the same way. A
+    partner that is taken can be moved to another one, but no tight host of the same side is freed
+    (Mendelsohn and Dulmage 1958). Hosts that are not tight are matched only as partners.
 
-    A covering matching exists if no card has more work than the remaining time. Otherwise some
-    tight cards may be missing in the result, without an error. Empty without tight cards.
+    A covering matching exists if no card has more work than the remaining time. Otherwise tight
+    hosts may be missing in the result, without an error. A tight host without pairs raises
+    `KeyError`. Without tight hosts the result is empty.
     """
     to_receivers: dict[int, list[int]] = {}
     to_senders: dict[int, list[int]] = {}

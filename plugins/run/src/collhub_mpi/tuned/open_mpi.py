@@ -175,7 +175,7 @@ _Rules = dict[CollectiveKind, list[_Rule]]
 
 
 def write(selection: Selection, options: RulesOptions) -> WriteResult:
-    """Return one file with the dynamic rules of all collectives, and the losses.
+    """Return one file with the dynamic rules of all collectives, losses, notes and runtimes.
 
     The file is `tuned_rules.json` if `options.format` is `json`, else `tuned_rules.conf` (classic
     text). Collectives ascend by Open MPI's numbers, their rules by size in bytes. Windows of sizes
@@ -183,9 +183,10 @@ def write(selection: Selection, options: RulesOptions) -> WriteResult:
     keep Open MPI's built-in decision: algorithm 0 in classic text, no rule in JSON. Classic rules
     apply to communicators of every size, JSON rules to `selection.num_ranks` only.
 
-    Losses are: every selection of a kind after its first one, sizes at which another algorithm is
-    faster, sizes without a remaining algorithm, and collectives without any. Such collectives are
-    left out; a file without collectives is possible. The notes tell how to use the file.
+    Losses are first every selection of a kind after its first one. Then, per collective: sizes at
+    which another algorithm is faster, sizes without a remaining algorithm, collectives without any.
+    The last ones are left out of the file, which can be empty of rules. Notes: the use of the file,
+    the condition of its format, and a remark on MPI_Reduce_scatter if it has rules.
     """
     rules: _Rules = {}
     chosen, losses = first_of_kinds(selection)

@@ -194,9 +194,13 @@ class PlanReport:
     def create_report(self, paths: Sequence[str]) -> GroupsReport:
         """Create the JSON report of the plan, which the option `--json` prints.
 
-        `paths` are the files that were written. Fields ending in `_ns` are nanoseconds, in `_s`
-        seconds. The report is partial if a group was not tried with a synthesizer, or if a search
-        was cut off by its budget. Both are listed with their reasons.
+        The report has the groups, the method, the simulated time of all groups, the sum of their
+        times one by one, the lower bounds, and the ratios to both. It also has the wall time and
+        CPU time of the synthesis and the number of verified algorithms. Fields ending in `_ns` are
+        nanoseconds, in `_s` seconds. `paths`: the files that were written.
+
+        The report is partial if a synthesizer was not tried on a group, or if a search was cut off
+        by its budget. The lists `not_tried` and `cut` then have the reasons. Nothing is written.
         """
         from collhub_flows.groups.groups_record import GroupsReport, UntriedGroup
         from hub_core.reports import list_cuts

@@ -67,18 +67,19 @@ def max_released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
 def compute_windows(
     row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array, at_once: int
 ) -> Int64Array:
-    """Return, per message, the distance to the message of its link for which it waits: int64.
+    """Return, per message, how far back on its link the message is for which it waits: int64.
 
     `row`: link of each message. `start`, `finish`: ps. `window`: maximum number of messages in
-    flight on the link of the message. The messages of a link have positions from 0, ordered by
-    start (equal ones as given). The distance is the difference of two positions.
+    flight on the link, per message. The messages of a link have positions from 0, ordered by start;
+    equal starts keep their order. Message i waits for one of the messages 0 to k, with k = i -
+    window: the one with the latest finish, of equal ones the last. The result is i minus its
+    position.
 
-    Message i waits for the one with the latest finish among messages 0 to k, with k = i - window.
-    With `at_once` > 0, k is at least (i - 1) // `at_once`: a link then starts with one message, has
-    `at_once` in flight afterwards, and so on up to the window.
+    With `at_once` > 0, k is at least (i - 1) // `at_once`. So a link starts with one message in
+    flight, then has `at_once`, and so on up to the window.
 
-    A message with k < 0, and the first of a link, does not wait and gets i + 1. Without messages,
-    the result is `window`.
+    Messages that wait for none get i + 1: the first of a link, and those with k < 0. Without
+    messages, `window` itself is returned.
     """
     if not len(row):
         return window

@@ -341,12 +341,14 @@ def _spread_symmetrically(
     """Compute the part of one node and translate it to all nodes; return the best of the seeds.
 
     The schedule with the shortest time is returned, of equal ones that of the lower seed. The
-    requested number of seeds is tried, by default `_MAX_SEEDS` (20), in ascending order from
-    that of the setting on. The search ends early at a schedule that attains the lower bound by
-    the links into a node. Ctrl-C or a limit ends it with the best result so far, marked as
-    interrupted; without one it is raised again. The kernel is called "symmetric". Raises
-    `InputError` if a link is busy for less than 1 ps (`link-times`), and if a chunk cannot
-    reach a node (`disconnected`).
+    requested number of seeds (0: `_MAX_SEEDS`, i.e. 20) is tried in ascending order from the seed
+    of the setting on. `progress` is called, and each trial is counted in `task`. The kernel is
+    called "symmetric".
+
+    The search ends early at a schedule that attains the lower bound by the links into a node.
+    Ctrl-C or a limit ends it with the best result so far, marked as interrupted. Without a result,
+    it is raised again. Raises `InputError` if a link is busy for less than 1 ps (`link-times`), and
+    if a chunk cannot reach a node (`disconnected`).
     """
     # Imported here and below: numba takes a second.
     from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
@@ -421,12 +423,12 @@ def _spread_in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
 
     The times of all links must be equal. The searches, in this order:
 
-    1. In equal steps. Its result is returned if it attains the lower bound or is interrupted. It is
-       also returned if one node was computed for all (kernel "symmetric") and
-       `task.times.is_uniform` is False: links are free before the chunk arrives.
+    1. In equal steps. Its result is returned in three cases: it attains the lower bound; it is
+       interrupted; one node was computed for all (kernel "symmetric") and the link times are not
+       uniform (`is_uniform`), i.e. a link is free before the chunk arrives.
     2. By matchings, only up to 100 000 pairs of node and chunk. A strictly faster result (kernel
        "matching") replaces the current one, and is returned if its search was interrupted.
-    3. An exact search. It returns a faster result, or else the current one.
+    3. An exact search, also above this limit. It returns a faster result, or else the current one.
 
     Raises `InputError` for a log above the memory limit (`memory`), then for networks with
     switches, invalid link times, and chunks that cannot reach a node.

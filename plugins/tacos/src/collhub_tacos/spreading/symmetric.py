@@ -390,14 +390,14 @@ class _SymmetricGather:
     def schedule(self, part: Part) -> LinkSchedule:
         """Return the transfers of all nodes, ordered by start, then by link; no transfer reduces.
 
-        `part`: (start in ps, in-link) of every chunk at node 0. In it, chunks are numbered by
-        the node of their origin relative to node 0. The first `_chunks_per_node` chunks are its
-        own and have no transfers. Every other node has the same transfers with the same times,
-        with chunk and link translated to this node. So there are num_npus * (chunks -
-        `_chunks_per_node`) transfers.
+        `part`: start in ps and in-link of every chunk at node 0. Chunks of `part` are numbered by
+        the node of their origin relative to node 0, then by index at this node. The first
+        `_chunks_per_node` chunks start at node 0 and have no transfer.
 
-        A transfer has its chunk (index in `origin`), its link in the network, its start, and
-        its finish in ps: start plus the arrival time of the link.
+        Every other node has the same transfers at the same times, with chunk and link translated to
+        it. So there are num_npus * (chunks - `_chunks_per_node`) transfers. A transfer has its
+        chunk (index in `origin`), its link in the network, its start, and its finish in ps: start
+        plus the arrival time of the link.
         """
         start, slot = part[0][self._chunks_per_node :], part[1][self._chunks_per_node :]
         finish = start + self._arrival[slot]
