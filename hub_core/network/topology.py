@@ -131,12 +131,12 @@ class Topology(NotebookDisplay):
     def _links_defect(self) -> str | None:
         """Return a text about the first defect of NPUs and links, or None.
 
-        Order: 1 to `num_nodes` NPUs (else always the text "needs at least one NPU"); columns of
-        equal length; ends that exist; no link from a node to itself; bandwidths positive, finite;
-        latencies finite, at least 0; bandwidths of 1e-3 to 1e21 bytes/s; latencies up to 1e18 s.
+        Order: 1 to `num_nodes` NPUs; columns of equal length; ends that exist; no link from a node
+        to itself; bandwidths positive, finite; latencies finite, at least 0; bandwidths of 1e-3 to
+        1e21 bytes/s; latencies up to 1e18 s.
         """
         if not 1 <= self.num_npus <= self.num_nodes:
-            return "needs at least one NPU"
+            return f"{self.num_npus} NPUs in {self.num_nodes} nodes; at least 1 and at most all"
         if len({len(column) for column in self._columns()}) != 1:
             return "link columns differ in length"
         endpoints = np.concatenate([self.source, self.destination])

@@ -218,6 +218,8 @@ def test_any_text_gives_a_topology_or_a_usage_error(text):
         ({"destination": np.asarray([0])}, "joins node 0 to itself"),
         ({"destination": np.asarray([7])}, "outside 0..1"),
         ({"destination": np.asarray([1, 1])}, "differ in length"),
+        ({"num_npus": 0}, "0 NPUs in 2 nodes"),
+        ({"num_npus": 3}, "3 NPUs in 2 nodes; at least 1 and at most all"),
     ],
 )
 def test_wrong_topology_cannot_be_built(change, says):
