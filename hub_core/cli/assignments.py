@@ -55,7 +55,8 @@ def assign(
     - `component.key` is passed only to that component, where it takes precedence over `key`.
     - `name.key` and `component.name.key`, for an option `name` of pairs (several values by key),
       are passed to all components that declare `name`, or only to that one. The name in the result
-      is `name.key`, without changes of `-` in `key`. The later of both in `assignments` counts.
+      is the text `name.key`, in which `-` is not changed. Of both forms of a key, the later one in
+      `assignments` counts.
 
     Of two keys of one form that differ only in `-` and `_`, the last one counts. Raises
     `UsageError` (`unknown-option`), with the closest option, for a key that no component declares
