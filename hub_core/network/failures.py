@@ -95,12 +95,13 @@ def remove_links(topology: Topology, links: Sequence[str]) -> Topology:
 
     A link is given as `3-4` (both directions, at least one of which must exist) or `3->4`. All
     nodes stay. Planes that have no links any more disappear, and the others are renumbered in
-    order. The result has the same name and no dimensions, also for an empty list.
+    order. The result has the same name and no dimensions, also for an empty list. `topology` is not
+    changed.
 
-    Raises `UsageError` for the first text that names no link (`select_links`). Raises it
-    (`not-connected`) if the result does not connect all NPUs in both directions, also if the
-    complete network does not. The message has an example and the separated NPUs; the cure names
-    removed links that join them again, if there are any. `topology` is not changed.
+    Raises `UsageError` for the first text that names no link (`select_links`). Raises `UsageError`
+    (`not-connected`) if the result does not connect all NPUs in both directions, even if `topology`
+    does not. The message names two NPUs without a path and all separated NPUs. The remedy names
+    removed links that would connect them, if there are any.
     """
     fails = np.zeros(topology.num_links, np.bool_)
     for text in links:

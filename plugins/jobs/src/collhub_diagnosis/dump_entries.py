@@ -367,13 +367,14 @@ class _DumpParser:
     def find_call(self, position: int, entry: Mapping[object, object]) -> tuple[Call, int]:
         """Return the call of an entry, and the number of the tuple `(call,)` in the table of calls.
 
-        A new tuple is added to the shared table. A call with the same unparsed fields (`_call_key`)
-        as an earlier entry is not parsed again: the same pair is returned. If a field cannot be
-        part of a key, the call is always parsed.
+        An entry with the same unparsed fields (`_call_key`) as an earlier one is not parsed again:
+        the same pair is returned. Any other entry is parsed (`parse_call`), and its tuple is added
+        to the shared table if it is not there yet. An entry with a field that cannot be part of a
+        key is always parsed.
 
-        Every call lowers `self.tensors_left` by its input and output shapes; a parsed one also by
-        its dtypes. Raises `InputError` (`invalid-dump`) with `position` if more than 2^22 are
-        counted in the dump, and for the errors of `parse_call`.
+        Every call lowers `self.tensors_left` by its number of input and output shapes, a parsed one
+        also by its number of dtypes. Raises `InputError` (`invalid-dump`) with `position` if more
+        than 2^22 are used in the dump, and the errors of `parse_call`.
         """
         key = _call_key(entry)
         try:

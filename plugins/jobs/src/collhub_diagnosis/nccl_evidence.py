@@ -122,17 +122,17 @@ def read_inspector(content: bytes, file: str) -> list[str]:
 def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> NcclEvidence:
     """Return the evidence of all queries of NCCL's RAS (its status service) on the job's ranks.
 
-    `reports`: queries in order. The rank of a process in the largest communicator of a query, of
-    equal ones the first, is taken as its rank in the job. The fields of the result:
+    `reports`: queries in order. The job rank of a process is its rank in the largest communicator
+    of the same query, of equal ones the first. The result has:
 
-    - `unresponsive`: reason by rank of the job, for each rank that is missing in any query. The
-      first reason counts. Missing processes without a rank of the job are ignored.
-    - `behind`: one entry per communicator name that some query lists with unequal counts of
-      collectives, the same as in its previous listing. The last such listing counts, also if the
-      counts are equal later. Entries are in the order of the first such listing.
-    - `notes`: the given `notes`, then, per query and communicator: each rank with a problem, by
-      rank; fewer listed ranks than its size; unequal counts that differ from the previous listing.
-      Ranks are those of the job, or if unknown those in the communicator.
+    - `unresponsive`: reason by job rank, for each rank that is missing in any query. The first
+      reason counts. Missing processes without a job rank are ignored.
+    - `behind`: one entry per name of a communicator that has, in two successive listings, the same
+      unequal counts of collectives. The last such listing counts, even if later ones differ.
+      Entries are in the order of the first such listing.
+    - `notes`: the given `notes`, then per query and communicator: each rank with a problem, by
+      rank; fewer listed ranks than its size; unequal counts that are not those of the previous
+      listing. A rank without a job rank has its number in the communicator.
     """
     unresponsive: dict[int, str] = {}
     all_notes = list(notes)

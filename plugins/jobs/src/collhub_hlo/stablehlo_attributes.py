@@ -112,18 +112,17 @@ def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
     """Return the elements and the dimensions of a `dense<...>` attribute of integers.
 
     `dense<[[1, 2], [3, 4]]> : tensor<2x2xi64>` gives ([1, 2, 3, 4], (2, 2)). The dimensions are
-    those of the type; () for a type without dimensions, which has one element. Elements are in
-    row-major order. They are written in one of these forms:
+    those of the type, () for one element without dimensions. Elements are in row-major order.
+    Forms:
 
-    - Nested lists of decimal integers, possibly negative. Their nesting is not compared with the
-      type.
+    - Nested lists of decimal integers, possibly negative. Their nesting is not compared.
     - A single value without brackets, which is repeated for all elements of the type.
     - Hexadecimal text in quotes, `"0x..."`: little-endian signed integers of 8, 16, 32 or 64 bits,
       as in the type. A single one is repeated too.
 
     Raises `ValueError` for any other text (also `true`, and types of other elements than integers),
-    for elements of more than 18 digits, and for damaged hexadecimal text. Raises it for types with
-    more than 2^20 elements, and if type and text differ in the number of elements.
+    more than 18 digits, damaged hexadecimal text, types with more than 2^20 elements, and another
+    number of elements than that of the type.
     """
     match = _DENSE.match(text.strip())
     if not match:

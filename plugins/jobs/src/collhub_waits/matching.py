@@ -124,16 +124,20 @@ class Matching:
         )
 
     def mismatches(self) -> Iterator[Mismatch]:
-        """Yield the operations whose calls differ between ranks or contradict themselves.
+        """Yield the operations whose calls differ between ranks or are contradictory in themselves.
 
-        Collectives come first, ordered by group and sequence number, with at most one mismatch
-        each: the first difference that `_compare` reports.
+        Collectives come first, by group and sequence number. Each has at most one mismatch: the
+        first difference that `_compare` reports.
 
-        Messages follow, ordered by group, sender and receiver, then by send: each send whose
-        receive has another number of elements or another dtype. A send is not compared if no
-        receive is recorded for it or its receive is unknown (`_offset`). If ring buffers may have
-        lost messages of the pair, a send and receive are compared only if both have started and are
-        not completed. Without operations nothing is yielded.
+        Messages follow, by group, sender and receiver, then in the order of the sends: each send
+        whose receive has another number of elements or another dtype. A send is not compared in
+        these cases:
+
+        - No receive is recorded for it, or its receive is unknown (`_offset`).
+        - Ring buffers may have lost messages of the pair of ranks, unless both send and receive
+          have started and are not completed.
+
+        Without operations nothing is yielded.
         """
         calls = self.records.columns["calls"][self._order]
         is_p2p = self.records.columns["is_p2p"][self._order]

@@ -224,12 +224,12 @@ class _TopologyFile:
 
 
 def _generate_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (number, line) of the lines that are not empty, without comments and trailing blanks.
+    """Yield (number, line) of the lines that are not blank, without comments and trailing blanks.
 
     A comment begins at `#`. A line that ends with a backslash, after its comment was removed,
-    continues in the next one. The parts are joined without the backslash, with a blank, and have
-    the number of the first part. So an empty line ends a continuation, and the end of the file does
-    too. Numbers count from 1. Leading blanks remain. Lines of white space only are skipped.
+    continues in the next one. The parts are joined with a blank in place of the backslash, and have
+    the number of the first part. An empty line or the end of the file ends a continuation; only
+    then the yielded line ends with a blank. Numbers count from 1. Leading blanks remain.
     """
     start, previous_parts = 0, ""
     for number, line in enumerate(text.splitlines(), 1):

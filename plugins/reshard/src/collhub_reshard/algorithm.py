@@ -146,19 +146,18 @@ class ReceiverTurns:
 
 
 def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) -> list[Transfer]:
-    """List the transfers that send a box over several spanning trees of the topology at once.
+    """List the transfers that send a box (block of a tensor) over several spanning trees at once.
 
-    The trees start at the sender and reach all receivers of `audience`, with the largest
-    possible total rate. Each tree carries a fraction of the box in proportion to its rate;
-    these fractions are consecutive, in the order of the trees. Each fraction is divided into
-    `chunks` equal parts. The transfers are listed chunk by chunk, in a chunk tree by tree, and
-    in a tree by depth, then by position of the receiver in `audience`. The `parent` of a
-    transfer is the index of the transfer that brings the part to its source, -1 at the sender.
+    The trees start at the sender and reach all receivers of `audience`, with the largest possible
+    total rate. Only the sender, the receivers and switches forward data. Other NPUs could help too,
+    so the result is a heuristic. Each tree carries a fraction of the box in proportion to its rate.
+    The fractions are consecutive, in the order of the trees, and each has `chunks` equal parts.
 
-    Only the sender, the receivers and switches forward data. Other NPUs could help too, so the
-    result is only a heuristic. Raises `InputError` (`unreachable`) if a receiver cannot be
-    reached over these nodes, and without receivers. Raises `UsageError` for a device that
-    occurs twice.
+    Transfers are listed by chunk, tree, depth, then position of the receiver in `audience`.
+    `parent` is the index of the transfer that brings the part to its source, -1 at the sender.
+
+    Raises `InputError` (`unreachable`) without receivers, or if one cannot be reached over these
+    nodes. Raises `UsageError` for a device that occurs twice.
     """
     receivers = [device for devices in audience.hosts.values() for device in devices]
     nodes = (audience.sender, *receivers)

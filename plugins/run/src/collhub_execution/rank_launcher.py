@@ -161,12 +161,17 @@ class _LaunchedRanks:
             raise self._make_failure(status, shared_bytes)
 
     def _make_failure(self, status: int | None, shared_bytes: int) -> InputError | PluginError:
-        """Return the error of a failed run, with the reason that a rank stored or else the output.
+        """Return (do not raise) the error of a failed run.
 
-        A `PluginError` of a rank is returned as it is. Any other error has the code `rank-died` and
-        the record for which each rank waits. Without a stored failure the message contains the exit
-        `status` if it is not 0 or None, file systems with too little space for `shared_bytes`, and
-        a summary of the program's output.
+        The first case that applies decides:
+
+        1. A rank stored a `PluginError`: this error.
+        2. A rank stored another error: code `rank-died`, with the message of its first diagnostic.
+        3. Otherwise: code `rank-died`. The message has the exit `status` unless it is 0 or None,
+           file systems with too little space for `shared_bytes`, and a summary of the program's
+           output.
+
+        An error of case 2 or 3 also has the record for which each rank waits (`_add_positions`).
         """
         failure = self._job.failure()
         if isinstance(failure, PluginError):

@@ -275,8 +275,10 @@ class _Rows:
     def find_round_edges(self) -> _Edges:
         """Return (parent rows, child rows) that make each rank finish a round before its next one.
 
-        Every send, receive and reduction of a round is a parent of every such step in the next
-        round in which the rank has steps. Copies have no edges here.
+        Every send, receive and reduction of a rank in a round is a parent of every such step in the
+        next round in which this rank has such steps. The local copies before the first and after
+        the last round have no edges here. Edges are sorted by rank, round, parent row, then child
+        row. Both arrays are empty if no rank has steps in two rounds.
         """
         is_message = (self.round != _FIRST_ROUND) & (self.round != _LAST_ROUND)
         rows = np.flatnonzero(is_message)

@@ -179,12 +179,13 @@ def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
 def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[SpanningTree]:
     """Return trees that send all weights, in the order in which they were packed.
 
-    `sent`: total weight of the trees of each root. As long as a root has unsent weight, the next
-    tree has the root with the most, of equal ones the lowest. It grows as wide as possible: its
-    weight is the whole unsent weight of the root, unless the capacities, minus those for all other
-    unsent weights, permit only less. Arcs are tried by descending capacity; `seed` and the number
-    of the tree determine the order of equal ones. The arguments are not changed. The weights must
-    fit.
+    `sent`: total weight of the trees of each root; [] if all are 0. The next tree has the root with
+    the most unsent weight, of equal ones the lowest. Its weight is the unsent weight of the root,
+    or less if the capacities do not suffice. Capacity for the unsent weights of all other roots is
+    reserved.
+
+    Arcs are tried by descending capacity; `seed` and the number of the tree determine the order of
+    equal ones. The arguments are not changed. The weights must fit, otherwise `AssertionError`.
     """
     from collhub_packing import kernels
 

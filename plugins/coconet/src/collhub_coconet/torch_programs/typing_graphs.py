@@ -270,25 +270,21 @@ class _GraphTyper:
         self._inputs[value] = entry
 
     def _add_node(self, node: GraphNode) -> None:
-        """Add a node of the graph to the program, by the first of these rules that fits:
+        """Add a node of the graph to the program, by the first of these rules that fits.
 
-        - a wait (`wait_tensor`): no operation, the result has the value of the operand
-        - a collective: `_add_collective`
-        - a check, such as an assertion: ignored
-        - a node without a used tensor as result: `InputError` (`operator`)
-        - a first result whose shape contradicts the operands (`find_contradiction`): `InputError`
-          (`shape`)
-        - a copy or view of equal shape and element type: no operation, the result has the value of
-          the operand
-        - operations of the language (`_add_kind`)
-        - opaque operations (`_add_opaque`)
+        1. A wait (`wait_tensor`): no operation; the result has the value of the operand.
+        2. A collective: `_add_collective`.
+        3. A check, such as an assertion: ignored.
+        4. No used tensor as result: `InputError` (`operator`).
+        5. A first result whose shape contradicts the operands (`find_contradiction`): `InputError`
+           (`shape`).
+        6. A copy or view of equal shape and element type: no operation; the result has the
+           operand's value.
+        7. Operations of the language: `_add_kind`.
+        8. Opaque operations: `_add_opaque`.
 
-        Collectives raise `InputError`: `send` for a message, `layout` if they are ill-typed, and
-        `shape` for a result that differs in shape or element type. The codes `splits`, `root` and
-        `reduction` are for arguments that programs lack. Opaque operations raise it
-        (`unknown-operator`) for an operator that is not in the table and reads a block, unless the
-        options take it as local. They raise it also for a result of an unsupported element type
-        (`element-type`) or without elements (`size`).
+        Codes of further `InputError`s: of collectives `send`, `layout`, `shape`, `splits`, `root`
+        and `reduction`; of opaque operations `unknown-operator`, `element-type` and `size`.
         """
         base = ".".join(node.operator.split(".")[:2])
         if base.endswith(".wait_tensor"):

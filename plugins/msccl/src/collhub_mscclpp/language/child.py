@@ -292,13 +292,13 @@ def _find_list_defects(
     `recorded`, `fused`, `lowered`: the operations as recorded, after fusion, and with barriers. The
     defects, in this order:
 
-    - for each fused operation in turn, its defects (`_find_operation_defects`), then `size` if it
-      exceeds the executor's tables (`exceeds_tables`); no `size` is yielded if any recorded
-      operation of the list exceeds them, which another check reports
-    - `sum`, with `instr_fusion`: for each two neighbours in `recorded` that are sums of the same
-      name and are fused by the package, although the second one reads the result of the first
-    - `meeting`, with `auto_sync`: the first pair of dependent operations in `lowered` without a
-      barrier in between (`find_missing_barrier`)
+    - For each fused operation: its defects (`_find_operation_defects`), then `size` if it exceeds
+      the executor's tables (`exceeds_tables`). `size` is omitted if any recorded operation exceeds
+      them, because another check reports that.
+    - `sum`, only with `instr_fusion`: each two neighbours in `recorded` that are sums of the same
+      name, if the package fuses them although the second reads the result of the first.
+    - `meeting`, only with `auto_sync`: the first pair of dependent operations in `lowered` without
+      a barrier in between (`find_missing_barrier`).
     """
     # A recorded operation with too many operands is in our plan too; its check reports it.
     is_long = any(exceeds_tables(operation) for operation in recorded)
