@@ -291,8 +291,13 @@ def test_a_rank_that_cannot_be_reached_is_named_with_the_cut() -> None:
         ("option depth '-1' is not at least 0", "broadcast", {"depth": -1}),
         ("option time_limit '-1' is not in 0", "broadcast", {"time_limit": -1}),
         ("there are no shallow trees for a scatter", "scatter", {"trees": "shallow"}),
-        ("3 bytes are too few", "all-gather", {"size": 3}),
-        ("too few for 400 chunks", "broadcast", {"size": 100, "chunks": 100, "trees": "fewest"}),
+        ("too few bytes to be divided among the trees: 3", "all-gather", {"size": 3}),
+        ("too few bytes to be divided among the trees: 1", "all-gather", {"size": 1}),
+        (
+            "too few bytes for 400 chunks: 100",
+            "broadcast",
+            {"size": 100, "chunks": 100, "trees": "fewest"},
+        ),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_one_line(

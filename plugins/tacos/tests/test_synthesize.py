@@ -212,7 +212,7 @@ def test_network_in_pieces_is_refused_with_a_pair(kind: CollectiveKind) -> None:
         ({"chunks": "some"}, "option chunks is 'some', expected auto or 1..1048576"),
         ({"seeds": -1}, "option seeds '-1' is not in 0..10000"),
         ({"switches": "unwind", "degree": 10}, "option degree is 10, expected 0..9"),
-        ({"chunks": "400000"}, "1048576 bytes are too few for 3600000 chunks"),
+        ({"chunks": "400000"}, "too few bytes for 3600000 chunks: 1048576"),
         ({"memory": "1KiB"}, "the option memory allows 0.0 GiB"),
     ],
 )

@@ -291,7 +291,7 @@ def _size_error(task: PackingTask) -> InputError:
 
     It is an `InputError` (`size-too-small`) that states the bytes of the task.
     """
-    message = f"{task.collective_bytes} bytes are too few to be divided among the trees"
+    message = f"too few bytes to be divided among the trees: {task.collective_bytes}"
     return InputError(message, cure="choose a larger size, or fewer chunks", code="size-too-small")
 
 

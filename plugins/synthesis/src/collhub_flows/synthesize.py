@@ -252,8 +252,9 @@ class _Problem:
         """
         if self.part_bytes < 1:
             raise UsageError(
-                f"{self.request.collective_bytes} bytes are too few for a byte per "
-                f"{'share' if self.request.collective.counts is None else 'unit'}",
+                "too few bytes for a byte per "
+                f"{'share' if self.request.collective.counts is None else 'unit'}: "
+                f"{self.request.collective_bytes}",
                 cure="choose a larger size",
                 code="size-too-small",
             )

@@ -345,7 +345,7 @@ def test_ranks_that_send_nothing_and_small_sizes_are_refused():
     stay = Collective(CollectiveKind.ALL_TO_ALL_V, 4, 4, counts=local)
     with pytest.raises(UsageError, match="no rank sends data to another one"):
         hub_core.synthesize(stay, topology, 4096, name="flows")
-    with pytest.raises(UsageError, match="too few for a byte per unit"):
+    with pytest.raises(UsageError, match="too few bytes for a byte per unit: "):
         hub_core.synthesize(uneven(4, 1), topology, 16, name="flows")
 
 

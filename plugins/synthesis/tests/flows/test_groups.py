@@ -163,7 +163,7 @@ def test_counts_are_in_the_report_and_the_manifest(collhub, tmp_path: Path) -> N
         ("0-3:all-gather-v:1MiB", "of each part: its fifth field COUNTS"),
         ("0-3:all-to-all-v:1MiB::zipf:x", "zipf is 'x', expected a number"),
         ("0-3:all-to-all-v:1MiB::none.csv", "none.csv: neither a file nor a generator"),
-        ("0-3:all-to-all-v:16B::zipf:1", "16 bytes are too few for 4 ranks"),
+        ("0-3:all-to-all-v:16B::zipf:1", "too few bytes for 4 ranks: 16"),
     ],
 )
 def test_invalid_counts_of_a_group_are_one_line(collhub, group: str, line: str) -> None:
@@ -414,7 +414,7 @@ def test_what_is_not_said_is_one_line(collhub, given: tuple[str, ...], line: str
 
 
 def test_less_than_a_byte_a_share_is_refused() -> None:
-    with pytest.raises(UsageError, match="2 bytes are too few for 4 ranks"):
+    with pytest.raises(UsageError, match="too few bytes for 4 ranks: 2"):
         planned("ring:4", wish([0, 1, 2, 3], "all-gather", 2))
 
 

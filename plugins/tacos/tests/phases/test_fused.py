@@ -113,7 +113,7 @@ def test_trees_promise_more_only_where_npus_differ(text: str, promising: bool) -
 
 def test_sizes_below_a_byte_per_chunk_are_not_promising() -> None:
     assert not is_promising(setting_of("mesh:4x4", 7))
-    with pytest.raises(InputError, match="7 bytes are too few for 8 chunks"):
+    with pytest.raises(InputError, match="too few bytes for 8 chunks: 7"):
         build_fused(setting_of("mesh:4x4", 7), ignore_progress)
 
 

@@ -353,7 +353,7 @@ class HubAlgorithms:
         has units.
         """
         if demand.size_bytes < algorithm.collective.unit_count:
-            message = f"{demand.size_bytes} bytes are too few for its units"
+            message = f"too few bytes for its units: {demand.size_bytes}"
             raise InputError(message, code="size-too-small")
         seconds = {}
         for protocol in PROTOCOLS:

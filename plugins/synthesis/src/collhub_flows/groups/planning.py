@@ -228,7 +228,7 @@ def _check_requests(wishes: Sequence[GroupWish], topology: Topology) -> None:
     for wish in wishes:
         if wish.share_bytes.min() < 1:
             raise UsageError(
-                f"{wish.size} bytes are too few for {len(wish.npus)} ranks",
+                f"too few bytes for {len(wish.npus)} ranks: {wish.size}",
                 cure="choose a larger size",
                 code="size-too-small",
             )

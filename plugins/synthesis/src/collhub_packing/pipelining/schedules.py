@@ -287,7 +287,7 @@ class Pipelining:
         fractions = [stream.part / count for stream, count in pairs]
         if any(part * self.collective_bytes < self.num_shares for part in fractions):
             raise InputError(
-                f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks",
+                f"too few bytes for {sum(counts)} chunks: {self.collective_bytes}",
                 cure="choose a larger size, or fewer chunks",
                 code="size-too-small",
             )

@@ -334,7 +334,7 @@ def test_chunks_of_less_than_a_byte_are_refused() -> None:
     pipelining, _ = prepared(
         CollectiveKind.ALL_REDUCE, parse_topology(f"ring:3{CONSTANTS}"), size=8
     )
-    with pytest.raises(InputError, match="8 bytes are too few for 9 chunks"):
+    with pytest.raises(InputError, match="too few bytes for 9 chunks: 8"):
         pipelining.schedule([6, 3])
 
 

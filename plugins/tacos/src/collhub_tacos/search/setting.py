@@ -113,7 +113,7 @@ class Setting:
         if units > size:
             max_pieces = max(1, size * pieces // units)
             raise UsageError(
-                f"{size} bytes are too few for {units} chunks",
+                f"too few bytes for {units} chunks: {size}",
                 cure=f"choose a larger size, or at most {max_pieces} chunks a share",
                 code="size-too-small",
             )
