@@ -163,11 +163,11 @@ class StepTable(RankTable):
     ) -> StepTable:
         """Build a table from columns whose rows may be in any order.
 
-        `rank` is required; other missing columns get their defaults, unknown ones are ignored.
-        `data`, `control`: pairs (parent rows, child rows) of dependencies, as indices of the given
-        rows; repeated ones count once. Rows are grouped by rank and keep their order within it. In
-        a rank where a dependency leads to an earlier row, rows are put in topological order; among
-        ready rows the first given one is next.
+        `rank` and `kind` are required; other missing columns get their defaults, unknown ones are
+        ignored. `data`, `control`: pairs (parent rows, child rows) of dependencies, as indices of
+        the given rows; repeated ones count once. Rows are grouped by rank and keep their order
+        within it. In a rank where a dependency leads to an earlier row, rows are put in topological
+        order; among ready rows the first given one is next.
 
         Raises `InputError`, which names `file`, for columns of unequal length, values out of range
         (`rank-range` for ranks), dependencies on missing rows (`dangling`) or between ranks

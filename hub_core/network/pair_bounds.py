@@ -107,10 +107,10 @@ class PairBounds:
         partitions: Sequence[Int64Array],
         orders: Sequence[Int64Array],
     ) -> PairBounds | None:
-        """Create the bounds of a collective whose rank r is NPU `members[r]`.
+        """Create bounds for rank r on NPU `members[r]`; None if no all-reduce, broadcast, reduce.
 
-        None if it is not an all-reduce, broadcast or reduce. On networks without switches with more
-        than `_MAX_DIRECT_WORK` ranks times links, there is only one pair of distant ranks.
+        Without switches and with more than `_MAX_DIRECT_WORK` ranks times links, one pair remains:
+        the source farthest from the first destination, and the destination farthest from it (ns).
         """
         kind, root = collective.kind, collective.root or 0
         if kind not in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE):

@@ -193,11 +193,13 @@ def _create_report(
 ) -> SimulateWorkloadReport:
     """Create the JSON report of the simulation of a job; all its times are in ns.
 
-    `name`: name of the job, its `source`. `times`: the result of the simulation; its findings are
-    listed in their order, not merged. `unlimited`: the result with unlimited slots; if it is None,
-    the report lacks `unlimited_time_ns`. `report`: computation per rank, communication, groups and
-    critical path; if it is None, because the simulator gives no times of nodes, these members keep
-    their defaults.
+    - `name`: name of the job, its `source`. `backend`: the simulator.
+    - `request`: gives the topology's name (None without a topology) and the job of the path.
+    - `times`: the result; its findings are listed in their order, not merged.
+    - `unlimited`: the result with unlimited slots; if it is None, the report lacks
+      `unlimited_time_ns`.
+    - `report`: computation per rank, communication, groups and critical path. If it is None,
+      because the simulator gives no times of nodes, these members keep their defaults.
     """
     # Imported here: the help of the command needs no numpy.
     from msgspec import structs

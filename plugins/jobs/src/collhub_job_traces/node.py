@@ -206,20 +206,16 @@ class DecodedParts:
 def _decode_head(head: bytes) -> _Head | None:
     """Decode the fields before the attributes of a record; None if the encoding is unusual.
 
-    `head`: the complete bytes of these fields. The result has ID, name, data and control
-    parents, and the duration in ns (1000 times the field; -1 if the field is absent or 0).
-    Absent fields are 0, "" or []. Bytes of the name that are not UTF-8 become surrogates.
+    `head`: the bytes of these fields. The result has ID, name, data and control parents, and the
+    duration in ns (1000 times the field; -1 if the field is absent or 0). Absent fields are 0, ""
+    or []. Bytes of the name that are not UTF-8 become surrogates. The node type is not returned.
 
-    `tokens` has one token per field, in file order, separated by blanks: `id`, `name`,
-    `type`, `ctrl`, `data` or `us`, or for other fields `=` and the bytes in hexadecimal.
-    The value of the node type is not returned.
+    `tokens` has one token per field, in file order, separated by blanks: `id`, `name`, `type`,
+    `ctrl`, `data` or `us`. For other fields it is `=` and the bytes in hexadecimal.
 
-    None is returned in these cases:
-
-    - The numbers of the fields do not ascend strictly, for example because one is repeated.
-    - A number has more bytes than necessary, or is at least 2^63.
-    - The last number of a list continues after the list.
-    - The duration exceeds 2^62 ns.
+    Returns None if the field numbers do not ascend strictly, if an integer has more bytes than
+    necessary or is at least 2^63, if an integer in a list extends beyond the list or the bytes end
+    within an integer, or if the duration exceeds 2^62 ns.
     """
     identity, name, duration = 0, "", -1
     lists: dict[int, list[int]] = {}

@@ -177,21 +177,17 @@ class Shape:
         return self.timed(schedule).makespan
 
     def peaks(self, schedule: Schedule) -> list[Fraction]:
-        """Return the maximum memory of the activations on each device over the step.
+        """Return the maximum memory of the activations on each device over the step, by device.
 
-        There is one value per device, in the order of the devices; 0 for a device without
-        passes. Unit: the activations of one microbatch on one device if the model is divided
-        equally.
+        Unit: the activations of one microbatch on one device if the model is divided equally.
+        Passes run in the order of the schedule; times have no effect. With s = size of the stage
+        (`stage_sizes`) / `slices`, the memory of a device, at first 0, changes as follows:
 
-        The passes of a device are executed in the order of the schedule; times have no effect.
-        With s = size of the stage (`stage_sizes`) divided by `slices`, the memory changes as
-        follows:
-
-        - forward pass: + s; in a recomputed stage only + s * `kept`
-        - begin of a backward or input-gradient pass in a recomputed stage: + s * (1 - `kept`)
+        - forward pass: + s; in a stage that the schedule recomputes only + s * `kept`
+        - begin of a backward or input-gradient pass in such a stage: + s * (1 - `kept`)
         - after a backward or weight-gradient pass: - s
 
-        The maximum includes the memory during each pass.
+        The maximum includes the memory during each pass. It is 0 for a device without passes.
         """
         sizes = self.stage_sizes(len(schedule.device_of[0]))
         peaks = []
@@ -252,19 +248,17 @@ class Shape:
         """Return three lower bounds of the objective for all orders of passes with this placement.
 
         `device_of`: device of each stage. `recomputed`: stages that recompute activations. Times
-        are in the unit of the stage times. The lead time of a device is the time that one token
-        slice takes to reach the first of its stages: forward passes of earlier stages and transfers
-        between different devices.
+        have the unit of the stage times. The lead time of a device is the time until one token
+        slice can reach the first of its stages: earlier forward passes and transfers between
+        devices.
 
-        - `critical_path`: the time of one microbatch in an empty pipeline.
-        - `work`: maximum over the devices of lead time + `micros` * (all passes of one microbatch
-          on the device).
-        - `memory`: maximum over the devices with a memory limit above 0 of lead time + `micros` *
-          (memory times minimum lifetime of the activations of one microbatch) / limit. 0 if no
-          device has such a limit.
+        - `critical_path`: the time of one microbatch in an empty pipeline
+        - `work`: maximum over the devices of lead time + `micros` * (passes of one microbatch)
+        - `memory`: maximum over the devices with a limit above 0 of lead time + `micros` * (memory
+          * minimum lifetime of the activations of one microbatch) / limit; 0 without such devices
 
-        If `is_steady` is set (long run), `critical_path` and all lead times are 0. Otherwise,
-        raises `ValueError` for a device without a stage.
+        With `is_steady` (long run), `critical_path` and all lead times are 0. Otherwise a device
+        without a stage raises `ValueError`.
         """
         times = self.stage_times(len(device_of), recomputed)
         transfers = [

@@ -134,26 +134,21 @@ def _osu_point(
     collective: str | None,
     library: str,
 ) -> Measurement | str:
-    """Return the measurement of one row of an OSU table, or the reason why it has none as text.
+    """Return the measurement of one row of an OSU table, or a text why it has none.
 
-    `fields`: words of the row, at least one; `header`: names of the columns, read from line
-    `header_line`. The size in bytes is the first field. For all-gather, all-to-all, gather and
-    scatter it is multiplied by the ranks, because OSU prints bytes per peer. The time in us is in
-    the first column with both `Latency` and `Avg` in its name, otherwise in the first one with
-    `Latency`, but not in a minimum or maximum. Ranks are those of `facts`; nodes too, otherwise 1.
+    `fields`: words of the row, at least one; `header`: names of the columns (line `header_line`).
+    The first field is the size in bytes. It is multiplied by the ranks for all-gather, all-to-all,
+    gather and scatter (bytes per peer). The time in us is in the first column with `Latency` and
+    `Avg` in its name, otherwise the first with `Latency`; names that begin with `Min` or `Max` do
+    not count. Ranks and nodes are those of `facts`; nodes are 1 by default.
 
-    The result is a text if the size is no integer without sign, if the time is missing or no
-    finite number, or if the column `Validation` has `Fail`. Other limits are not checked here
-    (`Measurement.defect`).
+    - Raises `InputError` (`measurements`) at `header_line`, checked before the row: a column with
+      `MB/s`; one that begins with `Overall`; no time column; a unit of time that is not us;
+      `collective` is None; no ranks.
+    - Returns a text if the size is no integer without sign, if the time is missing or not finite,
+      or if there is a column `Validation` and any field is `Fail`.
 
-    Raises `InputError` (`measurements`) at `header_line`, in the first of these cases:
-
-    - a column has `MB/s` in its name: a test of bandwidth
-    - the name of a column begins with `Overall`: a test of a non-blocking collective
-    - no column is a latency, or only minima and maxima are
-    - the unit of the latency is not us
-    - `collective` is None
-    - `facts` has no ranks
+    `Measurement.defect` has further limits, which are not checked.
     """
     if any("MB/s" in name for name in header):
         message = "the test measures bandwidth, not the time of a collective"

@@ -129,8 +129,9 @@ def _parse_range(text: str, parse: Callable[[str], float]) -> list[float]:
 def _scale_bandwidths(topology: Topology, bytes_per_s: float) -> Topology:
     """Return a new topology with all bandwidths scaled; the fastest link gets `bytes_per_s`.
 
-    The bandwidths of the dimensions are scaled by the same factor. At least one link must have a
-    bandwidth above 0; this is not checked.
+    The bandwidths of the dimensions are scaled by the same factor; latencies are kept. At least one
+    link must have a bandwidth above 0, which is not checked. Raises `ZeroDivisionError` without
+    links if the topology has dimensions.
     """
     fastest = float(topology.bandwidth_bytes_per_s.max(initial=0.0))
 

@@ -128,16 +128,17 @@ def _build_directed_tree(
 ) -> DirectedTree:
     """Build a directed tree from the parents and routes of `direction`, and check its form.
 
-    `direction` has a list of parents by NPU, negative without one, and routes (switches and NPUs
-    between a node and its parent) by node. Root and weight are those of `tree`. `is_down` and
-    `is_up` say whether data flow away from the root and to it; both can be true. `served` is the
-    only target of a tree of a scatter or gather, otherwise the root.
+    `direction` has a list of parents by NPU (negative: no parent), and routes by node. A route
+    lists the nodes between a node and its parent; without `routes` there are none. Root and weight
+    are those of `tree`. `is_down` and `is_up` say whether data flow away from the root and to it;
+    both can be true. `served` is the only target of a scatter or gather tree, otherwise the root.
 
     Raises `FlawError` (`tree`) in the first of these cases:
 
-    - the root has a parent
-    - the parents of a target, or of a node with a parent, do not lead to the root (also a cycle)
-    - the list of parents does not have one entry per NPU, or a node without a parent has a route
+    - The root has a parent.
+    - Following the parents from a target, or from a node with a parent, does not end at the root.
+    - The list does not have one parent per NPU of the network.
+    - A node without a parent has a route.
 
     The nodes on routes are not checked.
     """

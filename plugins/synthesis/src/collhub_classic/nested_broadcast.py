@@ -150,20 +150,16 @@ def find_turns(parents: Int64Array) -> Int64Array:
 def find_group_trees(size: int, num_ranks: int, root: int) -> Int64Array:
     """Return parents in broadcast trees over groups of ranks: int64[2 * size, num_ranks].
 
-    A group is `size` consecutive ranks, such as the NPUs of a server. `num_ranks` must be a
-    multiple of `size` (not checked). Member k of a group is its rank with rank % size = k.
-    Each member m has two trees, 2 m and 2 m + 1. In them, data pass between groups only from
-    member m to member m. The groups form the first (2 m) or second (2 m + 1) tree of
-    `find_binary_trees`, with the group of `root` as their root.
-
-    The first rule that applies gives the parent of a rank:
+    A group is `size` consecutive ranks, such as the NPUs of a server; member k is its rank with
+    rank % size = k. `num_ranks` must be a multiple of `size` (not checked). Member m has the trees
+    2 m and 2 m + 1, which connect groups like the first and second tree of `find_binary_trees`,
+    rooted at the group of `root`. The first rule gives the parent of a rank in both trees:
 
     1. `root`: -1.
-    2. Member m of the group of `root`: `root`.
-    3. Member m of another group: member m of the parent group.
-    4. Member k of the group of `root`, if `root` is its member m: member (k - 1) % size of
-       this group. This is a chain, because `root` also sends the data of the other trees.
-    5. Any other rank: member m of its group.
+    2. Member m of the group of `root`: `root`. Member m of another group: member m of the parent
+       group.
+    3. Member k of the group of `root`, if `root` is member m: member (k - 1) % size (a chain).
+    4. Any other rank: member m of its group.
 
     Example: size 2, 8 ranks and root 2 give the tree 0 (4, 0, -1, 2, 2, 4, 4, 6).
     """

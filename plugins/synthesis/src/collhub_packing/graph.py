@@ -91,10 +91,10 @@ def transposed(graph: CapacityGraph) -> CapacityGraph:
 def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
     """Return the part of the network between the given nodes, all as compute nodes.
 
-    Node i of the result is `nodes[i]`, also if that was a switch. Arcs between two of these nodes
-    keep their order, capacity and `row`; all other arcs are dropped. The unit is unchanged. Without
-    nodes the result has no nodes and no arcs. The nodes must be distinct and not negative (not
-    checked); a number of `num_nodes` or more raises `IndexError`.
+    Node i of the result is `nodes[i]`, also if that was a switch. The nodes must be distinct and
+    not negative (not checked). Arcs between two of these nodes keep their order, capacity and
+    `row`; all other arcs are dropped. The unit is unchanged. Without nodes the result has no nodes
+    and no arcs. A number of `num_nodes` or more raises `IndexError`.
     """
     # Removed nodes have the number -1; arcs that touch one are removed.
     number = positions_in(np.asarray(nodes, np.int64), graph.num_nodes)

@@ -66,26 +66,24 @@ class NodeTimes:
 
 
 def simulate(request: SimulationRequest, options: AnalyticalOptions) -> SimulationResult:
-    """Simulate an algorithm; return the times of its ranks and steps (simulator `analytical`).
+    """Simulate an algorithm; return times of its ranks and steps in ns (simulator `analytical`).
 
-    All times are in ns. The result has one finish time per rank, None if the rank never
-    finishes, and two int64 arrays with start and end per step. A step that did not start or end
-    has -1 there; diagnostics give the reasons. With the option `rendezvous`, steps have no
-    times. `rank_exposed_ns` equals `rank_finish_ns`, because ASTRA-sim does not count the
-    computations inside an algorithm.
+    There is one finish time per rank, None if the rank never finishes, and int64 arrays of start
+    and end per step, -1 if missing. Diagnostics give the reasons. With `rendezvous`, steps have no
+    times. `rank_exposed_ns` equals `rank_finish_ns`: ASTRA-sim does not count the computations
+    inside an algorithm.
 
-    Only the congestion-aware model reports link loads, and models multicasts and sums in
-    switches. Only this model reports transfers, if the request wants them, without
-    `rendezvous`. `shares_links` is True for this model.
+    Only the congestion-aware model reports link loads, and models multicasts and sums in switches.
+    It reports transfers if the request wants them, but not with `rendezvous`. `shares_links` is
+    True for it.
 
-    ASTRA-sim may abort on an algorithm that was read from traces of other programs and has
-    steps with unknown buffers. Then no rank has a time and the diagnostics are the reasons
-    (`_remove_aborted_times`).
+    For traces of other programs with steps of unknown buffers, ASTRA-sim may abort. Then no rank
+    has a time and the diagnostics are the reasons (`_remove_aborted_times`).
 
-    Raises `UsageError` for a size below one byte, and for `rendezvous` with multicasts or sums
-    in switches or with other requests that `simulate_rendezvous` refuses. Raises `InputError`
-    if a trace is fixed to another size (`fixed-size`), if the topology has too few NPUs or no
-    path between two communicating ranks, and for times or tables that are too large.
+    Raises `UsageError` for a size below one byte, for `rendezvous` with multicasts or sums in
+    switches, and for other requests that `simulate_rendezvous` refuses. Raises `InputError` for a
+    trace of another size (`fixed-size`), too few NPUs, a pair of ranks without a path, and too
+    large values.
     """
     algorithm, size = request.algorithm, request.collective_bytes
     model = TimingModel.of_options(options)

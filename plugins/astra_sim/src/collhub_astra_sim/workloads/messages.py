@@ -180,14 +180,15 @@ def _post_receive(
 
 @outlined
 def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
-    """Match a message with a waiting receive, or a receive with a waiting message.
+    """Match a message or receive with a waiting counterpart, and return the index of that.
 
     `index`: record of the message or receive. `meets_receive`: True if it is a message, which meets
     a receive. The counterpart has the same source, destination, tag and bytes. Of several, the one
-    that waits longest is removed from the waiting list, and its index is returned. Its record is
-    not freed.
+    that waits longest is taken. It is removed from the waiting list and marked as not waiting; its
+    record is not freed.
 
-    Without a counterpart, `index` is appended to the waiting list of its hash, and -1 is returned.
+    Without a counterpart, `index` is appended to the waiting list of its hash and marked as
+    waiting, and -1 is returned.
     """
     side = machine.message[index]
     # The hash must not overflow, because overflow is undefined in compiled code.

@@ -520,21 +520,21 @@ class _GraphTyper:
         return dimensions
 
     def _add_collective(self, node: GraphNode, kind: str) -> None:
-        """Add the collective `kind` of a node, and record the value of each result.
+        """Add one collective per used result of a node, and record the value of each result.
 
         `kind`: name of the operator without a trailing `_`. Suffixes `_out` and then `_coalesced`
         are removed; the rest must be `all_reduce`, `reduce_scatter_tensor`,
-        `all_gather_into_tensor`, `all_to_all_single` or `broadcast`. For a coalesced one, there is
-        one collective per used result: the i-th one reads the i-th operand.
+        `all_gather_into_tensor`, `all_to_all_single` or `broadcast`. The i-th result reads the i-th
+        operand.
 
-        Raises `InputError` with the node:
+        Raises `InputError` with the node. Its code is:
 
         - `send`: another kind, such as a message between two ranks
-        - `reduction`: a reduction that is not in `_REDUCTIONS`; `root`: a root outside of the
-          group; `splits`: split sizes that do not fit (`_exchange`)
+        - `shape`: fewer operands than results, or a result that differs from the graph in element
+          type or in its shape on a rank
         - `layout`: an ill-typed collective
-        - `shape`: a result without operand; a result that differs from the graph in element type or
-          in its shape on a rank
+        - `reduction`, `root`, `splits`: a reduction not in `_REDUCTIONS`, a root outside the group,
+          unsuitable split sizes (`_exchange`)
 
         Values and operations that were added before an error remain.
         """
@@ -931,11 +931,13 @@ class _GraphTyper:
     def _make_block(self, value: str, axes: Sequence[int], dimension: int = 0) -> str:
         """Return the name of a value with the content of `value` that is sliced on the given axes.
 
-        If `value` is already sliced along `dimension` on all of `axes`, it is returned. On the
-        other ones of `axes`, the tensor of each rank becomes its block of a larger tensor, by a
-        view without cost. `dimension` is thus multiplied by the ranks of these axes; its length
-        must be a number. If the value is divided in another way on such an axis, it is first made
-        local there.
+        `axes`: positions in the mesh. Axes on which `value` is already sliced along `dimension`
+        stay as they are; if this holds for all, `value` itself is returned. On each other axis, the
+        tensor of a rank becomes its block of a larger tensor. The length of `dimension` is
+        multiplied by the ranks of these axes, and must be a number.
+
+        A view without cost is added for this. Before it, a second view makes the value local on
+        those of the changed axes where it is neither local nor replicated.
         """
         layouts = self.types[value].layout.by_axis
         change = [axis for axis in axes if layouts[axis] != sliced(dimension)]

@@ -427,14 +427,17 @@ def _awaited(
 ) -> Int64Array:
     """Return the activity for whose end each runtime call waited, -1 for none: int64[calls].
 
-    `start`, `end`: of the activities, in ns; `is_launch`: bool[calls], whether the call launched an
-    activity; the times of the calls are those of `launches`. Only two sets of calls wait. A call of
-    kind BLOCK waits for the activities that it launched itself and for those issued at or before
-    its start (an activity without a known launch counts by its own start). A call of kind LAUNCH
-    with `is_launch` waits only for its own activities, as copies of pageable memory block. In both
-    cases only activities that end after the start of the call, and at or before its end, are
-    considered. Of several, the one with the last end is returned; of equal ends, the last one by
-    index.
+    `start`, `end`: of the activities, in ns. `is_launch`: bool[calls], whether the call launched an
+    activity. Times of the calls are those of `launches`.
+
+    - A call of kind BLOCK waits for activities that it launched, and for those issued at or before
+      its start. Without a known launch, an activity is issued at its own start.
+    - A call of kind LAUNCH with `is_launch` waits only for the activities that it launched, because
+      copies of pageable memory block.
+    - Other calls wait for none.
+
+    Only activities that end after the start of the call and at or before its end count. Of several,
+    the one with the last end is returned; of equal ends, the last one by index.
     """
     awaited = np.full(len(launches.start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")

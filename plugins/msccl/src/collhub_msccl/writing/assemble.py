@@ -144,21 +144,18 @@ class _Assembly:
     def build_program(self) -> ThreadBlockProgram:
         """Return a program (thread blocks and their steps) within the limits of the runtime.
 
-        A lane is a sequence of steps of one rank. It becomes one thread block, or several if it
-        is cut. At most 12 rounds are tried, and each changes this object. A round:
+        A lane is a sequence of steps of one rank, for one or more thread blocks. At most 12 rounds
+        are tried, and each changes this object. A round:
 
-        1. Divides the lanes into thread blocks.
-        2. Chooses channels. If this requires that the sends of some lanes become lanes of their
-           own, the lanes change, all cuts are dropped, and the next round begins.
-        3. Builds the program, and raises the error of a limit that it exceeds.
-        4. Returns the program if each thread block has at most `max_steps` steps.
-        5. Otherwise increases the number of thread blocks of each lane that is too long, if the
-           attempt permits cuts (`may_cut`).
+        1. Divides the lanes into thread blocks, and chooses channels. If the lanes had to be
+           divided anew for this (`_choose_channels`), the next round begins.
+        2. Builds the program. Raises `NoProgramError` for a limit that it exceeds.
+        3. Returns the program if each thread block has at most `max_steps` steps.
+        4. Otherwise cuts the lanes that are too long into more blocks (`_cut_more`), if `may_cut`.
 
-        Raises `NoProgramError` if steps wait for each other in a cycle, if there are too few
-        channels, or for another limit. If a thread block is still too long, because cuts are not
-        permitted or after the last round, the error has the resource `block_operations` and the
-        number of steps. Text and resource are empty if no round built a program.
+        Without `may_cut`, or after the last round, raises `NoProgramError` with the resource
+        `block_operations` and the number of steps, both empty if no program was built. It is also
+        raised if steps wait for each other in a cycle, or if there are too few channels.
         """
         reason = ""
         for _ in range(_MAX_ROUNDS):

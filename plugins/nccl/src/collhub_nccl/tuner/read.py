@@ -302,14 +302,14 @@ def _split_fields(line: str, dialect: Dialect) -> list[str]:
 def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerRule:
     """Return the rule of a line whose numbers are valid; unknown words become defaults.
 
-    `number`: number of the line in the file. `fields`: in the order of `_COLUMNS`, at least
-    8. Unknown words become all-reduce, `ring` and `simple`. The two sizes are in bytes,
-       included; only the last one is limited, to 2^64 - 1. Channels of -1 mean 1; only with
-       RCCL's tuner they mean 0, the library's own number.
+    `number`: number of the line in the file. `fields`: at least eight, in the order of `_COLUMNS`.
+    Unknown words become all-reduce, `ring` and `simple`. The two sizes are inclusive limits in
+    bytes; the upper one is reduced to 2^64 - 1. Channels of -1 become 1, with RCCL's tuner 0 (the
+    library's own number).
 
-    The conditions are nodes, ranks, numPipeOps and regBuff, each as a range: 8 gives (8,
-    8). A value of -1 or a missing field gives `EVERY` (0 to 2^64 - 1). Raises `ValueError`
-    for a field that is no number.
+    The conditions are nodes, ranks, numPipeOps and regBuff, each as a range: the value 8 gives (8,
+    8). A value of -1 or a missing field gives `EVERY` (0 to 2^64 - 1). Raises `ValueError` for a
+    field that is no number.
     """
     channels = 0 if dialect is RCCL and fields[5] == ANY else int(fields[5])
     numbers = [EVERY if field == ANY else (int(field), int(field)) for field in fields[6:10]]

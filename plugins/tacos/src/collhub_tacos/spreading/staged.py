@@ -202,10 +202,15 @@ def build_all_gather_plans(
 ) -> list[RoutePlan]:
     """Return the plans by which every chunk reaches all NPUs, without those that lack an arc.
 
-    First come two plans for all NPUs: each NPU sends its chunks directly to all NPUs, or each
-    chunk passes from NPU to NPU. Then, for every grid of `find_group_grids`: from the origin to
-    one member of every group and then within the groups; from group to group and then within
-    the groups; within the group and then to all other groups. The list may be empty.
+    `origin`: NPU that has each chunk at first. The order is:
+
+    1. from the origin directly to all NPUs
+    2. from NPU to NPU, once around all of them
+    3. three plans for every grid (groups of NPUs) of `find_group_grids`, in its order: to one
+       member of every group, then within the groups; from group to group, then within the groups;
+       within the group, then to all other groups
+
+    A plan is omitted if the network lacks an arc for one of its transfers. The list may be empty.
     """
     start, all_npus = _Growth.at(origin), _Grid(network.num_npus, 1)
     methods = [
