@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import tempfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,13 +16,14 @@ _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def check_examples(document: Path) -> dict[str, object]:
     """Run all `python` blocks of a Markdown document as one script; return its global names.
 
-    The blocks run in their order and share their names; `__name__` is `example`. Raise
-    `AssertionError` if the document has no such block. Exceptions of the blocks are not
-    caught.
+    The blocks run in their order and share their names; `__name__` is `example`. They run in an
+    empty temporary folder, which is removed with the files that they write. Raise `AssertionError`
+    if the document has no such block. Exceptions of the blocks are not caught.
     """
     examples = _FENCE.findall(document.read_text(encoding="utf-8"))
     assert examples, f"{document} has no example"
     names: dict[str, object] = {"__name__": "example"}
-    for example in examples:
-        exec(compile(example, str(document), "exec"), names)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for example in examples:
+            exec(compile(example, str(document), "exec"), names)
     return names
