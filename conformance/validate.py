@@ -838,9 +838,10 @@ def decode_value(kind: int, wire: int, value: int | bytes) -> object:
 def unpack(content: bytes, scalar: int) -> list[int | bytes]:
     """Split a packed list into its numbers: varints as integers, fixed-size numbers as bytes.
 
-    `scalar`: number of the field of one value of this kind. Kinds 19 and 23 have 4 bytes per
-    number, 21 and 25 have 8; all other kinds are varints (modulo 2^64). Raises `MalformedError` if
-    the list ends inside a number, and for a varint of more than 10 bytes.
+    `scalar`: field number of a single value of the list's type in `AttributeProto`. For 19 and 23 a
+    number has 4 bytes, for 21 and 25 it has 8 bytes; for all others it is a varint (modulo 2^64).
+    An empty list gives []. Raises `MalformedError` if the list ends inside a number, and for a
+    varint of more than 10 bytes.
     """
     size = {19: 4, 21: 8, 23: 4, 25: 8}.get(scalar)
     if size:

@@ -166,11 +166,11 @@ class PairBounds:
         return _Distances(self.topology, self.destinations, is_backwards=True)
 
     def _find_slow_pairs(self, size: int, known_ns: float) -> list[int]:
-        """Return the pairs (see `_flows`) that seem to need the longest time for `size` bytes.
+        """Return at most `_EXAMINED_PAIRS` pairs (see `_flows`) that seem slowest for `size` bytes.
 
-        A pair is compared by its latency, and by the links of its source and of its destination
-        (`_ends`). At most `_EXAMINED_PAIRS` are listed, the slowest first, and `_EQUAL_PAIRS` of
-        times that are equal up to 1 ps.
+        A pair has its latency as time or, if longer, that of the links at one end (`_ends`). Pairs
+        are sorted by descending time; ties keep the order. At most `_EQUAL_PAIRS` of times that are
+        equal up to 1 ps are listed, and none of 0. `known_ns` has no effect.
         """
         times = self._from_sources.delay_ns[self.destinations].T.copy()
         for index, filling in enumerate(self._ends[0]):

@@ -193,8 +193,8 @@ def _create_report(
 ) -> SimulateWorkloadReport:
     """Create the JSON report of the simulation of a job; all its times are in ns.
 
-    - `name`: name of the job, its `source`. `backend`: the simulator.
-    - `request`: gives the topology's name (None without a topology) and the job of the path.
+    - `name`: name of the job, its `source`. `backend`: name of the simulator.
+    - `request`: gives the topology (its name, None without one) and the workload.
     - `times`: the result; its findings are listed in their order, not merged.
     - `unlimited`: the result with unlimited slots; if it is None, the report lacks
       `unlimited_time_ns`.

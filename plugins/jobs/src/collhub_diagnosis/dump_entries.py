@@ -599,19 +599,18 @@ class _DumpParser:
     def parse_status(self) -> dict[int, GroupStatus]:
         """Return `pg_status` by group number: the last collective enqueued, started and completed.
 
-        An absent or empty `pg_status` gives {}. The values are the fields
-        `last_enqueued_collective`, `last_started_collective` and `last_completed_collective`; an
-        absent one is -1. A key is assigned to a group by the first rule that applies:
+        An absent or empty `pg_status` gives {}. The values are `last_enqueued_collective`,
+        `last_started_collective` and `last_completed_collective`; an absent one is -1. A key is
+        assigned to a group by the first rule that applies:
 
-        1. The key is the `pg_id` of an entry: the group of the last such entry.
-        2. The key is the name of a group of `pg_config`: this group, which is added to the shared
-           table if it is new.
-        3. Otherwise the value is left out.
+        1. It is the `pg_id` of an entry: the group of the last such entry.
+        2. It is a name in `pg_config`: this group, which `find_group` adds to the shared table if
+           new.
+        3. Otherwise the value is checked, but left out.
 
-        The last of several values of one group remains. Raises `InputError` (`invalid-dump`) if
+        Of several values of one group the last remains. Raises `InputError` (`invalid-dump`) if
         `pg_status` or a value is no object, for a key that is neither text nor integer, and for a
-        number that is neither an integer from -1 to 2^63 - 1 nor a text of at most 18 digits with
-        an optional minus sign. Values that are left out are checked too.
+        number that `parse_status_number` refuses.
         """
         root = self.root.get("pg_status") or {}
         if not isinstance(root, dict):

@@ -271,20 +271,20 @@ def _add_window(folder: _Folder, task: _Task) -> None:
 def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
     """Write one algorithm for the sizes of a window from `first` bytes on, and check the file.
 
-    `name`: the algorithm in the selection. The steps are those for the middle measured size of the
-    window, which must have one. The protocol is that of the folder, otherwise that of the algorithm
-    at this size. Returns the content, the largest size in bytes at which all calls of the file use
-    it (None without a limit), and the number of chunks. `folder` is not changed.
+    `name`: the algorithm in the selection. Its steps and, without a protocol of the folder, its
+    protocol are those for the measured size `size_of_steps`. The file's limit is that of the
+    window. Without one, the file has no limit if the runtime has both modes, otherwise 2^62 bytes.
+    `folder` is not changed. Returns the content, the number of chunks, and the largest size in
+    bytes at which all calls of the file use it (None without a limit below 2^62).
 
-    Raises `HubError` in these cases, in this order:
+    Raises `HubError` for the first of these:
 
     1. The algorithm cannot be built or written.
     2. No measured size of the window (also those below `first`) is a multiple of its chunks in
        float32 elements. For split collectives, sizes are first rounded down so that all ranks have
        equal parts.
-    3. The runtime does not use the file without warnings.
-    4. The runtime does not use it in the mode of the task, or, if the task has none, in every mode
-       that the collective supports.
+    3. The runtime does not use the file, or only with warnings (`judge_file`).
+    4. No call uses it in the mode of the task or, without one, in a mode of the collective.
     """
     algorithm = task.selected.made(name, task.size_of_steps)
     protocol = task.selected.protocol(name, task.size_of_steps)

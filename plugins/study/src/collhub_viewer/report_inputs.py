@@ -283,17 +283,19 @@ def _index_job_comparison(report: ReportDocument) -> dict[str, object]:
 def _index_comparison(report: ReportDocument) -> dict[str, object]:
     """Return the page's data of a comparison: curves of time in ns over size, and winners.
 
-    `sizes` are those of the report, in bytes. Every curve has one time per size, None without a
-    time, and the number of its entry in `algorithms`. In this order:
+    `sizes` are those of the report, in bytes (the `axis`). `algorithms` lists names and facts.
+    Every curve has one time per size, None without a time, and the position of its entry in
+    `algorithms`. The order of both lists is:
 
     1. `simulated`: one curve per algorithm, in the order of its first result; of two results for
        one size the last counts
     2. `bound`: the lower bound, if it is known for some size
     3. `measured`: the measured curves of the report
-    4. `runtime`: the choice of the library, if it is known for some size, named by the library
+    4. `runtime`: the choice of the library, if it is known for some size, named by the library of
+       the first such size
 
-    `winners` are the ranges of `_list_winners`. Also contains title, collective, and network,
-    ranks and timing as facts.
+    `winners` are the ranges of `_list_winners`. Title, collective, and network, ranks and timing as
+    facts complete the data.
     """
     document: Mapping[str, Any] = report.document
     sizes: list[int] = document["sizes"]

@@ -230,23 +230,19 @@ class _File:
     """A file as its keys: those of the network, and those of each tier."""
 
     def __init__(self, source: Source) -> None:
-        """Parse all lines of a file into `_head` and `_tiers`, without checks of completeness.
+        """Parse all lines of a file, without checks of completeness.
 
-        Sets `_name` to the name of the source, `_head` to the values of `nodes`, `tiers` and
-        `podsize` (at least 1), and `_tiers` to the values of each tier by its number. Keys are
-        in lower case in both, and in any case in the file. A line is a key and an integer of at
-        most 9 digits. Empty lines and lines that start with `#` are skipped, as is a byte order
-        mark. Lines before the first `tier N` belong to `_head`, later ones to the tier N of the
-        last such line.
+        Sets `_name` (of the source), `_head` (values of `nodes`, `tiers` and `podsize`) and
+        `_tiers` (values of each tier by its number), with keys in lower case. A line is a key in
+        any case and an integer of at most 9 digits. Empty lines, lines that start with `#` and a
+        byte order mark are skipped. Lines before the first `tier N` belong to `_head`, later ones
+        to the last tier N.
 
         Raises `UsageError` for a source of several files. Raises `InputError`
-        (`invalid-htsim-topology`) without a line for a file above 1 MiB. For the first wrong
-        line it raises this error with the line:
-
-        - other lines, also those with a sign or a point in the number
-        - a line `tier N` if tier N already has keys
-        - a key that is unknown in `_head` or in a tier, or occurs twice there
-        - a value below the minimum of its key
+        (`invalid-htsim-topology`) for a file above 1 MiB, without a line. For the first wrong line
+        it names the line. Wrong are: another form (also a sign or a point), `tier N` if tier N has
+        keys already, a key that is unknown or repeated in its part, and a value below the minimum
+        of its key (1 in `_head`, see `_KEYS` for tiers).
         """
         self._name = source.name
         content = source.content()

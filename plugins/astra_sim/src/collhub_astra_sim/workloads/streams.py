@@ -75,15 +75,16 @@ def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
 def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None:
     """Start a node of a custom algorithm at `now` (ns): a delay, a message or a receive.
 
-    `ongoing` of the collective's node increases by 1. By the type of the node:
+    `progress_index`: record of the node's progress, which gives node and stream, and is the event
+    of its end. `ongoing` of the collective's node increases by 1. By the type of the node:
 
     - COMP: a delay of `work` ns on the rank of the stream
     - SEND: a message of `work` bytes to the peer
     - RECV: a receive of `work` bytes from the peer is posted
     - any other type: nothing, so the node never ends
 
-    The peer is a position in the group and is converted to a rank. Tags are taken modulo
-    `_TAG_MODULUS`.
+    The peer is a position in the group and is converted to a rank; without a group it is the rank.
+    Tags are taken modulo `_TAG_MODULUS`.
     """
     progress = machine.progress[progress_index]
     custom = machine.custom[progress["custom"]]

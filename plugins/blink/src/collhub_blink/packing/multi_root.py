@@ -346,22 +346,20 @@ def _replace_weight(placed_tree: PlacedTree, weight: int) -> PlacedTree:
 
 
 def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None = None) -> RateBound:
-    """Return the smallest proved upper bound on the rate of an all-reduce, for any links.
+    """Return the smallest proved upper bound on the rate of an all-reduce, in buffer bytes/s.
 
-    The rate is in bytes of the buffer per second. It limits every schedule, also if links have
-    different bandwidths in the two directions; a packing need not reach it. If switches multicast
-    or reduce, the result is the bound by minimum cuts. Otherwise it is the smallest of these, the
-    first of equal ones:
+    It limits every schedule, also if links have different bandwidths in the two directions. If
+    switches multicast or reduce, it is the bound by minimum cuts. Otherwise it is the smallest of
+    these bounds, the first of equal ones:
 
-    - for each partition of `find_islands` with at least two blocks, the rate by the capacity
-      between its blocks. The first one has single ranks, later ones have groups connected by ever
-      narrower links.
-    - the bound by minimum cuts: data that must leave or reach rank 0
-    - with a `packing`: the directed partition into its sets `sending` and `receiving`, if these are
-      at least two disjoint sets
+    1. for each partition of `find_islands` with at least two blocks, the capacity between its
+       blocks. Single ranks come first, then groups connected by ever narrower links.
+    2. minimum cuts: data that must leave or reach rank 0
+    3. with a `packing`: the directed partition into its sets `sending` and `receiving`, if these
+       are at least two sets that are all disjoint
 
-    Nodes and blocks of the bound are numbered as in the topology. Raises `InputError`: `one-node`
-    for a single rank, `unreachable` if a rank cannot be reached. Raises `ValueError` without links.
+    Nodes and blocks are numbered as in the topology. Raises `InputError`: `one-node` for a single
+    rank, `unreachable` if a rank cannot be reached. Raises `ValueError` without links.
     """
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)

@@ -103,20 +103,18 @@ class _Flow:
 def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
     """Find the largest rate at which all other ranks receive from the root, and the flow.
 
-    The flow is of one commodity: the root sends different data to every other rank, at an equal
-    rate. The graph needs at least two ranks (compute nodes), all reachable from the root. The
-    result has:
+    The root sends different data to every other rank (compute node), at an equal rate. There must
+    be at least two ranks, all reachable from the root. The result has:
 
     - `rate`: exact data per rank and time, in units of the graph
-    - `cut`: ascending nodes on the root's side of a cut that limits the rate, the root included
-    - `amount`: the flow of every arc times the denominator of the rate, so that it is integral
-    - `need`: the numerator of the rate, which is what every rank takes of `amount`
+    - `cut`: ascending nodes on the root's side of a cut that limits the rate, with the root
+    - `amount`: the flow of every arc times the denominator of the rate, which is an integer
+    - `need`: the numerator of the rate, i.e. the part of `amount` that every rank takes
 
-    Newton's iteration on cuts (Dinkelbach 1967): the first cut is the root, and its rate is the
-    capacity out of the root divided by the number of other ranks. While the network has no flow of
-    this rate, the next cut is the minimum cut that prevents it. Its rate is the capacity out of it,
-    divided by the number of ranks beyond it. Raises `InputError` if the scaled capacities add up to
-    2^60 or more.
+    Newton's iteration on cuts (Dinkelbach 1967): the first cut is the root. The rate of a cut is
+    the capacity out of it, divided by the number of ranks beyond it. While the network has no flow
+    of this rate, a minimum cut that prevents it is the next cut. Raises `InputError` if the scaled
+    capacities add up to 2^60 or more.
     """
     # Build the flow network with an additional sink that takes flow from every rank but the root.
     takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])

@@ -392,27 +392,24 @@ class Program:
 
 
 def check_binding(program: Program, binding: Binding) -> None:
-    """Raise `InputError` unless the layouts of a program fit the ranks of a mesh.
+    """Raise `InputError` for the first violation, unless a program fits the ranks of a mesh.
 
-    `binding`: the ranks along every axis of the mesh, and the sizes of the symbols. The first
-    violation is reported. At the program, without a line:
+    `binding`: the ranks along every axis of the mesh, and the sizes of the symbols. First, without
+    a line:
 
-    - `mesh`: another number of axes than the program; a program without a mesh has one axis
+    - `mesh`: another number of axes than the program, which has one axis without a mesh
     - `root`: an argument whose layout has a root that is no rank of its axis
 
-    Then for each operation in program order; its line is its position, from 1:
+    Then by operation in program order; its line is its position, from 1:
 
-    - `count`: in the operation's dimension of its first operand (0 if not declared), `start` (0
-      if not declared) plus `count` exceeds the size. This concerns TopValues, TopIndices and
-      Part; `count` of opaque operations is not checked.
-    - `counts`: an uneven collective has counts of another number of ranks than those of its
-      axes
-    - `root`: a root below 0 or not below the number of ranks of the operation's axes
-    - `placement`: a Reshape that changes the size of a sliced dimension, if the size before or
-      after is no multiple of the ranks that slice it
+    - `count`: `start` + `count` (of TopValues, TopIndices or Part) exceeds the size of the
+      dimension of the first operand; `start` and dimension are 0 if not declared
+    - `counts`: an uneven collective has counts of another number of ranks than its axes
+    - `root`: a root that is no rank of the operation's axes
+    - `placement`: a Reshape changes the size of a sliced dimension, and the ranks that slice it do
+      not divide the size before and after (`_check_divisible`)
 
-    Errors of `read_counts` (`invalid-counts`) and of a symbol without a size pass through.
-    Other operations are not checked for divisibility.
+    Errors of `read_counts` and of a symbol without a size pass through.
     """
     location = Location(program.name)
     if len(binding.axis_sizes) != max(1, len(program.mesh)):

@@ -646,17 +646,17 @@ def _select_index(build: Builder) -> str:
 def _cut(build: Builder) -> str:
     """Add a Part from `start` to `end`, or of `length` positions, and return its name.
 
-    The operand is `self`, the dimension is the argument `dim`, default 0. `start` (default 0) and
-    `end` (excluded) count from the end of the dimension if negative, and are then limited to 0
-    and its size. Without `end`, the range ends at the end of the dimension. If `length` is given,
-    it is the number of positions, and `end` is ignored. A range of all positions adds no
-    operation and returns the operand's name.
+    The operand is `self`. The dimension is the argument `dim`, default 0, taken modulo the number
+    of dimensions. `start` (default 0) and `end` (excluded, default: the size) count from the end of
+    the dimension if negative, and are then limited to 0 and its size. If `length` is given, it is
+    the number of positions, and `end` is ignored. A range of all positions adds no operation and
+    returns the operand's name.
 
     Raises `TypingMistakeError` (the node is then opaque) for:
 
     - a scalar, and a `dim`, `start`, `end` or `length` that is no integer
-    - a dimension of unknown size, or with slices
-    - a step other than 1
+    - a dimension whose size is unknown, or that is sliced over ranks
+    - a step other than 1 or None
     - an empty range, and a `length` that exceeds the dimension
     """
     x = build.operand("self")

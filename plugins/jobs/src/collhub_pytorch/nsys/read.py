@@ -162,15 +162,16 @@ def _number_ranks(
 
     `parts`, `ranks`: the same processes in the same order.
 
-    - Every process recorded the initialization of a communicator: `find_job_ranks` gives all.
+    - Every process recorded the initialization of a communicator: ranks, world size, groups and
+      first notes are those of `find_job_ranks`.
     - Otherwise: the rank is `stated[process]` (from the file name), or the position in `ranks` if
       that is None; repeated ranks are not detected. The world size is None. A note reports this.
 
-    A communicator without recorded initialization has the ranks whose processes use it as group.
-    The group is all ranks of the job if all processes use it or its name is "". One note counts
-    those with a name, another reports "". Calls get bytes, peers (-1 if unknown) and groups of the
-    job. Raises `InputError` (`communicator`) if a part uses a group that lacks its own rank; errors
-    of `find_job_ranks` pass through.
+    A communicator without recorded initialization has as group the ranks whose processes use it.
+    The group is all ranks of the job if all processes use it, or if its name is "". A note counts
+    the named communicators of this kind, another reports "". Calls get bytes, peers (-1 if unknown)
+    and groups of the job. Raises `InputError` (`communicator`) if a part uses a group that lacks
+    its own rank; errors of `find_job_ranks` pass through.
     """
     users = _find_users(parts, ranks)
     members = [member for rank in ranks for member in rank.members]

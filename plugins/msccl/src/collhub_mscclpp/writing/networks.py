@@ -135,15 +135,13 @@ def _join_neighbours(
     """Join the domains of NPUs with direct links; return each NPU's fastest bandwidth.
 
     Bandwidths are in bytes/s. Only links that start at an NPU are considered. The bandwidth of an
-    NPU is the larger one of two numbers, 0 if there is no such link: the bandwidth of its fastest
-    link to a switch, and the sum of its links to other NPUs.
+    NPU is the larger of two numbers: the bandwidth of its fastest link to a switch, and the sum of
+    its counted links to other NPUs. An NPU without any such link is not in the result.
 
     - Without hosts (`is_with_hosts` False), every link between two NPUs counts, and joins the
       domains of both in `domains`, which is changed.
     - With hosts, a link between two NPUs counts only if both are in one domain already. Then no
       domain changes; links to NPUs of other domains are a network between hosts.
-
-    The result is a dict by NPU, without NPUs of which no link counts.
     """
     direct: dict[int, float] = {}
     fastest: dict[int, float] = {}

@@ -219,8 +219,9 @@ class _Mode:
     def _is_free_at_sender(self, number: int, rows: list[int], receive: int) -> bool:
         """Return whether a multicast may also store at its destination on the sender.
 
-        `receive`: one of its receives, which gives buffer, offset and size. The first rule that
-        applies to this range on the sender:
+        `number`: of the multicast; `rows`: its sends, of which the first gives sender and source;
+        `receive`: one of its receives, which gives buffer, offset and size of the destination. The
+        first rule that applies to this range on the sender:
 
         1. It does not end within the buffer of the sender: False.
         2. It begins at the source of the multicast: True.

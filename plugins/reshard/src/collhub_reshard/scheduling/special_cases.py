@@ -361,10 +361,10 @@ def _find_covering_matching(pairs: Sequence[_Pair], tight: set[tuple[str, int]])
     """Find a matching of (sender, receiver) pairs that covers every tight host, sorted by sender.
 
     The pairs are ascending. `tight`: ("out", host) for senders and ("in", host) for receivers whose
-    cards have no slack. First every tight sender, ascending, gets the first possible receiver in
-    the order of the pairs. Then every uncovered tight receiver gets a sender in the same way. A
-    partner that is taken can be moved to another one, but no tight host of the same side is freed
-    (Mendelsohn and Dulmage 1958). Hosts that are not tight are matched only as partners.
+    cards have no slack. First every tight sender, ascending, gets a receiver. Then every uncovered
+    tight receiver, ascending, gets a sender. Possible partners are tried in the order of the pairs;
+    the first is taken that is free or can be freed. Its former partner is moved to another host or,
+    if it is not tight, left without one (Mendelsohn and Dulmage 1958).
 
     A covering matching exists if no card has more work than the remaining time. Otherwise tight
     hosts may be missing in the result, without an error. A tight host without pairs raises

@@ -196,27 +196,20 @@ def _intersect(first: Interval, second: Interval) -> bool:
 def _parse_token(token: str, location: Location, most: int) -> list[_Choice]:
     """Parse one token of UCC's tune string, and return its choices.
 
-    Form: `collective:from-to:[ranks-ranks]:inf:@algorithm`. As in UCC, the fields may be in any
-    order, and only collective and algorithm are required here:
+    Form: `collective:from-to:[ranks-ranks]:inf:@algorithm`, in any order. Only collective and
+    algorithm are required; missing sizes, ranks and types of memory mean all. Collectives, sizes,
+    ranks and types of memory may be lists (`allreduce,allgather`). Sizes have units of 1024 (`4K`);
+    `to` is exclusive or `inf`. Ranks are a number, or a range that may end with `inf`. The score is
+    `inf` or an integer above 0, and is ignored.
 
-    - collectives, sizes, ranks and types of memory may be lists, as `allreduce,allgather`;
-    - sizes have units of 1024 (`4K`, `1MB`); `to` is exclusive, or `inf` for no limit;
-    - ranks are one number, or a range that may end with `inf`;
-    - the score is `inf` or a number above 0.
-
-    There is a choice for each collective, range of ranks and range of sizes. It serves calls in
-    place and out of place; its `by` is such as `ring of 4 ranks`, `ring of 4 to 8 ranks`, `ring of
-    4 or more ranks` or `ring in cuda memory`.
-
-    The sizes of the token are those of one rank's part for a reduce-scatter, otherwise of the
-    full buffer. The result always has sizes of the full buffer in bytes, both ends included. A
-    part is the full buffer divided by the ranks, rounded up. So
-    `reduce_scatter:2-5:[4]:inf:@ring` gives 5 to 16 bytes, and `allreduce:2-5:[4]:inf:@ring` gives
-    2 to 4 bytes.
+    There is a choice per collective, range of ranks and range of sizes, in this order. It serves
+    calls in place and out of place; `by` is such as `ring of 4 to 8 ranks in cuda memory`. Its
+    sizes are of the full buffer in bytes, both ends included. In a token for reduce-scatter they
+    are of one rank's part: `2-5` with 4 ranks gives 5 to 16 bytes, otherwise 2 to 4.
 
     Raises `InputError` (`not-a-rule`) at `location` for another form, an unknown collective, an
-    algorithm that a collective does not have, an empty range of sizes or ranks, sizes of a
-    reduce-scatter of several numbers of ranks, and more than `most` choices.
+    algorithm that a collective lacks, an empty range, sizes of a reduce-scatter of several numbers
+    of ranks, and more than `most` choices.
     """
     refuse = partial(_refuse_token, location, token)
     fields = _parse_fields(token, refuse)
