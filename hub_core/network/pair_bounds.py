@@ -142,7 +142,7 @@ class PairBounds:
             return known_ns
         for need, cut in self._cuts:
             known_ns = max(known_ns, float(cut.times_ns(need * size)))
-        for pair in self._find_slow_pairs(size, known_ns):
+        for pair in self._find_slow_pairs(size):
             if pair not in self._flows:
                 self._flows[pair] = _QuickestFlow(
                     self.topology,
@@ -165,12 +165,12 @@ class PairBounds:
     def _to_destinations(self) -> _Distances:
         return _Distances(self.topology, self.destinations, is_backwards=True)
 
-    def _find_slow_pairs(self, size: int, known_ns: float) -> list[int]:
+    def _find_slow_pairs(self, size: int) -> list[int]:
         """Return at most `_EXAMINED_PAIRS` pairs (see `_flows`) that seem slowest for `size` bytes.
 
         A pair has its latency as time or, if longer, that of the links at one end (`_ends`). Pairs
         are sorted by descending time; ties keep the order. At most `_EQUAL_PAIRS` of times that are
-        equal up to 1 ps are listed, and none of 0. `known_ns` has no effect.
+        equal up to 1 ps are listed, and none of 0.
         """
         times = self._from_sources.delay_ns[self.destinations].T.copy()
         for index, filling in enumerate(self._ends[0]):
