@@ -120,6 +120,9 @@ def encode_attributes(number: int, attributes: Attributes) -> bytes:
     `attributes` maps a name to (kind, value), see `encode_value`. With an empty kind, only the
     name is encoded. A suffix ` again` of a name is removed before encoding, so that one name
     can occur twice. No attributes give empty bytes.
+
+    Raises `KeyError` for an unknown kind, `struct.error` for a value that does not fit a
+    fixed-size kind, and `AssertionError` for a float or None of an integer kind.
     """
     encoded = b""
     for name, (kind, value) in attributes.items():

@@ -717,13 +717,15 @@ def walk(body: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 
 def parse_metadata(body: bytes | None, attributes: dict[str, tuple[int, object]]) -> list[str]:
-    """Parse the message of the metadata (`body`), and add its attributes to `attributes`.
+    """Parse the metadata message `body`, and add its attributes to `attributes`, by name.
 
-    Returns one name per attribute whose name was already in `attributes` or earlier in the message;
-    the last value counts. An attribute with a malformed value is stored with the value None. The
-    version is only checked to be text. An empty message is valid. Raises `MalformedError` if `body`
-    is None, for fields that `GlobalMetadata` does not have, and for fields that cannot be parsed.
-    Attributes before the defect are stored.
+    An attribute is (kind, value). Without a value it is (0, None); with a malformed value, (kind,
+    None). A missing name is "". The last attribute of a name replaces the earlier ones. For each
+    attribute whose name is already in `attributes`, also from earlier in the message, its name is
+    added to the result. The version is only checked to be text. An empty message is valid.
+
+    Raises `MalformedError` if `body` is None, for a field that `GlobalMetadata` lacks, for text
+    that is not UTF-8, and for fields that break off. Attributes before the defect are kept.
     """
     if body is None:
         raise MalformedError("the file is empty")

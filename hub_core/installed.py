@@ -74,11 +74,11 @@ class Distribution:
     def entry_points(self, group: str) -> list[EntryPoint]:
         """Return the entry points of a group, in the order of `entry_points.txt`.
 
-        A group is all lines after a line `[GROUP]` up to the next one with a bracket; a group that
-        occurs twice is read twice. Blank lines and those that begin with `#` or `;` are skipped.
-        `name = module:object [extra]` gives the name `name` and the value `module:object`: blanks
-        around both and extras are dropped. The result is [] without the file or the group. Only the
-        first 64 KiB of the file are read.
+        A group has all lines from a line `[GROUP]` to the next line that begins with `[`. A group
+        that occurs twice is read twice. Blank lines and lines that begin with `#` or `;` are
+        skipped. `name = module:object [extra]` gives the name `name` and the value
+        `module:object`, without surrounding blanks and extras. The result is [] without the file
+        or the group. Only the first 64 KiB of the file are read.
 
         Raises `ValueError` for a line of the group without `=` or a module after it (other groups
         are not checked), and for text that is not UTF-8. Raises `OSError` for an unreadable file.

@@ -109,11 +109,11 @@ class ShapeBook:
     def decode(self, data: Bytes, starts: Int64Array, stops: Int64Array) -> AttributeColumns:
         """Decode attributes and header numbers in `data[starts[i]:stops[i]]` of many nodes at once.
 
-        `data` must have 8 spare bytes at its end. Entry i of each column is that of node i: value
-        and kind 0 for an absent attribute, the value 0 for one of a wrong kind. Headers are in
-        `node.id`, `node.type` and `node.duration_micros`. Of a repeated attribute, the first value
-        counts. An empty record has only zeros and is in no group. At most 256 shapes per record
-        length are kept for later calls. Raises `WireError`, with the position in `data`.
+        `data` must have 8 spare bytes at its end. Entry i of each column is that of node i. An
+        absent attribute has value and kind 0, one of a wrong kind value 0. Headers are `node.id`,
+        `node.type` and `node.duration_micros`. Of repeated attributes the first counts. `groups`
+        lists nodes by shape; empty records have only zeros and no shape. Up to 256 shapes per
+        record length are kept for later. Raises `WireError`, with the position in `data`.
         """
         names = {*self._scalars, *_HEADER_SCALARS.values()}
         entries = {f"{name}.{entry}" for name in self._triples for entry in range(3)}
@@ -242,13 +242,13 @@ class _ShapeParser:
         self._shape.slots.append(Slot(column, value.start, value.stop - value.start, kind))
 
     def _add_attribute(self, item: Field) -> None:
-        """Add an attribute to the shape, with slots (positions of numbers) for a requested value.
+        """Add an attribute to the shape, and slots (positions of numbers) for a requested value.
 
-        Name and kind (None without a value) are recorded. The first value of a name in `scalars`
-        gets one slot if it is an integer or boolean; of a name in `triples` three slots, if it is a
-        list of three integers. Otherwise it gets none (`WRONG_LENGTH` for another length), and all
-        records of the shape have this value. Repeated and other values may differ. Raises
-        `WireError` as `_parse_attribute`, and for a number that is not encoded as its kind.
+        The name and the kind (None without a value) are appended to `attributes`. A first value
+        gets a slot if it is an integer or boolean of a name in `scalars`, or three if it is a list
+        of three integers of a name in `triples`. Without slots (`WRONG_LENGTH` for another length),
+        first values of these names are equal in all records of the shape. All other values may
+        differ. Raises `WireError` as `_parse_attribute`, and for malformed lists and numbers.
         """
         name, value = self._parse_attribute(item)
         shape = self._shape

@@ -31,15 +31,15 @@ class BashWords(BashComplete):
     def get_completion_args(self) -> tuple[list[str], str]:
         """Return (words before the one to complete, that word as typed), joined where bash split.
 
-        The words are those of `COMP_WORDS` without the program's name; the one to complete has
-        the number `COMP_CWORD` ("" if missing), and later ones are ignored. bash splits words
-        at `=` and `:`. A part that consists only of these characters is joined to the word
-        before it, and the part after such a part is joined too: `a`, `=`, `b` become `a=b`.
-        Without a word before it, such a part begins a word.
+        The parts are those of `COMP_WORDS` without the program's name. The part with the number
+        `COMP_CWORD` is the last ("" if it is missing); later ones are ignored. bash splits words
+        before and after runs of `=` and `:`. Such a run is joined to the part before it, and the
+        part after it too: `a`, `=`, `b` become `a=b`. A run without a part before it begins a
+        word.
 
-        bash replaces only the characters after the last such part. `_typed` becomes the number
-        of the characters that it keeps: 2 for `a=b` and for `a=`, 0 for a word that was not
-        split. Raises `KeyError` or `ValueError` if a variable is missing or no number.
+        bash replaces only the characters after the last run. `_typed` is set to the number of the
+        characters before them: 2 for `a=b` and for `a=`, 0 for a word without a run. Raises
+        `KeyError` if a variable is missing and `ValueError` if `COMP_CWORD` is no number.
         """
         parts, last = super().get_completion_args()
         words: list[str] = []

@@ -318,8 +318,9 @@ def _report(error: Exception) -> int:
     - `HubError`: its own code; each of its findings is one line
     - click's errors: USAGE, or DONE with the help on stdout if a group was called without a
       command
-    - `OSError` and `MemoryError`: INVALID; before an `OSError`, pending output is written to
-      stdout
+    - `OSError`: INVALID. Pending output is written to stdout before the message; it is
+      discarded if that fails.
+    - `MemoryError`: INVALID
     - any other exception: BUG; it is reported as an internal error
     """
     if isinstance(error, HubError):

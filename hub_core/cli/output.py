@@ -131,8 +131,7 @@ def print_diagnostic(diagnostic: Diagnostic) -> None:
     """Print a finding as one line on stderr: `error: FILE:LINE: message; cure [RULE]`.
 
     RULE is the identifier of the finding's rule, its `code`, of which `collhub explain RULE` prints
-    the page; it is dim if standard error has colours. The identifier `usage` is omitted with its
-    brackets, because it is the rule of all requests without a rule of their own.
+    the page; it is dim if standard error has colours. `usage` is omitted, with its brackets.
     """
     line = f"{diagnostic.severity}: {diagnostic}"
     if diagnostic.code == UsageError.default_code:
@@ -223,10 +222,11 @@ def progress(what: str) -> Iterator[None]:
 def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
     """Yield `show(fraction, detail)`, which shows progress and remaining time on stderr.
 
-    A fraction of at most 0 means waiting. Nothing is shown unless stderr is a terminal. Waiting is
-    shown at once, all else at least 1 s after the start and the last line. The line is `WHAT P %, S
-    s left, DETAIL`, or `WHAT, DETAIL` for waiting and without growth since the last wait or the
-    start. S is (1 - fraction) / growth per second since then. The line is erased at the end.
+    Waiting (`fraction` of at most 0) shows `WHAT, DETAIL` at once. Other calls show nothing within
+    1 s after the start or the last line. Later ones show `WHAT P %, S s left, DETAIL` if the
+    largest fraction has grown by G > 0 in the T seconds since the last wait (or the start), else
+    `WHAT, DETAIL`. P is 100 times `fraction`; S is T (1 - `fraction`) / G. A new line replaces the
+    old one. The end erases it. Nothing is shown unless stderr is a terminal.
     """
     shown_at, shown_width = time.monotonic(), 0
     # Start of the work after the last wait, its fraction at that time, and its largest fraction so

@@ -131,17 +131,17 @@ class SessionOutputs(SessionState):
     ) -> Written:
         """Write the artifacts of a command in the format of `target`; return paths and losses.
 
-        After the files have been written, losses are printed as warnings, then the writer's
-        notes. Under `--strict`, a loss raises `LossyError` instead, and no file is written. By
-        format:
+        All files are written or none. Then losses are printed as warnings, and after them the
+        writer's notes. Under `--strict`, a loss raises `LossyError` instead, and no file is
+        written. By the kind of the format:
 
         - One file: an existing file is replaced.
-        - A set of rank files: an existing set is refused only if some of its files would remain.
-        - A folder: accepted if it is missing or empty, otherwise refused.
+        - A set of rank files: refused if some files of an existing set would remain.
+        - A folder: refused unless it is missing or empty.
 
-        With `request.force`, these two are not refused: old rank files are removed, and other
-        files of a folder remain. A refusal is a `UsageError`. Raises `HubError` for an unknown
-        format or an unusable path.
+        A refusal is a `UsageError`. With `request.force` nothing is refused: the remaining files
+        of the set are removed, and other files of the folder are kept. Raises `HubError` for an
+        unknown format or an unusable path.
         """
         from hub_core.pipeline.outputs import write_result
 

@@ -189,13 +189,12 @@ def data_kept_apart() -> Iterator[None]:
     """Redirect file descriptor 1 to standard error (descriptor 2) during the body.
 
     Native code and child processes of a plugin write to the descriptor without `sys.stdout`, and
-    would mix their output with data. `sys.stdout` is flushed before the body, not after it. So text
-    that the body prints appears on standard error only if it is flushed within the body; text that
-    is still buffered then is written to standard output later.
+    would mix their output with data. `sys.stdout`, unless None, is flushed before the body, not
+    after it. So text that the body prints appears on standard error only if it is flushed within
+    the body. Text that is still buffered then is written to standard output later.
 
     The descriptor is restored after the body, also after an error, which passes through. If one of
-    the two descriptors is closed, nothing is redirected. Raises the errors of flushing
-    `sys.stdout`, which may be None.
+    the two descriptors is closed, nothing is redirected. Errors of flushing pass through.
     """
     if sys.stdout is not None:
         sys.stdout.flush()

@@ -156,12 +156,11 @@ def _keep_last_entries(cells: Int64Array, last_entry: Int64Array) -> Int64Array:
 def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) -> Order:
     """Order the nodes of a graph by level: the length of the longest path to a node.
 
-    The level of a node without parents is 0. Edge i leads from `parents[i]` to `children[i]`; a
-    repeated edge has no effect. Nodes of equal level are ascending. Nodes in a cycle, and nodes
-    after one, have no level: they are missing in `nodes` of the result and have position -1.
-    Kahn's algorithm processes a level per step, namely the nodes whose last parent was in the
-    previous level; narrow and deep graphs continue node by node. Cost: linear in nodes and
-    edges.
+    Edge i leads from `parents[i]` to `children[i]`; a repeated edge has no effect. A node without
+    parents has level 0. The result is ordered by level, then by node. It also has the limits of the
+    levels and the position of each node. Nodes in a cycle, and nodes that such a node leads to, are
+    missing in `nodes` of the result and have position -1. Without nodes the result is empty. Cost:
+    linear in nodes and edges, apart from one sort by level.
     """
     indptr, successors = csr(parents, children, nodes)
     missing = np.bincount(children, minlength=nodes)

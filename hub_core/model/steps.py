@@ -226,10 +226,10 @@ class StepTableBuilder:
     ) -> int:
         """Append a step and return its handle, the number of steps that were added before.
 
-        `values`: columns by name; missing ones get defaults. `data`, `control`: handles of the
-        steps that this step waits for; they are checked only when the table is built. Raises
-        `InputError` (`rank-range`) for a rank outside 0..n-1 or a peer outside -1..n-1. Raises
-        `TypeError` for an unknown column; the builder must not be used afterwards.
+        `values`: columns by name; missing ones get `COLUMN_DEFAULTS`. `data`, `control`: handles of
+        the steps to wait for; only the building of the table checks them. Raises `InputError`
+        (`rank-range`), without a change, for a rank outside 0..n-1 or a peer outside -1..n-1 of n
+        ranks. Raises `TypeError` for an unknown column; the builder must not be used afterwards.
         """
         handle = len(self._columns["rank"])
         row = {**COLUMN_DEFAULTS, **values, "rank": rank, "kind": kind}

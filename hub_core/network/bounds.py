@@ -375,10 +375,10 @@ class _Links:
     def distances(self, length: Float64Array) -> tuple[Float64Array, float]:
         """Return the total distance from the senders to each rank, and the capacity of all links.
 
-        The distances are float64[ranks] in units of `length` (float64[links]), infinite without a
-        path: sums over the senders, which are all ranks, or the root. If data go to the root, it is
-        the receiver. With counts, each is the mean over the bytes that the rank receives.
-        The capacity is the sum of bandwidth (bytes per ns) times length, or 1.0 if this is 0.
+        Distances: float64[ranks] in units of `length` (float64[links]), infinite without a path,
+        summed over the senders: the root, or all ranks without one. If data go to the root, links
+        are reversed. With counts, they are means over the bytes received (0 if none). The capacity
+        is the sum of bandwidth (bytes per ns) times length, or 1.0 if this is 0.
         """
         topology = self.topology
         nodes = np.arange(topology.num_nodes)

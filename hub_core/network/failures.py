@@ -232,9 +232,11 @@ class Separation:
     def cure(self, topology: Topology) -> str:
         """Return the advice to restore the links in `links_to_restore`.
 
-        Links are named in their order: `3-4` if both directions are in it, `3->4` for a single
-        direction. At most `_NAMED_LINKS` are named, with the number of further ones. Without links,
-        the advice says that the network is not connected even with all links.
+        Nodes have their names in `topology`. A pair of nodes with links in both directions is
+        listed once, as `3-4`; the first link gives the order of the nodes. A link in a single
+        direction is `3->4`. The order is that of the first links. At most `_NAMED_LINKS` (4) names
+        are listed, then the number of omitted names. Without links, the advice says that the
+        network is not connected even with all links.
         """
         directions: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for link in self.links_to_restore:

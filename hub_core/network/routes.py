@@ -97,11 +97,11 @@ def _distant_routes(
 ) -> list[tuple[Int64Array, Routes]]:
     """Find shortest routes for the pairs of indices `pairs`; return them in batches.
 
-    A batch is (indices, their routes in this order). Indices are sorted by destination over all
-    batches; equal destinations keep the order of `pairs`. Without pairs the list is empty. Pairs
-    with the same destination share one search and are in one batch. A batch has `SEARCH_CELLS` //
-    max(links, nodes) destinations, at least 1. Ties are decided as in `_RouteSearch.routes`, which
-    raises `InputError` (`disconnected`) for the first pair without a path.
+    A batch is (indices, their routes in this order). Over all batches, indices are sorted by
+    destination; equal destinations keep the order of `pairs`. Without pairs the list is empty. A
+    batch has all pairs of `SEARCH_CELLS` // max(links, nodes) destinations, at least 1; the last
+    may have fewer. Ties are decided as in `_RouteSearch.routes`. Raises `InputError`
+    (`disconnected`) for the first pair in this order without a path.
     """
     # Pairs of one destination share its search.
     pairs = pairs[np.argsort(destinations[pairs], kind="stable")]

@@ -28,17 +28,14 @@ def find_routes_from_sources(
 ) -> list[tuple[Int64Array, Int64Array, Int64Array]] | None:
     """Return the routes of pairs in batches, or None if any pair has no path.
 
-    `sources`, `destinations`: int64, one node of each pair. The topology must have one
-    plane. A batch is (pairs, row pointer, links). `pairs` are indices in `sources`. The
-    links of entry k of `pairs` are `links[pointer[k]:pointer[k + 1]]`, from the source on.
-    Equal ends give no links.
+    `sources`, `destinations`: int64, one node of each pair. The topology must have one plane. A
+    batch is (pairs, row pointer, links). `pairs` are indices in `sources`. The links of entry k of
+    `pairs` are `links[pointer[k]:pointer[k + 1]]`, from the source on. Equal ends give no links.
 
-    Pairs are sorted by source, then by index, over all batches; a batch has at most
-    `_PAIRS_AT_ONCE` (1024). The result is [] without pairs. `_trace_paths` decides between
-    shortest paths.
-
-    Cost: a breadth-first search per source, and for every pair the links of all its
-    shortest paths. `SEARCH_CELLS` limits the number of sources per search.
+    Pairs are sorted by source, then by index, over all batches. A batch has at most 1024 pairs
+    (`_PAIRS_AT_ONCE`) and may have several sources. One breadth-first search covers at most max(1,
+    `SEARCH_CELLS` // nodes) sources, and a batch has no others. The result is [] without pairs.
+    `_trace_paths` chooses one of several shortest paths.
     """
     origins, origin = np.unique(sources, return_inverse=True)
     by_origin = np.argsort(origin, kind="stable")

@@ -377,13 +377,11 @@ class Topology(NotebookDisplay):
         """Return a path with the fewest links for each pair of nodes, in the order of the pairs.
 
         `sources`, `destinations`: int64[pairs]. Pair i uses plane `channels[i] % num_planes`, plane
-        0 without `channels`. Equal ends give an empty path, a direct link the first one in link
-        order. In other paths, an NPU takes the first link in link order that is on a shortest path.
-        On a ring with clockwise links first, opposite nodes are thus reached clockwise. A switch
-        with n such links takes number d mod n, and d becomes d // n for the next switch; d begins
-        as the destination's number (D-mod-k routing; Zahavi, JPDC 2012). Cost: a search per
-        destination, or per source if these are few. Raises `InputError` (`disconnected`) for a pair
-        without a path.
+        0 without `channels`. Equal ends give an empty path. A direct link gives the first such
+        link. On other paths, a node takes one of its links that are on a shortest path. An NPU
+        takes the first of them in link order. A switch with n of them takes number d mod n; then d
+        becomes d // n for the next switch. At first d is the number of the destination (D-mod-k
+        routing; Zahavi, JPDC 2012). Raises `InputError` (`disconnected`) for a pair without a path.
         """
         sources, destinations = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
         if self.num_planes == 1:

@@ -64,26 +64,22 @@ class Destination:
     force: bool
 
     def put(self, contents: Iterable[Content]) -> tuple[Path, ...]:
-        """Write all contents or none; return the paths of the written files in order.
+        """Write all contents, or none of them; return the paths of the written files in order.
 
-        - Standard output: all contents are joined and written in one write; the result is
-          empty.
-        - A file that is a pipe or a device, such as /dev/null: written in the same manner; the
-          result has its path.
-        - FILE: the file is replaced; the result has the given path. A symbolic link remains,
-          and the file to which it refers is replaced.
-        - PREFIX: files prefix + name. Older rank files of the prefix that the new set does not
-          replace are an error, and with `force` they are removed.
+        - Standard output, pipes and devices: all contents are joined and written at once, in
+          place. The result is () for standard output, otherwise the given path.
+        - FILE: the file is replaced, and the result is the given path. For a symbolic link, the
+          file behind it is replaced.
+        - PREFIX: files prefix + name. Older rank files that are not replaced are removed with
+          `force`; otherwise they are an error.
         - FOLDER: files folder / name. Other files in the folder remain, also with `force`.
 
-        For FILE, PREFIX and FOLDER, missing folders are created. Each content is written to a
-        hidden folder as soon as the iterator yields it. All are moved at the end. On any
-        exception, Ctrl-C and errors of the iterator included, new files and folders are removed
-        and the previous files restored; the exception is raised again.
+        The last three create missing folders. They write each content to a hidden folder as soon
+        as the iterator yields it, and move all at the end. On any exception, Ctrl-C and errors of
+        the iterator included, new files and folders are removed and previous files restored.
 
-        Raises `UsageError`: `unwritable-output` if the files cannot be written, `output-exists`
-        for older rank files without `force`. Errors of writing to standard output or a device
-        are raised as `OSError`.
+        Raises `UsageError`: `unwritable-output`, or `output-exists` for older rank files without
+        `force`. Errors of standard output, pipes and devices are `OSError`, which is not undone.
         """
         if self.place is None:
             sys.stdout.buffer.write(b"".join(content.data for content in contents))
@@ -223,17 +219,15 @@ def _move_all(
 ) -> None:
     """Move staged files to their targets, and the files that they replace to `scratch`.
 
-    `moves`: pairs (staged file, target). `stale`: older files, which are moved to `scratch` too
-    and get no replacement. A single pair without stale files, whose target's folder exists, is
-    one atomic replacement, and nothing is appended to `undo`.
+    `moves`: pairs (staged file, target). `stale`: older files without replacement.
 
-    Otherwise first the stale files, then the existing targets are moved to `scratch`. Then the
-    pairs follow in order; missing folders of a target are created before its move. Before each
-    change, the function that reverses it is appended to `undo`, so an interruption loses no
-    file.
+    - One pair, no stale files, and the target's folder exists: the target is replaced atomically,
+      and nothing is appended to `undo`.
+    - Otherwise the stale files, then the existing targets are moved to `scratch`. Then each pair in
+      order: missing folders of the target are created, and the file is moved. Before each change,
+      the function that reverses it is appended to `undo`.
 
-    Raises `OSError` for a failed change. It runs no undo step; the caller does that in reverse
-    order.
+    Raises `OSError` for a failed change. The caller must then run `undo` in reverse order.
     """
     if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():
         os.replace(*moves[0])

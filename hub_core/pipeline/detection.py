@@ -315,13 +315,16 @@ def _create_json_error(
 ) -> InputError:
     """Create the error about JSON, or a file named `.json`, that no reader recognizes.
 
-    `head`: the scanned start of the file. If it is None, the file is not JSON: the code is
-    `not-json`, and the message has the start of the file's first line, or states that it is UTF-16.
-    Otherwise the code is `unknown-format`. The message names an unknown schema of the hub, or the
-    first six members of an object, or states that it is a list. The remedy is the first of these:
-    an upgrade, if a schema of the hub has another version; the nearest format
-    (`_find_nearest_format`) with its members; `--from`. A remark is added if that format is a
-    folder, or else if only one of `kind` and the nearest reader is about topologies.
+    `head`: the scanned start of the file. The first case that applies:
+
+    1. `head` is None: code `not-json`. The message has the first line of the file, at most 40
+       bytes. For UTF-16 it says so, and the cure is to save it as UTF-8. All others have
+       `unknown-format`.
+    2. Its hub schema exists in another version: message and cure name that version.
+    3. The message names the unknown hub schema, or the first six members of an object, or a list.
+       The cure is the nearest format (`_find_nearest_format`) with its members, or else `--from`.
+       The cure gets a remark if the nearest format is a folder. Otherwise it gets one if either
+       `kind` or the nearest reader, but not both, is a reader of topologies.
     """
     noun, location = noun_of(kind), Location(opened.source.name)
     cure = "name the format with --from; 'collhub formats' lists them"

@@ -73,24 +73,20 @@ def with_algorithms(
 ) -> Workload:
     """Return the job in which each collective has the algorithm of the last rule that matches it.
 
-    `selected`: bool[nodes], the nodes that may be changed; None for all. `read`: reads and verifies
-    the algorithm in a file. `admit`: verifies an algorithm, with its name for messages.
+    `selected`: bool[nodes], nodes that may be changed; None for all. `read`: reads and verifies the
+    algorithm in a file. `admit`: verifies an algorithm, with its name for messages. A rule matches
+    by kind, bytes of the node (negative counts as 0) and group name ("" for all ranks).
 
-    A rule matches by kind, bytes of the node (negative counts as 0) and name of the group ("" for
-    all ranks). These collectives keep their algorithm: on the host, not selected, of a single rank,
-    of no known kind, without a matching rule, and those whose rule has the algorithm `native`. For
-    all others:
+    Unchanged are collectives on the host, not selected, of one rank, of no known kind, without a
+    matching rule, or with a rule `native`. A rule with the name of a synthesizer calls it with
+    bytes and NPUs of the group, once per equal options, call and network. Any other rule names a
+    file, which is read once. New algorithms are appended to those of the job. `workload` is not
+    changed.
 
-    - A rule with the name of a synthesizer: the synthesizer is called with the bytes and the NPUs
-      of the group, once for equal options, calls and networks.
-    - Any other rule: the algorithm of the file, which is read once.
-
-    New algorithms are appended to those of the job, which all remain. The argument is not changed.
-
-    Raises the `HubError` of reading, synthesis or verification, preceded by the rule and the
-    collective. Then raises `UsageError` (`no-match`) for the first unused rule. A rule is used if
-    it is the last matching rule of a selected collective that is not on the host. This collective
-    may keep its algorithm.
+    Raises the `HubError` of reading, synthesis or verification, preceded by rule and collective.
+    Then raises `UsageError` (`no-match`) for the first rule that is no collective's last matching
+    one. Collectives of one rank and rules `native` count as matches here; those on the host or not
+    selected do not.
     """
     nodes = workload.nodes
     maker = _AlgorithmCache(topology, registry, read, admit, list(workload.algorithms))
@@ -347,12 +343,12 @@ def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
     """Parse a condition on the size in bytes; return the accepted range as (first, last + 1).
 
     - None: all sizes, (0, 2^63).
-    - `1KiB..1MiB`: both ends belong to the range, (1024, 2^20 + 1).
+    - `1KiB..1MiB`: both ends belong to the range, (1024, 2^20 + 1). The ends may be equal.
     - `<`, `<=`, `>` or `>=` before a size: `<1KiB` gives (0, 1024), `>1KiB` gives (1025, 2^63).
     - `1KiB`: exactly this size, (1024, 1025).
 
-    `rule`: the text of the rule, for messages. Raises `UsageError` for an invalid size, such as a
-    missing end of a range or a comparison within it. Also for a range whose end is below its start.
+    `rule`: the text of the rule, for messages. Raises `UsageError` for a text that `parse_size`
+    refuses (0 bytes, a missing end, a comparison within a range), and for an end below the start.
     """
     if text is None:
         return 0, _NO_LIMIT

@@ -139,23 +139,21 @@ def find_necessary_limit(collective: Collective, limits: RuntimeLimits, resource
 def find_sufficient_limits(error: LimitError, searches: Sequence[LimitedSearch]) -> LimitError:
     """Return the error of a failed synthesis, extended by limits of the runtime that suffice.
 
-    `searches`: at least one, all with equal targets. A trial with limits succeeds if any search has
-    a result that the runtime executes within them. The steps:
+    `searches`: at least one, with equal targets. A trial succeeds if any search has a result
+    that the runtime executes within the tried limits.
 
-    1. The limit of the resource of `error` is removed for a trial. After a failed trial, the limit
-       that its last result exceeds is removed too, and a new trial runs.
-    2. After a success, each removed limit is set to the number that the result uses, and a trial
-       must confirm these numbers.
-    3. Each number is reduced by bisection, one resource after another, until the next lower number
-       fails. A resource is dropped if its present limit suffices.
+    1. The limit of the resource of `error` is removed. If a trial fails, the limit that its
+       last result exceeds is removed too, and the next trial runs.
+    2. The limits that were removed are set to the numbers that the successful result uses. A
+       trial must confirm them.
+    3. Each number is reduced by bisection, one resource after another, until the next lower
+       number fails. With several resources, one whose present limit suffices is dropped first.
 
     The new `LimitError` has the message of `error`, then the numbers and the largest ones that
-    failed. Its cure gives the numbers for `--for`. Location and resource are those of `error`.
-    Another search may need less.
-
-    `error` itself is returned if the request has no runtime or several, or if step 1 or 2 fails or
-    is interrupted by a work limit or Ctrl-C. In step 3 these only stop the bisection; the message
-    then gives the numbers that were not tried.
+    failed. Its cure gives the numbers for `--for`; location and resource are those of `error`.
+    `error` itself is returned without exactly one runtime, or if step 1 or 2 fails or is ended
+    by a work limit or Ctrl-C. In step 3 these end only the bisection; the message then gives
+    the numbers that were not tried.
     """
     target = searches[0].request.target
     if target is None or target.replace_limits is None or target.limits is None:
@@ -246,14 +244,13 @@ def _remove_limits(resource: str, trials: _Trials) -> dict[str, int]:
 
 
 def _bisect(sufficient: dict[str, int], present: RuntimeLimits, trials: _Trials) -> dict[str, int]:
-    """Find the smallest sufficient limit of each resource by trials, one resource after another.
+    """Find the smallest sufficient limit of each resource by trials, in the order of `sufficient`.
 
-    `sufficient` is reduced in place, and keeps limits with which a trial succeeded. Returns by
-    name the largest smaller number that failed, at first the present limit (0 without one).
-    With several resources, the present limit of each is tried first: if it suffices with the
-    other numbers, the resource is removed from `sufficient`, but not from the result. If the
-    budget of trials is used up, or at Ctrl-C, numbers between the returned and the sufficient one
-    remain untried.
+    `sufficient` is reduced in place and keeps only limits with which a trial succeeded. Returns
+    by name the largest number that failed; at first this is the present limit, 0 without one.
+    With several resources, the present limit of each is tried first. If it suffices, the resource
+    is removed from `sufficient`, but not from the result. A single resource is only bisected. If
+    the budget of trials ends, or at Ctrl-C, the search ends without an error.
     """
     failed = {name: present.get_limit(name) or 0 for name in sufficient}
     is_single = len(sufficient) == 1

@@ -38,22 +38,22 @@ def read_measurements(
 ) -> MeasurementSet:
     """Read measured times from files (`-`: standard input), in the order of the files.
 
-    `collective`, `ranks`, `nodes`: values for files that lack them; the values of a file take
+    `collective`, `ranks`, `nodes`: values for files that lack them; those of a file take
     precedence. `format`: name of the reader for all files. With None it is the only reader whose
-    signature is in the content. Content in UTF-16 with a byte order mark is converted to UTF-8
-    first.
+    signature is in the content. UTF-16 with a byte order mark is converted to UTF-8 first. An
+    option is passed to every reader that declares it. `registry` None: the installed plugins.
 
-    The result has the points of all files, the skipped lines as diagnostics, and the sources by
-    name; of sources with equal names the last one. An option is passed to every reader that
-    declares it. Without paths the result is empty. Errors, at the first file that has one:
+    The result has the points of all files, findings on files as diagnostics (`skipped`), and the
+    sources by name; of sources with equal names the last one. Without paths it has no points, and
+    every option is an error. Errors, at the first file that has one:
 
     - `InputError`: a file that is missing, unreadable, compressed or above 256 MiB, that no reader
       recognizes, or in which the reader has no usable point.
-    - `UsageError`: a file that several readers recognize (`undecided-format`), an unknown `format`,
-      and an invalid value of an option. After all files were read: an option that no reader used
-      declares (`unknown-option`).
-    - `PluginError`: a reader that fails, returns another type or a point with a defect, or is not
-      available.
+    - `UsageError`: a file that several readers recognize (`undecided-format`), an unknown
+      `format`, an invalid value of an option; after all files, an option that none of the used
+      readers declares (`unknown-option`).
+    - `PluginError`: a reader that fails, returns another type or an invalid point, or is
+      unavailable.
     """
     registry = registry or run_registry()
     points: list[Measurement] = []

@@ -67,9 +67,10 @@ def describe(model: object) -> str:
 
     - Algorithm: the units between each pair of ranks; none for more than 64 (`_MAX_CELLS`) ranks.
     - Workload: the number of nodes of each kind.
-    - Simulation result: the finish times of the first 64 ranks; a rank that does not finish has 0.
-      The table has `not all ranks finish` instead of a time if there is no total time.
-    - Topology and comparison: drawn by a plugin; none if no plugin draws it or the drawing fails.
+    - Simulation result: the finish times of the first 64 ranks, 0 for a rank that does not finish.
+      The table has total time and number of ranks; without a total time, `not all ranks finish`.
+    - Topology and comparison: drawn by a plugin. Without a plugin for it, or if the drawing raises
+      `HubError`, there is only the table.
 
     Texts of the table are escaped. Raises `AssertionError` for a model of another type.
     """

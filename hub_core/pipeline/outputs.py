@@ -280,17 +280,16 @@ class SelectionFolders:
         return calls
 
     def formats_of(self, name: str, content: bytes, *, may_be_input: bool = False) -> list[str]:
-        """Return the names of the formats that a single tuner file may have.
+        """Return the names of the formats that a tuner file may have, in the order of the registry.
 
-        They are in the order of the registry. If formats of selections have a suffix of `name` (in
-        lower case), the candidates are these and those without suffixes, otherwise all. Rules:
+        Suffixes are compared with `name` in lower case. Candidates are the formats with a suffix
+        of `name` and those without suffixes; all formats if none has a suffix of `name`. The first
+        rule applies:
 
-        1. Some candidates have a signature (a regular expression) that occurs in the first 64 KiB
-           of `content`: these.
-        2. No format has a suffix of `name`: [].
-        3. Otherwise those with the suffix. With `may_be_input`, the file may also be an algorithm
-           or a job: a candidate is then left out if a suffix that it has in common with `name`,
-           such as `.json`, is also that of a reader of algorithms or jobs.
+        1. The signature (a regular expression) of some candidates occurs in the first 64 KiB of
+           `content`: these candidates.
+        2. The formats with a suffix of `name`; [] if there are none. With `may_be_input`, a format
+           is left out if a reader of algorithms or jobs also has this suffix, such as `.json`.
         """
         formats = [provided.offer.format for provided in self.registry.all(SelectionWriter)]
         by_suffix = [form for form in formats if name.lower().endswith(form.suffixes)]

@@ -285,18 +285,17 @@ def fit_result(
     result: SynthesisResult,
     search_again: Callable[[SynthesisRequest], SynthesisResult],
 ) -> SynthesisResult:
-    """Return a result that a runtime executes, with its resources and statistics.
+    """Return the best result that a runtime executes, with its resources and statistics.
 
-    `request` must have a target. Candidates are `result`, then up to 12 results of `search_again`,
-    each with at most half the units of the previous one; a `HubError` of it ends them.
+    `request` must have a target. Candidates are `result`, then results with fewer and fewer units
+    from `search_again` (`list_tries`).
 
-    1. The best is `result` at first. A later candidate replaces it if it has fewer steps and at
-       most 1.01 times the lowest time so far. The first candidate that does not replace it ends
-       this step.
-    2. The best, this candidate and all later ones are fitted in order; refused ones are skipped.
-       This ends after one within the preferred limits, and after one that is more than 5 % slower
+    1. The start is `result`. A candidate replaces it if it has fewer steps and at most 1.01 times
+       the lowest time, itself included. The first candidate that does not ends this step.
+    2. The start, this candidate and all later ones are fitted in order. Those with an `InputError`
+       are skipped. The step ends after one within the preferred limits, or one more than 5 % slower
        than the fastest fitted one.
-    3. The best fitted one by `choose_best` (time, steps, excess of the limits) is returned.
+    3. `choose_best` chooses from the fitted ones.
 
     If none fits, the last `runtime-limit` error is raised, or the first error without one.
     """
@@ -346,12 +345,12 @@ def list_tries(
     result: SynthesisResult,
     search_again: Callable[[SynthesisRequest], SynthesisResult],
 ) -> Iterator[SynthesisResult]:
-    """Yield the result, then up to 12 results of the same search with fewer and fewer units.
+    """Yield `result`, then up to 12 results of repeated searches with fewer units each.
 
-    `search_again` is called for each one when it is requested, with at most half of the units of
-    the previous result. Units are counted after they were made as large as possible
-    (`in_largest_units`). The iteration ends early, without an error, if the search raises a
-    `HubError` or its result does not have fewer units. `request` must have a target.
+    `search_again` runs when the next result is requested. Its request has a target that permits at
+    most half of the units (and chunks) of the previous result, rounded down. Units of a result are
+    the largest possible ones (`in_largest_units`). `request` must have a target. The iteration ends
+    without an error if the search raises a `HubError`, or if its result has no fewer units.
     """
     target = request.target
     assert target is not None

@@ -281,19 +281,17 @@ def choose_timing(
 ) -> TimingSource:
     """Return the simulator and the machine for the options `--machine` and `--backend`.
 
-    `machine`: name or content of a profile, `none`, or None if the option is not given. S is the
-    simulator of `simulator_name`, M the first simulator that models machines. The first rule
-    applies:
+    `machine`: name or content of a profile, `none`, or None if the option is missing. S is the
+    result of `simulator_name`, M the first simulator that models machines. The first rule applies:
 
     1. No M, or no topology: S without a machine.
-    2. S is not M: S without a machine. The rule does not apply if `machine` is None, `uses_known`
-       is True and S is the default simulator.
+    2. S is not M: S without a machine. Exception: rule 3 follows if `machine` is None,
+       `uses_known` is True and S is `DEFAULT_SIMULATOR`.
     3. M with the profile `machine`; for None or `none`, with the machine that the topology names.
-       If M knows no such machine: S without a machine.
+       S without a machine if M knows no such machine.
 
-    `tries_instances`: on a machine, the time of an algorithm is that of its fastest number of
-    copies. Raises the errors of `simulator_name` and M: an unknown profile, a profile of another
-    machine than the topology, no M for a profile, or a `backend` that excludes machines.
+    `tries_instances`: by rule 3, the time is that of the fastest number of copies. Raises the
+    errors of `simulator_name` and M. Raises `PluginError` if M returns no machine description.
     """
     name = simulator_name(machine, backend, registry)
     machine_simulator = _find_simulator(registry)
@@ -373,10 +371,16 @@ def create_timer(
 ) -> Callable[[Algorithm], int | None]:
     """Return a function that simulates an algorithm and returns its time in ns, None if unknown.
 
-    It simulates a collective of `size` bytes on `topology` with the simulator `backend`, with the
-    link model `occupancy` if the simulator has such an option. The time is None if a rank never
-    finishes. It is always None if the simulator is not installed, and if it has no such option but
-    the link model is not SERIALIZATION. The function raises the errors of `simulate`.
+    It simulates a collective of `size` bytes on `topology` with the simulator `backend`. The first
+    rule that applies:
+
+    1. The simulator is not installed: the time is always None.
+    2. It has an option `occupancy`: this is set to the link model `occupancy`.
+    3. The link model is not SERIALIZATION: the time is always None.
+    4. Otherwise it is simulated without options.
+
+    In cases 2 and 4 the time is None if a rank never finishes, and the function raises the errors
+    of `simulate`.
     """
     simulators = [offered.offer for offered in registry.all(Simulator) if offered.name == backend]
     names = {option.name for offer in simulators for option in options_of(offer)}

@@ -231,10 +231,10 @@ def _is_set(member: _Member, formats: Sequence[Format]) -> bool:
 def _find_members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
     """Return all entries of a folder with a rank in the name, such as `ring.0.et`, by rank.
 
-    A name has a prefix, the rank, and one of `suffixes`. The rank has no leading zeros and at most
-    seven digits. The prefix ends before a `.` or with the word `rank`, `rank-` or `rank_`, without
-    a lower-case letter before the word: `rank0.et`, not `frank0.et`. Entries of one rank are
-    ordered by path; several sets are not separated. [] for a folder that is missing or unreadable.
+    A name is a prefix, the rank, and one of `suffixes`. The rank has up to 7 digits, no leading 0.
+    The prefix is any text before a `.`, or text that ends with `rank`, `rank-` or `rank_` not after
+    a lower-case letter: `rank0.et`, not `frank0.et`. Entries of one rank are sorted by path;
+    several sets are not separated. [] if the folder is missing or unreadable.
     """
     pattern = re.compile(
         rf"(?P<prefix>.+(?=\.)|(?:.*[^a-z])?rank[-_]?)\.?(?P<rank>0|[1-9][0-9]{{0,6}})"

@@ -70,8 +70,8 @@ def synthesize(
     """Synthesize an algorithm for a collective on a topology with the synthesizer `name`.
 
     `options`: texts for the synthesizer by name. All other parameters are those of
-    `create_synthesis_request`. Raises `HubError`, with the code `limit-reached` if a limit of
-    `budget` ended the search without a result.
+    `create_synthesis_request`. The result and the errors are those of `run_synthesizer`. Raises the
+    code `limit-reached` if a limit of `budget` ended the search without a result.
     """
     request = create_synthesis_request(
         collective,
@@ -99,11 +99,15 @@ def resolve_counts(
 ) -> UnitCounts | None:
     """Return the counts of an uneven collective from a file or a generator form such as `zipf:1.2`.
 
-    None for any other collective. Raises `UsageError` for counts of a collective that has none, for
-    missing counts, and for a text that is neither a generator form nor a file. Raises `InputError`
-    for a file that cannot be read or has no such table; `size_cure` is the cure for a table of
-    another number of ranks. `name`: the option or field of `text`, for missing and superfluous
-    counts.
+    A text in a generator form never names a file. Returns None for a collective without counts if
+    `text` is None. `name` is the option or field that gave `text`. Errors, in this order:
+
+    - `UsageError`: `text` is given, but the collective has no counts.
+    - `UsageError`: the collective has counts, but `text` is None.
+    - `InputError` or `UsageError` of `parse_counts` for an invalid generator form.
+    - `UsageError`: the text is no generator form, and there is no such file.
+    - `InputError`: the file cannot be read or has no table for `num_ranks` ranks. `size_cure` is
+      the cure for a table of another number of ranks.
     """
     if not kind.traits.is_uneven:
         if text is None:

@@ -106,12 +106,12 @@ def run_program(
 ) -> Report:
     """Execute the Python program `source` in a process and return the report of this process.
 
-    `child`: `module:function` that the process calls; it calls `run_job` with a language. `name`:
-    file name for errors. `arguments`: those of the program. `program`: its number or name, if the
-    file defines several. With `limits.sandbox` it can read only its own folder and Python, if the
+    `child`: `module:function` that the process calls; it must call `run_job`. `name`: file name for
+    errors. `arguments`: those of the program. `program`: number or name of one of several programs
+    of the file. With `limits.sandbox` the program can read only its folder and Python, if the
     kernel supports it; else it has the user's rights. Raises `UsageError` if a program must be
     chosen, `ProgramAnswerError` if it only prints an answer, and `InputError` if it reports another
-    error or ends without a report (`_explain_end`).
+    error or ends without a report, for example at a limit of `limits` (`_explain_end`).
     """
     job = {
         "name": name,
@@ -285,11 +285,11 @@ class _Exchange:
                 pipe.close()
 
     def _transfer(self, pipe: object) -> None:
-        """Write to or read from a pipe as much as is possible without waiting, at most 1 MiB.
+        """Write to standard input, or read from standard output, at most 1 MiB without waiting.
 
-        `pipe`: standard input of the process, to which the job is written, or its standard output,
-        from which the report is read. A pipe that is finished or closed by the process leaves the
-        selector. A report above `MAX_REPORT_BYTES` is discarded; `is_too_long` is set.
+        `pipe`, one of these two, leaves the selector when the job is written, or at the end of the
+        report. Input is then closed, and the rest of a job that the process does not read is
+        dropped. A report above `MAX_REPORT_BYTES` is discarded; `is_too_long` is set.
         """
         process = self._process
         assert process.stdin is not None

@@ -196,23 +196,19 @@ class _Run:
         self._module = ModuleType("__main__")
 
     def outcome(self, source: bytes, arguments: list[str], chosen: str | None) -> Report:
-        """Run the program with captured output, and return its report. Nothing is raised.
+        """Run the program with captured output, and return the first report that applies.
 
-        `chosen`: number (from 1) or name of the program in the file, None for all. The first of
-        these reports that applies is returned:
+        1. `error`: an exception (also Ctrl-C), or an exit with a status other than 0. Has `line`
+           (-1 if unknown) and, for exceptions, `code`.
+        2. `answer`: `sys.exit` with status 0, printed text, and no result (`has_result`), as for
+           `--help`. Has the lines of the last 8000 printed characters.
+        3. The report of the language on the program `chosen` (number from 1, or name; None: all).
+           An exception in it gives an `error`.
 
-        1. `error`: the program raised an exception or ended itself with another status than 0. The
-           report has the message in `error`, its `line` (-1 if unknown) and usually a `code`.
-        2. `answer`: the program ended itself with status 0 by `sys.exit`, has created no result
-           (`has_result` of the language), and printed text (as for `--help`). It has the lines of
-           the last 8000 characters on standard output.
-        3. The report of the language on the selected programs, which may be an `error` too. If the
-           language raises an exception, the report is that `error`.
-
-        Without `arguments`, an `error` of a program that may need some gets a `cure` that tells
-        how to give them (`_ARGUMENT_SOURCES`). Reports 1 and 3 get the member `printed` if anything
-        was printed on standard output. It has the first line of the first printed text, and the
-        program line that printed it.
+        An `error` without a `code`, or with `program-failed`, gets a `cure` if `arguments` is empty
+        and `source` contains a word of `_ARGUMENT_SOURCES`. If anything was printed on standard
+        output, reports 1 and 3 get `printed`: the first line of the first text, and its program
+        line.
         """
         printed, complained = _PrintedText(self._name), _PrintedText(self._name)
         with (

@@ -160,8 +160,8 @@ def _find_path(
 ) -> list[int]:
     """Return the links of a fastest path between two nodes, from the source on; [] for equal ends.
 
-    `time_ns`: float64[links], infinite for unusable links. Of equally fast paths it is one with the
-    fewest links. Raises `UsageError` (`not-connected`) without a path.
+    `time_ns`: float64[links], infinite for unusable links. Ties: the fewest links, then, from the
+    destination backwards, the first link in link order. Raises `UsageError` (`not-connected`).
     """
     arcs, starts = topology.arcs(), np.arange(topology.num_nodes) == source
     reached_ns = arcs.lengths_from(starts, time_ns)
@@ -193,10 +193,10 @@ def _insert_relays(
 ) -> Algorithm:
     """Return the algorithm with the messages of `sends` and `receives` (rows) on the new `paths`.
 
-    All hops of a path use one channel (`_choose_channels`). Each rank inside a path gets, per
-    message, a receive into new SCRATCH units and a send that depends on it; if the rank has lanes,
-    in one new lane per path. A rank can run row by row if it could before. Of the extensions, only
-    the placement is kept. The given algorithm is not changed.
+    All hops of a path use one channel (`_choose_channels`). Each rank between the ends gets, per
+    message, a receive into new SCRATCH units and a send that depends on it; with lanes, in one new
+    lane per path. Ranks that could run row by row still can. Of the extensions, only the placement
+    is kept. The given algorithm is unchanged.
     """
     steps = algorithm.steps
     columns = {name: getattr(steps, name).tolist() for name in COLUMN_DTYPES}
@@ -369,11 +369,11 @@ class MessageRoutes:
         return np.unique(group_of_entry(self.routes.indptr)[used])
 
     def blocked(self, failed: Topology, pairs: Int64Array) -> Int64Array:
-        """Return, in order, the `pairs` that `failed` connects only through relay NPUs.
+        """Return, in order, those of `pairs` that only `failed` connects through relay NPUs.
 
-        `pairs`: positions in `sources`. All of them are returned if `failed` has fewer planes than
-        the complete network, or has no route for at least one of them. Otherwise: those whose
-        shortest route on `failed` passes an NPU between its ends, and on the complete network none.
+        `pairs`: positions in `sources`. All are returned if `failed` has fewer planes than the
+        complete network, or lacks a route for any of them. Otherwise those whose shortest route
+        passes an NPU between its ends on `failed`, but not on the complete network.
         """
         if failed.num_planes < self.topology.num_planes:
             # A plane without links is lost, and channels would use other planes.

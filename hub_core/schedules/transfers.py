@@ -43,13 +43,17 @@ class Chunks(ColumnTable):
     def cut(cls, collective: Collective, sizes: Sequence[int] | Int64Array) -> Chunks:
         """Divide every block of a collective into chunks of the given sizes in units.
 
-        A block is the part of one rank, in an all-to-all the part of one pair of ranks, or all data
-        if the kind does not split them. It has `collective.units_per_rank` units. The number of a
-        chunk is `block * len(sizes) + i`; blocks of an all-to-all are numbered `source * num_ranks
-        + destination`. Chunk i begins after the chunks before it in the block, which begins at its
-        position in INPUT and in OUTPUT. A custom collective is treated as a single block, which has
-        no meaning; this is not checked. Raises `InputError` unless the sizes are positive and add
-        up to a block, and (`uneven-parts`) for an uneven collective.
+        A block is the part of one rank, in an all-to-all the part of one pair of ranks. It is all
+        data if the kind does not split them. A block has `collective.units_per_rank` units. Blocks
+        are numbered by rank, those of an all-to-all `source * num_ranks + destination`.
+
+        The number of a chunk is `block * len(sizes) + i`. The chunks of a block follow each other
+        without gaps, from the position of the block in INPUT and in OUTPUT. They have the block's
+        origin and target (see the class).
+
+        Raises `InputError` (`uneven-parts`) for an uneven collective, then `InputError` unless all
+        sizes are positive and add up to a block. A custom collective is treated as a single block,
+        which has no meaning; this is not checked.
         """
         counts = np.asarray(sizes, np.int64)
         units = collective.units_per_rank

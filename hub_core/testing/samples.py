@@ -170,8 +170,8 @@ def _exchange_blocks(draft: SampleDraft, num_ranks: int, distance: int, add: boo
 def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
     """Build an all-pairs all-reduce for both modes, one unit per rank.
 
-    Each rank r sends INPUT unit u to each other rank u, into SCRATCH unit r there. It copies its
-    own INPUT unit r to OUTPUT, adds the received units, and sends the sum to all others.
+    Each rank r sends INPUT unit u to each other rank u, into SCRATCH unit r. It adds the received
+    units, in the order of ranks, to its INPUT unit r in OUTPUT unit r, and sends it to all others.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     pairs = list(permutations(range(n), 2))

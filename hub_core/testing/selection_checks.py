@@ -95,9 +95,10 @@ def selected(
     def windows(names: Collection[str] | None) -> tuple[SelectedWindow, ...]:
         """Return the windows of sizes of the fastest algorithms among `names` (None for all).
 
-        Returns () for no names. Of equally fast algorithms, the first is used. Neighbouring sizes
-        with the same fastest algorithm form a window. The first window begins at 0 bytes; a window
-        ends one byte before the first size of the next one, and the last has no end (None).
+        Names without times are ignored; without any other name the result is (). Of equally fast
+        algorithms, the first in `times_ns` is used. Neighbouring sizes with the same fastest
+        algorithm form a window, which lists them. The first window begins at 0 bytes. A window
+        ends one byte before the first size of the next one; the last has no end (None).
         """
         candidates = [name for name in times_ns if names is None or name in names]
         if not candidates:

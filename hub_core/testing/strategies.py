@@ -228,11 +228,12 @@ def algorithms(
     max_steps: int = 12,
     kinds: Sequence[CollectiveKind] = KINDS_OF_EQUAL_PARTS,
 ) -> Algorithm:
-    """Draw algorithms of these kinds that are structurally valid but need not be correct.
+    """Draw algorithms that are structurally valid but need not be correct.
 
-    They have 1 to `max_ranks` ranks, 0 to `max_steps` steps, 0 to 2^40 units of SCRATCH per
-    rank, a size of 1 to 2^40 bytes or None, and up to two extensions. The collectives are
-    those of `collectives`, the steps those of `step_tables`.
+    The collective is drawn by `collectives`: one of `kinds` with 1 to `max_ranks` ranks. The steps
+    are drawn by `step_tables`: 0 to `max_steps`. SCRATCH has 0 to 2^40 units on each rank. The size
+    is None or 1 to 2^40 bytes. Provenance is drawn too, and up to two extensions. Drawing fails for
+    `max_ranks` below 1 and for empty `kinds`.
     """
     collective = draw(collectives(max_ranks, kinds))
     scratch = draw(_one_per_rank(st.integers(0, 2**40), collective.num_ranks))

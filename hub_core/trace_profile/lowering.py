@@ -150,20 +150,18 @@ def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int3
 
 
 def _lower_plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
-    """Return the nodes with ids, order and tags of profile v1, in the order of the steps.
+    """Return the nodes with ids, order and tags of profile v1: by rank, then in the order of steps.
 
-    A RECV_REDUCE becomes a COMM_RECV and then a COMP; every other step is one node. Ids count
-    from 0 in each rank. A rank without steps gets one COMP node without dependencies as
-    placeholder, because simulators need a node per rank. `_build_columns` describes type, peer,
-    tag, size, duration and step.
+    A RECV_REDUCE becomes a COMM_RECV and then a COMP; every other step is one node. A rank without
+    steps gets one COMP without dependencies, because simulators need a node per rank. Ids count
+    from 0 in each rank. `_build_columns` gives type, peer, tag, size, duration and step.
 
-    The data and control dependencies of a step belong to its first node and keep their order.
-    They refer to the last node of each step on which it depends. The COMP of a RECV_REDUCE has
-    one data dependency, its COMM_RECV, and no control dependency. A receive does not depend on
-    its send.
+    Data and control dependencies of a step belong to its first node, in their order. They refer to
+    the last nodes of other steps. The COMP of a RECV_REDUCE has only a data dependency on its
+    COMM_RECV. A receive does not depend on its send.
 
-    `collective_bytes`: size of the full buffer. Raises `InputError` (`size-range`) if all
-    messages together have about 2^63 bytes or more.
+    `collective_bytes`: size of the full buffer. Raises `InputError` (`size-range`) if all messages
+    together have about 2^63 bytes or more.
     """
     steps = algorithm.steps
     is_pair = steps.kind == StepKind.RECV_REDUCE
@@ -321,14 +319,13 @@ class _RankEntry:
     def relist(self, name: str, indptr: Int64Array, indices: Int64Array) -> None:
         """Put the parents of every node with a recorded list into the order of this list.
 
-        `name`: member of the entry with the lists, `data` or `control`. It is a list of pairs
-        (node, list of its parents). Nodes and parents are positions in the file within the
-        rank, from 0. `indptr`, `indices`: parents of the nodes of all ranks (CSR), with the
-        nodes in the order of the file. `indices` is changed in place. Nothing changes if the
-        member is missing or no list.
+        `name`: member with the lists, `data` or `control`. Its value is a list of pairs (node,
+        parents). Nodes and parents are positions in the file within the rank, from 0. `indptr`,
+        `indices`: parents of the nodes of all ranks (CSR), nodes in the order of the file.
+        `indices` is changed in place. Nothing changes if the member is missing or no list.
 
-        Raises `InputError` (`invalid-extension`) at the first pair that has another form or an
-        unknown node, or whose parents are not exactly those of the node. Earlier pairs are then
+        Raises `InputError` (`invalid-extension`) at the first pair of another form, with an unknown
+        node, or whose list does not have exactly the parents of the node. Earlier pairs are then
         already applied.
         """
         # Lists that are not recorded are in plain order.

@@ -88,9 +88,9 @@ def rank_parts(source: Source) -> list[SourcePart]:
     2. The number before the suffix of its name, such as 3 in `trace.3.et` (one to nine digits).
     3. Rank 0, if it is the only file.
 
-    Errors are `InputError` (`rank-files`). While the files are read in order, one is raised at the
-    first file without a rank, or with the rank of an earlier file. Then one is raised for no files,
-    and for the lowest missing rank. A single file of rank 3 therefore lacks rank 0.
+    Raises `InputError` (`rank-files`) at the first file that has no rank or repeats the rank of an
+    earlier file. Then raises it for a source without files, or with the lowest missing rank. A
+    single file of rank 3 therefore lacks rank 0.
     """
     by_rank: dict[int, SourcePart] = {}
     for part in source.parts:

@@ -146,14 +146,15 @@ def _create_workload_error(fields: NodeFields, node: int, lack: str = "") -> Tra
 def _read_sizes(fields: NodeFields) -> dict[str, Int64Array]:
     """Return the sizes of messages as the trace gives them: four columns by name, int64 by node.
 
-    `comm_size` is the size in bytes, 0 if absent. `msg_chunk_idx`, `msg_chunk_cnt` and
-    `total_chunk_cnt` are index, number and total number of chunks. They count only together, with
-    index at least 0 and both numbers at least 1. They are 0 if they do not count, and if the
-    message has `comm_size`. All four are 0 for nodes that are no messages.
+    - `comm_size`: the size in bytes, 0 if absent.
+    - `msg_chunk_idx`, `msg_chunk_cnt`, `total_chunk_cnt`: index, number and total number of
+      chunks. They are valid only together, with index at least 0 and both numbers at least 1. All
+      three are 0 if they are invalid or absent, or if the message has `comm_size`.
 
-    Raises `TraceError` for a value that is no integer (`attribute-kind`) or out of range
-    (`attribute-range`). The range is 1 to 2^50 for `comm_size`, -1 to 2^31 - 1 for the others. Then
-    raises it (`missing-attribute`) for the first message with neither bytes nor chunks.
+    All four are 0 for nodes that are no messages. Raises `TraceError` in this order: for a value
+    that is no integer (`attribute-kind`) or out of range (`attribute-range`), and for the first
+    message without `comm_size` and without valid chunks (`missing-attribute`). The range is 1 to
+    2^50 for `comm_size`, -1 to 2^31 - 1 for the others.
     """
     size = fields.numbers("comm_size", fields.is_message, 1, LARGEST_MESSAGE, 0)
     chunks = {name: fields.numbers(name, fields.is_message, -1, _MAX_INT32, -1) for name in _TRIPLE}

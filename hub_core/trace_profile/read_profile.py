@@ -113,16 +113,17 @@ def _build_columns(
 
 
 def _read_peers(fields: NodeFields, last: int) -> Int64Array:
-    """Return the peer of every message: int64[nodes], -1 for other nodes.
+    """Return the peer of every message: int64[nodes], -1 for nodes that are no message.
 
-    It is `comm_dst` of a send and `comm_src` of a receive, from 0 to `last`. Raise
-    `TraceError`, in this order:
+    The peer is `comm_dst` of a send and `comm_src` of a receive, from 0 to `last`. The opposite
+    attribute (`comm_src` of a send, `comm_dst` of a receive) is optional and names the rank itself.
+
+    Raises `TraceError` in this order:
 
     - `missing-attribute`: a message has no region, tag or peer.
-    - `attribute-kind`, `attribute-range`: `comm_src` or `comm_dst` of a message is no
-      integer, or not in 0..`last`.
-    - `rank-files`: the message gives its own end, which is optional, and it is not the rank
-      of the file.
+    - `attribute-kind`, `attribute-range`: `comm_src`, then `comm_dst`, of a message is no integer,
+      or not in 0..`last`.
+    - `rank-files`: the opposite attribute is present and differs from the rank of the file.
     """
     fields.require("region", fields.is_message)
     fields.require("comm_tag", fields.is_message)

@@ -67,14 +67,13 @@ class Joined:
     def numbering(self, file: str) -> dict[str, JsonValue]:
         """Return the data from which `chakra_nodes` restores ids, order and tags of this trace.
 
-        It is the content of `Algorithm.extensions["chakra"]`. It is {} for a trace in the form of
-        profile v1; otherwise it has these keys:
+        It is the content of `Algorithm.extensions["chakra"]`, {} for a trace in the form of profile
+        v1. Other traces have these keys:
 
-        - `tags`: the result of `_record_tags`, `"channel"`, if the tag of every message is its
-          channel. Absent if it returns None; tags of other forms are not restored.
-        - `ranks`: by rank as text, ascending, the entry of `_create_rank_entry`. It has each rank
-          whose file has other ids, order or lists of dependencies than profile v1. Absent without
-          such a rank.
+        - `tags`: `"channel"` if the tag of every message is its channel. Absent if the tags are
+          those of profile v1, and if they only pair the same messages; such tags are not restored.
+        - `ranks`: by rank as text, ascending, the entry of `_create_rank_entry`. Only ranks whose
+          file has other ids, order or dependency lists than profile v1. Absent without such a rank.
 
         `file` is named in errors. Raises `InputError` (`tag-mismatch`) for tags that pair other
         sends and receives than channel and order do.
@@ -276,15 +275,15 @@ def _check_tags(
 ) -> None:
     """Raise `InputError` unless the tags match the same messages as channels and order do.
 
-    `expected`, `tags`: int32 by row of `steps`; an `expected` tag of -1 marks steps that are no
-    messages, which are ignored. For each (source, destination), messages with equal `expected` tags
-    must have equal tags. This is checked first. Messages with equal tags must also have equal
-    `expected` tags.
+    `expected`, `tags`: int32 by row of `steps`. Rows with an `expected` tag of -1 are ignored. Two
+    rules hold for each (source, destination), checked in this order:
 
-    The error has the code `tag-mismatch` and the location of the first message that violates a
-    rule: it differs from the message before it in the group. For the first rule, messages are
-    sorted by source, destination, `expected` tag, then receives before sends. For the second, the
-    tag takes the place of the `expected` tag. `file` is named in the location.
+    1. Messages with equal `expected` tags have equal tags.
+    2. Messages with equal tags have equal `expected` tags.
+
+    The error (`tag-mismatch`, in `file`) is at the first message that differs from its predecessor
+    in the group. Messages are sorted by source, destination, the tag that groups them (`expected`
+    in rule 1, `tags` in rule 2), then receives before sends.
     """
     rows = np.flatnonzero(expected >= 0)
     is_send = steps.sends[rows]

@@ -283,21 +283,18 @@ class _Ways:
 def _find_ways_of_sums(accesses: Accesses, steps: StepTable, messages: Messages) -> _Ways:
     """Build the next access on the path from each access to the sum into which its data flow.
 
-    An access is a read or write of one atom (a smallest range of memory) by a step.
-    Accesses to an atom are in the order of time. A step that reads and writes an atom has
-    only the write there.
+    An access is a read or write of one atom (a smallest range of memory) by a step. Accesses to an
+    atom are in the order of time. A step that reads and writes an atom has only the write there.
 
-    - The read of a SEND leads to the write of its RECV_REDUCE. The message must be valid:
-      both regions within buffers.
-    - The read of a REDUCE or RECV_REDUCE leads to its own write.
-    - A write leads to the next access to the atom if that is a write. If it is a read, the
-      write leads to it only if it is the only read before the next write or the end, and
-      its step is a REDUCE, a RECV_REDUCE, or a SEND as above.
-    - Every other access, such as the read of a SEND to a RECV, leads to itself: the path is
-      over.
+    - The read of a SEND leads to the write of its RECV_REDUCE, if the regions of both are within
+      buffers (a valid message). The read of a REDUCE or RECV_REDUCE leads to its write.
+    - A write leads to the next access to the atom if that is a write. If it is a read, the write
+      leads to it only if no other read follows before the next write, and if the step of the read
+      is a REDUCE, a RECV_REDUCE, or a SEND as above.
+    - Every other access leads to itself: the path ends.
 
-    In the result, `hop` has the two rules of reads by step (-1 without one), and `within`
-    has the rule of writes by access.
+    In the result, `hop` has the rules of reads by step (-1 without one), and `within` that of
+    writes by access.
     """
     by_time, row = accesses.by_time, accesses.row
     hop = np.full(len(steps), -1)

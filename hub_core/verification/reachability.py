@@ -159,17 +159,16 @@ def _contract(
     """Replace pairs of nodes by closer ones, without changing whether a path connects them.
 
     The question for pair i is whether a path leads from `earlier[i]` to `later[i]`. Nodes are
-    positions in the graph, and all edges lead to higher nodes. In each round, a pair moves in
-    this order:
+    positions in the graph, and all edges lead to higher nodes. In each round, for each pair:
 
-    1. If its nodes are equal or on one chain (a path exists), or `earlier[i]` is above
-       `later[i]` (no path exists), the pair is decided and does not move.
+    1. It is decided and stays if its nodes are equal or on one chain (a path exists), or if
+       `earlier[i]` is above `later[i]` (no path exists).
     2. If `earlier[i]` has exactly one child, this child replaces it.
-    3. If `earlier[i]` is then still below `later[i]`, and `later[i]` has exactly one parent,
-       this parent replaces it.
+    3. If `earlier[i]` is then below `later[i]`, and `later[i]` has exactly one parent, this parent
+       replaces it.
 
-    A pair that does not move in a round is final. There are at most 16 rounds, so that a pair
-    can remain undecided. Returns (earlier, later) in the given order, as new arrays.
+    A pair that does not move in a round is final. After 16 rounds pairs may be undecided. Returns
+    (earlier, later) in the given order, as new arrays.
     """
     earlier, later = earlier.copy(), later.copy()
     # Only pairs that moved in the last round can move again.

@@ -226,12 +226,13 @@ def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
 
 
 def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
-    """Add findings on races and contents in one mode; return the comparison of contents.
+    """Check races and contents in one mode, add findings; return the comparison of contents.
 
-    Raises `InputError` (`too-large`) for 2^61 blocks of memory or more. If `task.blocks` is not 0
-    (large algorithms with independent units), `_judge_ranges` does the check, otherwise
-    `_judge_regions` for all units at once. Both raise `too-large` at lower limits for contents.
-    Findings that were added before remain. Without expected contents the result is `NOT_COMPARED`.
+    `in_place`: the mode. Earlier findings remain. Without expected contents the result is
+    `NOT_COMPARED`. A nonzero `task.blocks` (large algorithms with independent units) selects
+    `_judge_ranges`; 0 selects `_judge_regions` for all units at once. Raises `InputError`
+    (`too-large`) if all memory has 2^61 blocks of `task.unit` units or more; both raise it at lower
+    limits for contents.
     """
     verification_input, units = task.given, task.memory_units
     # Races need addresses only, contents a value per address: the limits differ.

@@ -160,11 +160,12 @@ def _write_page(
 ) -> Path | None:
     """Write an interactive page with simulations of the all-reduces among `examples`.
 
-    They run on `MACHINE` ("dgx1v") with the first of `SIZES` (1 MiB), by the analytical
-    simulator. The file is `PAGE` ("demo.html") in `folder`, and replaces an existing one.
-    Without `folder` it is in a new temporary folder, which is kept, because a browser opens it
-    after the command has ended. Returns the path; None, without a simulation, if no installed
-    plugin writes pages.
+    They run on `MACHINE` ("dgx1v") with the first of `SIZES` (1 MiB), by the analytical simulator.
+    Without an all-reduce the page has no simulation. The file is `PAGE` ("demo.html") in `folder`,
+    and replaces an existing one. If `folder` is None, it is in a new temporary folder, which is
+    kept, because a browser opens it after the command has ended.
+
+    Returns the path. Returns None, without a simulation, if no installed plugin writes pages.
     """
     from hub_core.pipeline.inputs import read_topology
     from hub_core.pipeline.simulation import simulate

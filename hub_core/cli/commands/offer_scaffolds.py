@@ -286,16 +286,17 @@ def readme(nouns: Sequence[str]) -> str:
 
 
 def _generate_hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
-    """Yield the source lines of one hook function, which returns an example of each kind.
+    """Yield the source of the hook function `name`, which returns one example object per kind.
 
-    `name`: the hook; `kinds`: kinds of offers of that hook. After two empty lines follow the
-    decorator `@hookimpl`, the signature, the docstring, and a `return` of a list with one
-    object per kind, in order. The docstring is `Offer the KIND, the KIND.`; if its line is
-    longer than `_MAX_LINE` (100), it has only the number of kinds.
+    The parts are: two empty lines, `@hookimpl`, the signature, the docstring, and a `return` of a
+    list. The list has one object per kind, in order: the type name with `(`, one line for each of
+    the arguments in `SCAFFOLDS`, and `),`.
 
-    If the signature is longer than `_MAX_LINE`, the return type moves to a line of its own, or
-    to one line per type if that line is still too long. The signature is then one text with
-    line breaks.
+    - Docstring: `Offer the NOUN, the NOUN.`; if this line is longer than `_MAX_LINE` (100), it is
+      `Offer N kinds of work.`
+    - Signature: it returns `Sequence[TYPE | TYPE]`. If it is longer than `_MAX_LINE`, the types
+      stand on a line of their own. If that line too is longer, each type has its own line. A
+      signature of several lines is one yielded text.
     """
     types = " | ".join(kind.type.__name__ for kind in kinds)
     offered = ", ".join(f"the {kind.noun}" for kind in kinds)

@@ -52,12 +52,13 @@ def write_plugin(
 ) -> tuple[Path, tuple[Path, ...]]:
     """Write the distribution `collhub-NAME` into a new or empty folder; return (folder, files).
 
-    A prefix `collhub-` or `collhub_` of `name` is removed. `directory`: the folder, None for
-    `collhub-NAME` in the current one. `offers`: the kinds of offers that it contains as examples;
-    each must be in `SCAFFOLDS` (else `KeyError`).
+    NAME is `name` without a prefix `collhub-` or `collhub_`. `directory`: the folder, None for
+    `collhub-NAME` in the current one, with `-` for `_`. `offers`: kinds of the example offers; an
+    unknown kind raises `KeyError`. If they are exactly those of the tutorial (`OF_THE_TUTORIAL`),
+    the files are those of the tutorial, otherwise they are assembled.
 
-    Raises `UsageError` (`plugin-name`) for an invalid name (also `core` and `hub`) and for a name
-    that a plugin, a package, or an offer of one of the kinds in `offers` already has; and
+    Raises `UsageError` (`plugin-name`) if the name is invalid, is `core` or `hub`, or is already
+    used by a plugin, a package, or an offer of a kind in `offers` (`_find_owner`). Raises
     `UsageError` for a folder that is not empty.
     """
     plain = name.removeprefix("collhub-").removeprefix("collhub_")

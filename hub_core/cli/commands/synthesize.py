@@ -268,12 +268,11 @@ def _run_synthesizer(
 ) -> SynthesizedAlgorithm:
     """Run the synthesizer on the topology of the request; measure elapsed and CPU seconds.
 
-    Without `relays` the network has only the chosen NPUs. If `choose_timing` gives a machine (with
-    the portfolio also without `--machine`), candidates are compared by simulated times on it. A
-    result that is complete and has no `fit` is then simulated: its algorithm becomes the fastest
-    variant, its time the simulated one unless that is None or 0. Bounds use the measured switches
-    of the machine. Both times include search and simulation. Raises `HubError` if any of this
-    fails.
+    If the request names NPUs without `relays`, the network has only these NPUs. `choose_timing` may
+    give a machine, for the portfolio also an unnamed one. With a machine, candidates are compared
+    by simulated times, and bounds use its measured switches. A complete result without `fit` is
+    then simulated: it gets the fastest variant, and its time unless that is None or 0. Both
+    durations include search and simulation. `HubError` of any part passes through.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy

@@ -115,17 +115,17 @@ def print_workload(
 ) -> None:
     """Print the description of a workload on standard output: text, or JSON with `as_json`.
 
-    The text has one field per line: the file `name` with its format, ranks and nodes, nodes
-    by kind (only kinds that occur), data and control dependencies, and the number of process
+    The text has one field per line: the file `name` with its format, ranks and nodes, nodes by
+    kind (only kinds that occur), data and control dependencies, and the number of process
     groups with their different sizes. The last fields are the sum of declared compute times
     (undeclared ones count as 0) and the name of the origin, if known. A table of at most 20
-    kinds of collective follows, by total bytes (size times calls), largest first. It is
-    omitted without collectives; a size that the file does not state is `unknown`. Then `lines`,
-    given by the reader, are printed.
+    kinds of collective follows, by total bytes (size times calls), largest first; a size is
+    `unknown` if no node has it. The table is omitted without collectives. Then `lines`, given
+    by the reader, are printed.
 
-    The JSON has the same facts, with all kinds of nodes and of collectives. It also has the
-    ranks of each process group by name (of equal names the last), sorted names of extensions,
-    and `lines`.
+    The JSON has the same facts, with all kinds of nodes and of collectives; unknown sizes are 0.
+    It also has the ranks of each process group by name (of equal names the last), sorted names
+    of extensions, and `lines`.
     """
     from hub_core.reports import to_json
 

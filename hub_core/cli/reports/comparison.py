@@ -129,18 +129,16 @@ def compare(a: Algorithm, b: Algorithm) -> Comparison:
 def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
     """Return the facts of an algorithm by name, in the order of the report.
 
-    - `collective`, `root` (None if not rooted), `operator` (None if nothing is reduced),
-      `contract` (`_compute_digest`), `ranks`, `units`, `size in bytes` (None if unknown),
-      claims of both modes
-    - verdicts by mode (`_collect_verdicts`); the algorithm is verified
+    - `collective`, `root` (None if not rooted), `operator` (None if nothing is reduced), `contract`
+      (`_compute_digest`, may be None), `ranks`, `units`, `size in bytes` (None if unknown)
+    - `claims in place`, `claims out of place`: whether the collective has the mode (bool)
+    - `verdict MODE` per verified mode (`_collect_verdicts`); the algorithm is verified for this
     - `steps`, and `steps KIND` for every kind of step, 0 included
-    - `channels` used by messages; `lanes` of the rank with the most; `scratch units` of the
-      rank with the most (0 without ranks)
-    - numbers of data and of control dependencies
-    - messages and steps of the longest chains (`critical_path`), None if dependencies form a
-      cycle
-
-    Counts are integers, verdicts and names text.
+    - `channels` used by messages; `lanes` of the rank with the most; `scratch units` of the rank
+      with the most (0 without ranks)
+    - `data dependencies`, `control dependencies`
+    - `messages in a chain`, `steps in a chain`: of the longest chains (`critical_path`), None if
+      dependencies form a cycle
     """
     collective, steps = algorithm.collective, algorithm.steps
     report = verify(algorithm)

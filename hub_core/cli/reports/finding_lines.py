@@ -25,19 +25,19 @@ class FileLines:
         self._content = b""
 
     def find_line(self, file: str, finding: Diagnostic, *, has_bytes: bool) -> int:
-        """Return the 1-based line of a finding in a file; 1 if it is not known.
+        """Return the 1-based line of a finding in `file`; 1 if it is not known.
 
-        The first source that the finding has decides:
+        The first of these that the finding has decides:
 
-        1. the line of its location, if it is at least 1
-        2. the byte of its location: the line of this byte in the file. The line is 1 if a zero byte
-           precedes it (binary file), or if `has_bytes` is False: then the byte refers to another
+        1. The line of its location, if it is at least 1.
+        2. The byte of its location: the line of this byte. It is 1 if a zero byte precedes it in
+           the file (a binary file). It is also 1 if `has_bytes` is False: the byte is of another
            file.
-        3. the JSON path of its location, or else the path with which its message begins, such as
-           `$.gpus[0].id: expected ...`: the line that `find_json_line` returns
+        3. The JSON path of its location, otherwise the path at the start of its message, such as
+           `$.gpus[0].id: expected ...`: the line that `find_json_line` returns.
 
-        Sources 2 and 3 read the first 64 MiB of the file and cache them for the next call; a file
-        that cannot be read counts as empty. Nothing is raised.
+        Rules 2 (with `has_bytes`) and 3 read the first 64 MiB of the file. They are cached until
+        another file is read. A file that cannot be read counts as empty. Nothing is raised.
         """
         location = finding.location
         if location.line is not None and location.line >= 1:

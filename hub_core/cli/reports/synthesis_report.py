@@ -89,16 +89,15 @@ def _collect_fields(
 ) -> dict[str, str]:
     """Return the lines of the text report by name, in this order.
 
-    - `algorithm`: `COLLECTIVE by NAME, N ranks, N steps`; for a partial result followed by the
-      number of distinct requested ranks: ` of N ranks`
-    - `topology`: name, numbers of NPUs and links, link occupancy
-    - `size`: as by `format_bytes`
-    - one line per entry of the synthesizer's statistics; floats with 4 significant digits. A
-      statistic with the name of a later line is overwritten by it.
-    - `not tried`: skipped variants by reason; absent if there are none
-    - `cut`: parts of the search that a limit ended; absent if there are none
+    - `algorithm`: `COLLECTIVE by NAME, N ranks, N steps`; of a partial result also ` of N ranks`,
+      the number of distinct requested ranks
+    - `topology`: name, numbers of NPUs and links, link occupancy; `size`: as by `format_bytes`
+    - one line per statistic of the synthesizer; floats with 4 significant digits. A later line of
+      the same name replaces its text.
+    - `not tried` (skipped variants by reason), `cut` (parts that a limit ended): only if there are
+      any
     - `time`: as by `format_time`, then the integer ns in parentheses
-    - `bandwidth`: bytes / ns with 2 decimals, that is, GB/s; a time of 0 counts as 1 ns
+    - `bandwidth`: bytes / ns (GB/s) with 2 decimals; a time of 0 counts as 1 ns
     - `bounds`: all bounds and the ratio to the largest one; `none known` without bounds
     - `synthesis`: elapsed and CPU time in s with 2 decimals
     - `verification`: one phrase such as `correct`, `wrong` or `not asked for`

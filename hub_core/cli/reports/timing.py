@@ -109,18 +109,20 @@ def judge(
     registry: Registry,
     bounded: Topology | None = None,
 ) -> list[Timing]:
-    """Compare simulation results with the lower bounds of the collective; one `Timing` per size.
+    """Compare simulation results with lower bounds of the collective; return one `Timing` per size.
 
-    `results`: results of `backend` by size in bytes; the order is kept. `bounded`: the network for
-    which bounds are proven, None for `topology`. A `Timing` has the result, its bound, the time in
-    ps with its uncertainty (from `exact_time`, which may simulate again), and `is_size_known`,
-    which is False only for a custom collective of unknown contents.
+    `results`: results of `backend` by size in bytes, in the order of the output; empty gives
+    []. `bounded`: network of the bounds, None for `topology`. A `Timing` has the result and:
 
-    A bound is None for a custom collective, and if ranks cannot reach each other. If
-    `shares_links` is False in any result, the bounds of all sizes are None: messages used a link
-    at full rate at the same time, which no bound permits. The time is None for a run that does not
-    finish. Raises `InputError` for fewer NPUs than ranks, and errors of plugins that prove bounds
-    and of the simulator as `HubError`.
+    - its bound: None for a custom collective, or if ranks cannot reach each other. All bounds
+      are None if `shares_links` is False in any result: such a run is faster than bounds
+      permit.
+    - its time in ps with a slack (`exact_time`): None if the run did not finish. The simulator
+      may run again if there is no bound, or the time is at most 2 % above it.
+    - `is_size_known`: False only for a custom collective without contents.
+
+    Raises `InputError` for fewer NPUs than ranks. Errors of plugins that compute bounds and of
+    the simulator are raised as `HubError`.
     """
     collective = algorithm.collective
     sizes = list(results)
@@ -193,12 +195,14 @@ def create_simulate_report(
 ) -> SimulateReport:
     """Return the JSON report of a simulation.
 
-    If `timings` has one entry, its members are those of the report itself, and `results` is
-    absent. Several runs are listed under `results`, in their order; without any run, both are
-    absent. `npus` are the NPUs on which the algorithm is placed, else 0 to ranks - 1. `timing` (a
-    text) and `machine` give the source of the times; `machine` is None for nominal links. A run
-    has all its link loads, and the first 10 of them again with names of nodes as `busiest_links`.
-    `failures` keeps its order; it is absent if it is None, and may be empty.
+    - One entry in `timings`: its members are members of the report. `results` is absent.
+    - Several entries: they are listed under `results`, in their order. Without entries `results`
+      and the members are absent.
+    - `npus`: the NPU of each rank if the algorithm has a placement, else 0 to ranks - 1.
+    - `backend`, `timing` (a text) and `machine`: the source of the times. `machine` is None for
+      nominal links.
+    - Each run: all its link loads, and the first 10 again with names as `busiest_links`.
+    - `failures`: in the given order, may be empty; absent if it is None.
     """
     runs = [_create_run(topology, timing) for timing in timings]
     return SimulateReport(

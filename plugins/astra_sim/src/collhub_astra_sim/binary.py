@@ -51,21 +51,17 @@ _CURES = {
 def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> SimulationResult:
     """Run ASTRA-sim on an algorithm and return the finish time of every rank in ns.
 
-    A rank that never finishes has None. The folder is written to a temporary directory, which is
-    deleted afterwards. Without the option `network`, the backend is congestion-unaware if the file
-    name of the binary contains "unaware", otherwise congestion-aware. `shares_links` of the result
-    is true for the congestion-aware backend.
-
+    A rank that never finishes has None. The folder of the run is temporary. Without the option
+    `network`, the backend is congestion-unaware if the file name of the binary contains "unaware"
+    (in any case), otherwise congestion-aware. `shares_links` of the result is True for the latter.
     Diagnostics of the result, in this order: one note per loss of the folder, the error
     `lost-event` if ASTRA-sim lost an event, and the error `never-finishes` per unfinished rank.
 
-    Raises:
-
-    - `PluginError` (`no-binary`): no binary is named, it cannot be started, or it does not answer
-      like ASTRA-sim.
-    - `InputError`: the run fails (`astra-sim-failed`), exceeds the option `time_limit_s`
-      (`time-limit`), or needs more open files than the system allows (`file-handles`).
-    - `UsageError`: ASTRA-sim cannot simulate the topology.
+    Raises `PluginError` (`no-binary`) if no binary is named, it cannot be started, or it does not
+    answer like ASTRA-sim. Raises `InputError` if the run fails (`astra-sim-failed`), exceeds the
+    option `time_limit_s` (`time-limit`), or needs more open files than the system allows
+    (`file-handles`). Raises the errors of `build_folder`, such as `UsageError` for a topology that
+    ASTRA-sim cannot simulate.
     """
     binary = find_binary(options.binary)
     folder_options = AstraFolderOptions(

@@ -119,14 +119,16 @@ def ring(task: NativeTask) -> NativePlan:
 def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
     """Build the ring all-to-all: data for the rank at distance d are forwarded over d links.
 
-    With n ranks, the full buffer has n units of one receiver or sender each. The rounds are sorted
-    by distance d from 1 to n - 1; each distance has d rounds. In every round each rank sends one
-    unit to the next rank and receives one from the previous rank: first its own unit for the rank
-    at distance d, later the unit that it received in the round before. A round starts when the
-    receive of the round before and `task.delay_ns` after it have finished; the first one starts
-    after this delay. Units in transit are stored in unit d * n + round of SCRATCH (n^2 units), in
-    the last round in OUTPUT at the number of the origin. A rank's unit for itself is copied. The
-    result is not valid in place.
+    With n ranks, the full buffer has n units of one receiver or sender each. For each distance d
+    from 1 to n - 1 there are d rounds, 0 to d - 1. In every round each rank sends one unit to the
+    next rank (rank + 1) and receives one from the previous rank. In round 0 it sends its INPUT
+    unit for the rank at distance d, later the unit that it received in the round before.
+
+    A received unit is stored in SCRATCH (n^2 units) at d * n + round, in round d - 1 in OUTPUT at
+    the number of the rank that it comes from. Each receive is followed by a delay of
+    `task.delay_ns`, and the next round waits for this delay. The first round waits for a delay of
+    this length, too. A rank's unit for itself is copied at any time. The result is not valid in
+    place.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)

@@ -49,17 +49,16 @@ def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
 def _find_blocks(request: BoundRequest) -> Int64Array:
     """Return the block of each node, int64[nodes]; the links between blocks limit the rate.
 
-    - All-reduce: nodes are divided as in the proof of `strength`. An NPU has the index of its
-      block, a switch the index of the only one of `sides` that contains it, -1 if several or none
-      do.
+    - All-reduce: an NPU has the index of its block in the result of `strength`. A switch has the
+      index of the only set in `sides` that contains it, or -1 if several or none do.
     - Broadcast and reduce: 0 for the nodes in the cut of `broadcast_rate` from the root, 1 for all
-      others. The root is the rank `collective.root` (rank 0 without one), on its NPU.
+      others. The root is the NPU of rank `collective.root` (rank 0 if None).
     - All other collectives: 0 for the nodes in the cut of `all_gather_rate`, 1 for all others.
 
-    For reduce and reduce-scatter (`_KINDS_TO_ROOT`), cuts are those of the network with reversed
-    links, so that data flow from 1 to 0. Raises `InputError` for bandwidths without a common unit,
-    for a network that is not connected or has a single NPU, and for an all-reduce if links differ
-    by direction.
+    For reduce and reduce-scatter (`_KINDS_TO_ROOT`), the links are reversed before the cut is
+    computed; block 1 then sends to block 0. Raises `InputError` for bandwidths without a common
+    unit, for a network that is not connected or has a single NPU, and for an all-reduce if links
+    differ by direction.
     """
     topology, kind = request.topology, request.collective.kind
     graph = CapacityGraph.of(topology)

@@ -44,21 +44,19 @@ _WILDCARD = (
 
 
 def parse_goal(content: bytes, file: str) -> GoalSchedule:
-    """Parse a GOAL file into a schedule: the head `num_ranks N`, then one block per rank.
+    """Parse a GOAL file into a schedule: the head `num_ranks N`, then one block for each rank.
 
-    Comments and a byte order mark are removed, and Windows line ends are converted; line numbers
-    stay. A block is `rank R { ... }` with one statement per line. Blocks must have the ranks 0, 1,
-    ... N - 1 in this order. A block may be empty.
+    A block is `rank R { ... }` with one statement per line; it may be empty. The ranks must be
+    0, 1, ... N - 1 in this order. A UTF-8 byte order mark, comments and Windows line ends are
+    removed. `file`: name for errors.
 
-    Raises `InputError` for the first of these errors, with its line:
+    Raises `InputError` for the first of these errors, all but `too-large` with a line:
 
-    - `too-large`, without a line: more than `MAX_BYTES` (4 GiB)
-    - `goal-syntax`: a comment `/*` anywhere in the file is not closed
-    - the head is missing or wrong (`_parse_head`)
-    - block by block: another rank than the next one, or one above N - 1 (`goal-ranks`), then
-      errors of its statements (`_ScheduleColumns.add`)
-    - `goal-syntax`: something else than blanks follows the last block
-    - `goal-ranks`: fewer than N blocks
+    - `too-large`: above `MAX_BYTES` (4 GiB); `goal-syntax`: an unclosed comment `/*`
+    - the errors of `_parse_head`
+    - block by block: `goal-ranks` for a rank that is not the next one, or is above N - 1; then
+      the errors of the block's statements (`_ScheduleColumns.add`)
+    - `goal-syntax`: other text after the last block; `goal-ranks`: fewer than N blocks
     """
     if len(content) > MAX_BYTES:
         raise InputError(

@@ -81,21 +81,22 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def build_algorithm(schedule: GoalSchedule, file: str | None, provenance: Provenance) -> Algorithm:
     """Build the algorithm of a schedule: one step per operation, with times but unknown buffers.
 
-    Steps are grouped by rank, in the order of the operations. If a dependency of a rank leads
-    to an earlier operation, the rank's steps are put in topological order. A message has its
-    bytes as units, its tag as channel and no duration (-1). A calc has its time in ns as
-    duration, 0 units and channel 0. The lane is the cpu (-1 if not given), the source line that
-    of the schedule; the nic is dropped. The dependencies are those of `_find_dependencies`.
+    Steps are grouped by rank, in the order of the operations. If an operation of any rank depends
+    on a later one, the steps of the ranks are put in topological order; of ready steps, the first
+    is next.
 
-    The collective is custom without expected results. INPUT and OUTPUT of every rank have the
-    same size in bytes: the largest total that any rank sends or receives, at least 1. The size
-    of the algorithm is the same. It is not checked that sends and receives match. `file`: name
-    for error messages, or None.
+    - A message has its bytes as units, its tag as channel and no duration (-1).
+    - A calc has its time in ns as duration, 0 units and channel 0.
+    - The lane is the cpu (-1 if not given), the source line that of the schedule; the nic is
+      dropped.
 
-    Raises `InputError` for chains of more than `_MAX_HOPS` `irequires` (`goal-dependencies`),
-    dependencies between ranks (`crossing-dependency`), cyclic dependencies
-    (`cyclic-dependencies`), and totals above 2^62 bytes (`size-range`). They are checked in
-    this order.
+    The collective is custom without expected results. INPUT and OUTPUT of every rank and the size
+    of the algorithm are the largest total in bytes that any rank sends or receives, at least 1.
+    Sends and receives need not match. `file`: name for error messages, or None.
+
+    Raises `InputError`, in this order: `goal-dependencies` for more than `_MAX_HOPS` `irequires` in
+    a chain, `crossing-dependency` between ranks, `cyclic-dependencies`, and `size-range` for totals
+    above 2^62 bytes.
     """
     num_ranks = schedule.num_ranks
     edges = _find_dependencies(schedule, file)

@@ -141,15 +141,15 @@ def write_job(workload: Workload, options: NoOptions) -> WriteResult:
 def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -> GoalSchedule:
     """Build the GOAL schedule of an algorithm for a collective of `size` bytes, in step order.
 
-    Each step becomes one operation: a send, a recv, or a calc for local work. A reducing
-    receive becomes a recv and then a calc on the same cpu, for which successors wait. All
-    dependencies become `requires`.
-    - message: ceil(count x `size` / unit count) bytes, the tag of `assign_tags`
-    - calc: the duration of the step in ns. Without it, a COPY or reduction takes bytes /
-      bandwidth of the options (at least 1), any other work 1.
-    - cpu, nic: as in the options; -1 for none, and the nic of a calc (peer -1, tag 0)
+    A step becomes a send, a recv, or a calc for local work. A reducing receive becomes a recv, then
+    a calc on the same cpu, for which successors wait. All dependencies become `requires`.
 
-    Raises `UsageError` if the bytes of any step exceed `MAX_BYTES`. Raises `InputError`:
+    - message: ceil(count x `size` / unit count) bytes, tag of `assign_tags`, nic of `number_nics`
+    - calc: ns of the step. Without a duration, a COPY or reduction takes bytes / bandwidth of the
+      options (at least 1), any other work 1. Peer and nic are -1, the tag is 0.
+    - cpu: that of `number_cpus`
+
+    Raises `UsageError` if a step has more than `MAX_BYTES` bytes, and `InputError`:
     `unmatched-message`, `size-range` (2^63 bytes in total), `too-long` (work of 2^62 ns).
     """
     steps = algorithm.steps
@@ -309,16 +309,14 @@ def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[L
 
     A loss is yielded only if its number is above 0. The losses (feature: number), in this order:
 
-    1. `channel`: steps whose channel is not their tag (`assign_tags`). If messages get new tags,
-       both sides of a message count.
+    1. `channel`: steps whose channel is not their tag (`assign_tags`).
     2. `control dependencies`: all of them; they become data dependencies.
-    3. `lane`: with another option `cpu` than `lane`, all steps with a lane (0 or more). With
-       `cpu=lane`, steps whose lane differs from their cpu. This occurs only if some lane is 255 or
-       more, because then the lanes of all ranks are renumbered.
-    4. `nic`, only with the option `nic=channel`: sends and receives whose channel differs from
-       their nic, which are renumbered likewise.
-    5. `duration`: steps with local work (also reducing receives) without a duration; it is computed
-       from their bytes, or 1 ns.
+    3. `lane`: unless the option `cpu` is `lane`, all steps with a lane of 0 or more. With
+       `cpu=lane`, steps whose lane is not their cpu. That needs a lane of 255 or more, which
+       renumbers all lanes.
+    4. `nic`, only with the option `nic=channel`: sends and receives whose channel is not their nic.
+       That needs a channel of 255 or more, which renumbers all channels.
+    5. `duration`: local steps and reducing receives without a duration.
 
     Raises `InputError` (`unmatched-message`) before the first loss if sends and receives do not
     match.

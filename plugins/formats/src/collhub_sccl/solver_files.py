@@ -67,18 +67,18 @@ _MIN_UNITS = 100
 def read(source: Source, options: TacclReadOptions) -> Topology:
     """Read a profile as a network of `options.nodes` equal nodes, whose GPUs become NPUs.
 
-    NPUs are numbered node by node. The units of times are those of the file (`chunk_bytes`,
-    `units_per_second`) or, if it lacks them, of the options, otherwise they are assumed with a
-    warning (`_read_units`). Links within nodes come first, node by node, in the order of
-    `_iterate_pairs`; all have the latency `alpha`.
+    NPUs are numbered node by node. Units of times are those of the file (`chunk_bytes`,
+    `units_per_second`), else those of the options, else assumed with a warning (`_read_units`).
+    Links within nodes come first, node by node, in the order of `_iterate_pairs`; a pair may have
+    several. They have the latency `alpha` and the bandwidth of the pair.
 
-    With several nodes, each GPU is also linked with the GPU of the same number in every other
-    node, with the latency `remote_alpha`. The bandwidth is that of `remote_beta` times
-    `nics_per_node` divided by the GPUs of a node.
+    With several nodes, each GPU is also linked with the GPU of the same number in every other node.
+    The latency is `remote_alpha`, the bandwidth that of `remote_beta` times `nics_per_node` divided
+    by the GPUs of a node.
 
-    Raises `InputError` (`invalid-taccl-topology`) with file and path of the first defect, for
-    more than 1024 GPUs, for several GPUs without any link, and for a sketch of TACCL, which has
-    no times.
+    Raises `InputError` (`invalid-taccl-topology`) with file and path of the first defect, also for
+    more than 1024 GPUs in all nodes, for several GPUs without any link, and for a sketch, i.e.
+    hints for TACCL's solver without times.
     """
     root = document_of(source, CODE)
     if root.get("intranode_sketch") is not None:

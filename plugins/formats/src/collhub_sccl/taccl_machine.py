@@ -249,13 +249,14 @@ def _find_receivers(is_joined: BoolArray) -> dict[int, list[int]]:
 def _count_cards(
     topology: Topology, receivers: dict[int, list[int]], gpus: int, bandwidth_bytes_per_s: float
 ) -> int:
-    """Return how many network cards a node has: its connections that can be used at once.
+    """Return how many network cards a node has: the number of its connections usable at full rate.
 
-    `receivers`: for each GPU of node 0 the GPUs of node 1 to which it is connected, by number
-    within the node. `bandwidth_bytes_per_s`: that of one connection. If k of the connections use a
-    link of bandwidth b, the link is slower by the factor k * `bandwidth_bytes_per_s` / b. The
-    result is the number of connections divided by the largest of these factors. For example, 8
-    connections that share 4 links of their bandwidth give 4 cards.
+    `receivers`: for each GPU of node 0 the GPUs of node 1 to which it is connected, both by number
+    within the node; at least one connection. `gpus`: GPUs per node. `bandwidth_bytes_per_s`: that
+    of one connection. A connection uses the links of its route. A link of bandwidth b with k
+    connections is slower by the factor k * `bandwidth_bytes_per_s` / b. The result is the number of
+    connections divided by the largest factor. For example, 8 connections that share 4 links of
+    their bandwidth give 4 cards.
 
     Raises `UsageError` if the result is below 1 or not an integer (beyond a relative tolerance of
     1e-9).

@@ -192,15 +192,16 @@ class _Parser:
     def _add_demand(self, number: int, key: str, value: object, json_path: str) -> bool:
         """Append a demand and its paths; return whether the paths have volumes (parts of a chunk).
 
-        `number`: position of the demand in the file, from 0. `key`: text `Demand at D for chunk C
-        from S met by epoch E`; the demand is (D, C, S). If the first element of `value` is a text,
-        the list is one path of hops in text form, and the result is False. Otherwise each element
-        is a path, given as a list of pairs [epoch, hop], and the result is True. The epoch of the
-        pair is ignored; that of the hop's text counts. A hop without a volume has the volume 1.
+        `number`: position in the file, from 0. `key`: `Demand at D for chunk C from S met by epoch
+        E`; the demand is (D, C, S), and E is ignored.
 
-        Raises `InputError` with `json_path` or a path below it: for another key, for a value that
-        is no list or is empty, for an empty path, and for the first path that violates a condition
-        of `_add_path`. Demands, hops and switches that were appended before the error remain.
+        - The first element of `value` is a text: `value` is one path of hops in text form; False.
+        - Otherwise each element is a path, a list of pairs [epoch, hop]; True. The epoch of the
+          pair is ignored; that of the hop's text counts. A hop without a volume has 1.
+
+        Raises `InputError` at `json_path` or below: another key; a value or path that is no list or
+        empty; an element that is no pair; a path that `_add_path` refuses. Demand, hops and
+        switches appended before the error remain.
         """
         match = _DEMAND.fullmatch(key)
         if match is None:
@@ -296,8 +297,8 @@ class _Parser:
     def _parse_volume(self, text: str | None, json_path: str) -> float:
         """Parse a volume in chunks; None means 1.
 
-        Raises `InputError` for a text that is not a number, and for a volume that is not above 0 or
-        is above 1 + `TOLERANCE`.
+        The volume must be above 0 and at most 1 + `TOLERANCE`. Raises `InputError` for any other
+        number, for NaN, and for a text that `float` does not accept.
         """
         if text is None:
             return 1.0
@@ -312,14 +313,17 @@ class _Parser:
         return volume
 
     def _build_paths(self, names: list[str], has_volumes: bool) -> Paths:
-        """Return the columns of all added demands, paths and hops, in the order of their addition.
+        """Return all added demands, paths and hops as columns, each in the order of addition.
 
-        A demand is a chunk that a GPU must get, a path a list of hops. The columns of hops (path,
-        source, destination, epoch) are by hop, those of paths (demand, volume) by path, and those
-        of demands (destination, chunk, source) by demand. All are int64 except the volume, float64.
-        `path` and `demand` are positions in the columns of paths and demands. The switches are
-        those of all hops. `names`: keys of the demands in the file. `has_volumes`: whether paths
-        carry parts of a chunk. At least one path must have been added, else `ValueError`.
+        A demand is a chunk that a GPU must get. A path is a list of hops. The columns are:
+
+        - per hop: `path`, `source`, `destination`, `epoch` (int64)
+        - per path: `demand` (int64) and `volume` (float64)
+        - per demand: `at` (destination), `chunk`, `origin` (int64)
+
+        `path` and `demand` are indices from 0. `switches` has the switches of all hops. `names`
+        (keys of the demands) and `has_volumes` (paths carry parts of a chunk) are stored unchanged.
+        Raises `ValueError` if no hop or no demand was added.
         """
         path, source, destination, epoch = np.asarray(self._hops, np.int64).T
         demand = np.asarray([demand for demand, _ in self._of_paths], np.int64)

@@ -195,26 +195,22 @@ class _GraphReader:
             yield GraphOutput(_clean(name), role, target)
 
     def _read_node(self, fields: Fields, number: int) -> GraphNode:
-        """Convert a node of the JSON; a result that is a list of tensors becomes several results.
+        """Convert a node of the JSON; a list of tensors as result becomes several results.
 
-        Parts of the node:
-        - results: in order; None for a result that is neither a tensor nor a list of tensors.
+        - results: in order; None for a result that is neither a tensor nor a list of tensors
         - name: the recorded one, else that of the first tensor among the results, else
-          `node_<number>`. `number` is the position of the node from 0.
-        - operator: the target without `torch.ops.`, such as `aten.mm.default`.
-        - arguments: by name, in order. An argument without a name is `argument_<i>`, with i
-          arguments before it. Arguments for devices, layouts and memory formats are left out and
-          not counted.
-        - keywords: names of the arguments that are passed by keyword.
+          `node_<number>`; `number` is the position of the node from 0
+        - operator: the target without `torch.ops.`, such as `aten.mm.default`
+        - arguments: by name, in order; without those for devices, layouts and memory formats. A
+          missing name becomes `argument_<i>`, with the number i of different names before it. Of
+          equal names the last value counts.
+        - keywords: names of arguments passed by keyword
 
-        In names of nodes, tensors and arguments, every character other than ASCII letters, digits
-        and `_` is replaced by `_`, and at most 200 characters are kept. Of arguments with equal
-        names the last one counts.
-
-        Raises `InputError` for the first of these: a result that is a symbolic number
-        (`data-dependent`), errors of `_read_tensor`, a subgraph as argument (`graph-break`), errors
-        of `_read_argument`, and a target that is no operator name (`operator`). Raises `KeyError`
-        for missing fields; `read` converts it.
+        In names of nodes, tensors and arguments, characters other than ASCII letters, digits and
+        `_` become `_`; at most 200 are kept. Raises `InputError`, results first, then arguments in
+        order, then the target: for a symbolic number (`data-dependent`), an error of
+        `_read_tensor`, a subgraph (`graph-break`), an error of `_read_argument`, and a target that
+        is no operator name (`operator`). Raises `KeyError` for missing fields.
         """
         target = str(fields["target"])
         results: list[Tensor | None] = []

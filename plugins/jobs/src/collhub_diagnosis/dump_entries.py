@@ -96,23 +96,17 @@ class _DumpParser:
     def parse(self) -> Dump:
         """Convert the file to a `Dump` of its operations, in the order of entries, and its groups.
 
-        - A missing version is "". A major version other than 1 and 2 adds a note; entries are read
-          nevertheless.
-        - Missing or empty `entries` give a dump without operations. Groups and status are read also
-          then.
-        - `groups` are the numbers of the groups of `pg_config` and of the entries, also of groups
-          that this rank does not belong to.
+        - `version`: "" if missing. Another major version than 1 and 2 adds a note and is read.
+        - Without `entries` there are no operations; groups and status are read.
+        - `groups`: numbers of the groups of the entries and of `pg_config`, also without this rank.
         - `is_overwritten`: the `record_id` of the first entry is above 0.
-        - `has_completed`: an operation is completed. If none is, `complete_batches` then sets the
-          state of some batches of messages; the field remains False.
-        - `records_starts`: an operation has a start time or the state started.
-        - `has_gaps`: no operation is completed, and the record numbers are not 0, 1, 2 to the last
-          entry.
+        - `has_completed`: some entry is completed. If none is, `complete_batches` is called.
+        - `records_starts`: an operation then has a start time or the state started.
+        - `has_gaps`: `has_completed` is False, and the record numbers are not 0, 1, 2 and so on.
 
-        New groups, calls and stacks are added to the shared tables. Raises `InputError`
-        (`invalid-dump`) if one object occurs as several entries (two entries null count as one
-        object), and for all values of a wrong type or range in members that are read. Errors in
-        entries name the position from 0 and the key.
+        Adds new groups, calls and stacks to the shared tables. Raises `InputError`
+        (`invalid-dump`) for a wrong type or range in a member that is read, and if two entries are
+        one Python object (pickle permits it). Errors in entries name position (from 0) and key.
         """
         version = self.root.get("version", "")
         if not isinstance(version, str):

@@ -251,22 +251,19 @@ class _RasParser:
         )
 
     def communicator(self, value: Mapping[str, object], where: str) -> Communicator:
-        """Return a communicator from its JSON object: processes, counts and problems by rank.
+        """Return a communicator from its JSON object; `where`: its path in the JSON, for errors.
 
-        `where`: path of the communicator in the JSON, for errors. Fields of the result:
+        - `name`: `hash`, then a space and `secondary_hash` if there is one, cut to 40 and 80
+          characters.
+        - `size`, and per rank in `ranks`: `counts` (sum over all kinds of collectives) and
+          `problems` (the text of `problem`; no entry if it is empty).
+        - `missing`, per rank in `missing_ranks`: process, host and the first state that applies:
+          considered dead, does not respond, is missing.
+        - `processes`: for ranks of both lists.
 
-        - `name`: the first hash (at most 40 characters), then a space and the second hash (at most
-          80) if there is one. Communicators with the same ranks have the same first hash.
-        - `counts`: for each rank in `ranks`, the sum over all kinds of collectives.
-        - `problems`: errors and unfinished or failed initialization of ranks in `ranks`. Ranks
-          without a problem have no entry.
-        - `missing`: for each rank in `missing_ranks`, a text with process and host. It says that
-          the process is considered dead, else that it does not respond, else that it is missing.
-        - `processes`: for the ranks of both lists.
-
-        Raises `InputError` (`invalid-ras`) with the path for a field of a wrong type and a missing
-        first hash or host. It is also raised for a rank that occurs twice in both lists together.
-        Other missing fields count as empty or 0.
+        Missing fields count as empty, 0 or false. Raises `InputError` (`invalid-ras`) with the path
+        for a wrong type, a number outside 0..2^62 - 1, no `hash`, no `host` of a rank, a rank that
+        occurs twice, and more than 2^20 ranks in all communicators that this parser read.
         """
         names = [value.get(key) for key in ("hash", "secondary_hash")]
         if not isinstance(names[0], str) or not isinstance(names[1], str | None):

@@ -317,22 +317,19 @@ class _Walker:
     def container(self, opcode: int) -> None:
         """Execute an opcode that creates or fills a container on the stack, as pickle does.
 
-        These are SETITEM, the opcodes of tuples, EMPTY_SET, ADDITEMS and FROZENSET. TUPLE, ADDITEMS
-        and FROZENSET take all values after the last MARK. Each call adds 1 to the number of
-        containers; a tuple with an opcode other than EMPTY_TUPLE adds 1 more, a set or frozenset 3
-        more.
+        TUPLE, ADDITEMS and FROZENSET take all values after the last MARK. The number of containers
+        increases per call by 1 for EMPTY_TUPLE, SETITEM and ADDITEMS, 2 for another tuple, 4 for
+        EMPTY_SET and FROZENSET.
 
-        Raises `InputError`, with the code `invalid-pickle` except in the second case:
+        Raises `IndexError` if the stack has too few values. Raises `InputError`: `forbidden-opcode`
+        for any further opcode, otherwise `invalid-pickle`:
 
-        - The number, with 1 for this call, is above `MAX_CONTAINERS` (2^19).
-        - The opcode is none of these (`forbidden-opcode`).
-        - There is no MARK. The target of SETITEM is no dict, or that of ADDITEMS no set.
-        - A key of a dict or an element of a set is a container. A key is already in the dict;
-          elements of sets may be repeated.
-        - Values are nested too deeply, or the container that is filled was fetched from the memo
-          before.
-
-        Raises `IndexError` if the stack has too few values.
+        - The number before the call is already `MAX_CONTAINERS` (2^19) or more.
+        - There is no MARK, or the target of SETITEM is no dict, or that of ADDITEMS no set.
+        - A key of a dict or an element of a set is a container.
+        - A key is already in the dict. Elements of sets may be repeated.
+        - Values are nested too deeply.
+        - The dict or set to fill was fetched from the memo before.
         """
         stack = self.stack
         self.container_count += 1

@@ -216,13 +216,14 @@ class _Diagnosis:
     def find_mismatches(self) -> list[Finding]:
         """Return findings on groups whose ranks made different calls of one operation.
 
-        A group has at most one finding for its operations that are not completed, and one for its
-        completed operations. It is the first difference, because ranks may be out of step after it.
-        Findings on operations that are not completed come first. Within each of the two kinds,
-        collectives come first, ordered by group and number, then messages.
+        There are two kinds of mismatches: of operations that are not completed, and of completed
+        ones. A group has at most one finding per kind, its first mismatch, because ranks may be
+        out of step after it. The first kind comes first. Within a kind, collectives come first,
+        ordered by group and number, then messages.
 
-        At most `MAX_MISMATCHES` (100) findings are returned, of both kinds together. The rows of
-        all mismatches are added to `self.mismatched_rows`, also those without a finding.
+        At most `MAX_MISMATCHES` (100) findings are returned, of both kinds together; [] without
+        mismatches. The rows of all mismatches are added to `self.mismatched_rows`, also those
+        without a finding.
         """
         mismatches = list(self.graph.matching.mismatches())
         mismatches.sort(key=lambda one: one.is_completed)

@@ -69,11 +69,13 @@ class _Steps:
     def add(self, rank: Int64Array, columns: Columns, edges: Int64Array) -> None:
         """Add steps that run after all previous steps of their rank, and a barrier after them.
 
-        `rank`: rank of each new step; `columns`: further columns by name; `edges`: dependencies
+        `rank`: rank of each new step. `columns`: further columns by name. `edges`: dependencies
         among the new steps, numbered from 0, as (parents, children) of shape [2, edges]. Each new
-        step waits for the current barrier of its rank, if there is one. Then one computation of 0
-        ns is added per rank, also for ranks without new steps; it waits for the new steps of its
-        rank and for its current barrier, and becomes the new barrier.
+        step waits for the current barrier of its rank, if there is one.
+
+        Then one computation of 0 ns is added per rank, also for ranks without new steps. It
+        becomes the new barrier of its rank. It waits for the new steps of its rank, or without new
+        steps for the current barrier.
         """
         new = np.arange(len(rank)) + self.rows
         self.columns.append({**columns, "rank": rank})

@@ -103,14 +103,18 @@ def expand_workload(
     """Replace the collectives of a workload by the messages of their algorithms.
 
     The algorithm is that of the last matching rule of `rules`, else the one that the workload
-    names, else a native one. Calls on the host become computations. The result has the new
-    workload, uses of rules, records and losses. `maker` gets new templates.
-    - `splits`: concurrent pieces per collective, unless the workload names the algorithm.
-      None: for native algorithms as the job's system, if specified, otherwise 1.
-    - `times`: simulated durations of computations, and an order by start of the nodes of a
-      rank that share a slot (device, host, communication). None: old durations, no order.
-    Raises `InputError` for `collectives-differ` or `algorithm` (ranks disagree),
-    `no-algorithm`, `never-ends` (in `times`) and `too-large` (tags), and errors of `maker`.
+    names, else a native one (`DEFAULT_RULE`). Collectives on the host become computations. Returns
+    the new workload, uses per rule, records of algorithms and lost contents. `maker` gets new
+    templates.
+
+    - `splits`: concurrent pieces per collective. None: ASTRA-sim's division for native algorithms
+      if the job specifies its system, otherwise 1. Always 1 with counts, or if the workload names
+      it.
+    - `times`: simulated times. They replace durations of computations, and nodes in the same slot
+      of a rank run in order of start. None: recorded durations, no such order.
+
+    Raises `InputError`: `collectives-differ` or `algorithm` (ranks disagree), `no-algorithm`,
+    `never-ends` (a node without end in `times`), `too-large` (tags), and errors of `maker`.
     """
     workload = replace(workload, nodes=_convert_host_calls(workload.nodes))
     nodes = workload.nodes

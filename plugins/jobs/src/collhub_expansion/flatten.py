@@ -113,12 +113,16 @@ def _columns(
 ) -> dict[str, npt.NDArray[np.generic]]:
     """Build the columns of the new nodes, except identity, extra and algorithm.
 
-    `number`: row of the catalogue for each new node: first the rows of the workload, then those of
-    the templates in `book`, one template after the other. `block`: block of `plan` for each new
-    node. The columns have one entry per new node and the dtypes of `NODE_DTYPES`. Nodes of the
-    workload keep their values. Nodes of a template have its values in the columns `_OF_TEMPLATES`,
-    those of the replaced collective in `_COPIED_COLUMNS`, and otherwise defaults, also in `peer`
-    and `tag`, which `_set_peers_and_tags` sets later.
+    `block`: for each new node, the block (index in `plan`) that it belongs to. A block has the
+    nodes that replace the workload row `plan.row[block]`. `number`: the catalogue row of each new
+    node. The catalogue has the workload rows, then the nodes of each template in `book`.
+
+    A column has one entry per new node, and its dtype in `NODE_DTYPES`:
+    - `number` is a workload row: the value of the workload row `plan.row[block]`.
+    - `number` is in a template: `_OF_TEMPLATES` have the values of the template, `_COPIED_COLUMNS`
+      those of the workload row `plan.row[block]`. All other columns have `NODE_DEFAULTS`; so do
+      `peer` and `tag`, which `_set_peers_and_tags` sets later.
+    Raises `ValueError` if `book` is empty.
     """
     nodes, row = workload.nodes, plan.row[block]
     # The catalogue lists the nodes of the job first, then those of templates.
@@ -149,13 +153,14 @@ def _set_peers_and_tags(
 ) -> None:
     """Set the peers and tags of messages that come from templates, in `columns`.
 
-    `number`: node of the catalogue for each new node: first the rows of the workload, then those of
-    the templates in `book`. `piece`: piece of each new node. A template's node is a message if it
-    has a peer. All other nodes remain unchanged.
+    `number`: catalogue number of each new node. The rows of the workload have the first numbers,
+    the nodes of the templates in `book` follow. `piece`: piece of each new node. A template's
+    node is a message if its peer is not negative. All other nodes remain unchanged.
 
-    The peer of a template is a position in the group of the call, which is converted to a rank. The
-    tag is the first tag of the piece plus the number of the message in the template. Raises
-    `InputError` (`too-large`) if tags above 5e8 would be needed.
+    The peer of a template is a position in the group of the call; it is converted to a rank. Each
+    piece has a range of tags, and its first tag plus the template's message number is the tag. The
+    ranges are consecutive, and begin above the highest tag of the workload's messages (at 0 without
+    messages). Raises `InputError` (`too-large`) if the first tag after all ranges is above 5e8.
     """
     new = np.flatnonzero(number >= len(workload.nodes))
     at = number[new] - len(workload.nodes)

@@ -170,19 +170,18 @@ def native_phases(
     """Return the phases that ASTRA-sim runs one after the other in a stream of all ranks.
 
     `system` names one algorithm per dimension for the kind; `sizes`: ranks by dimension. If the
-    first name begins with `one`, all ranks form a single dimension, and further names are
-    ignored. A dimension takes part if it has a name, several ranks, and its bit in `mask` (-1:
-    all).
+    first name begins with `one`, all ranks form a single dimension, and further names are ignored.
+    A dimension takes part if it has a name, several ranks, and its bit in `mask` (-1: all).
 
-    An all-gather visits dimensions in descending order, other kinds ascending. An all-reduce is a
-    reduce-scatter in all dimensions but the last, an all-reduce there, and all-gathers back; with
-    the optimization `baseline` it is an all-reduce in every dimension. `size` is the bytes of the
-    first phase. It is divided by the ranks after a reduce-scatter (rounded down), and multiplied by
-    them after an all-gather.
+    - Order: an all-gather visits dimensions in descending order, other kinds ascending. An
+      all-reduce is a reduce-scatter in all dimensions but the last, an all-reduce there, and
+      all-gathers back. With the optimization `baseline` it is an all-reduce in every dimension.
+    - Bytes: `size` in the first phase. They are divided by the ranks of the dimension after a
+      reduce-scatter (rounded down), and multiplied by these after an all-gather.
 
-    Raises `InputError` without names; (`several-dimensions`) for more names than dimensions, no
-    phase, or an all-reduce in several dimensions without optimization; then `KeyError` for an
-    unknown name.
+    Raises `InputError` without names. Raises it with the code `several-dimensions` for more names
+    than dimensions, for no phase, and for an all-reduce in several dimensions if the system states
+    no optimization. Then raises `KeyError` for an unknown name.
     """
     names = _configured_names(system, kind)
     if names[0].startswith("one"):

@@ -233,23 +233,19 @@ class Calls:
 
 
 def match_calls(workload: Workload, rows: Int64Array) -> Calls:
-    """Match the calls of collectives on different ranks.
+    """Match the calls of collectives on different ranks: the k-th call of a group on each rank.
 
-    `rows`: rows of the calls; the calls of one rank must be in issue order. The k-th call of a
-    group on each of its ranks belongs to the same collective. Collectives are numbered by group
-    (-1, all ranks, first), then by k. Columns by call are in the order of `rows`; without rows, all
-    columns are empty.
+    `rows`: rows of the calls, in issue order for each rank. Columns by call are in this order.
+    Collectives are numbered by group (-1, all ranks, first), then k. Without rows all are empty.
 
-    Kind, bytes, dimensions, counts and root of a collective are those of its first call in `rows`.
-    Negative bytes become 0. The root becomes its position in the group; it is -1 without a root, or
-    if the root is no member. Roots of different ranks are not compared.
+    A collective has the kind, bytes (negative: 0), dimensions and counts of its first call in
+    `rows`. Its root is the position of that call's root in the group, -1 if missing or no member.
 
-    Raises `InputError` (`collectives-differ`), located at the first wrong call in `rows`, for the
-    first of these conditions that a call violates:
+    Raises `InputError` (`collectives-differ`) at the first call in `rows` that violates the first
+    violated condition:
 
     1. The rank is a member of the group of its call.
-    2. Kind, bytes, dimensions and counts equal those of the collective. They are compared one after
-       the other, each for all calls.
+    2. Kind, then bytes, dimensions, counts equal those of the first call. Roots may differ.
     3. All ranks of the group have a k-th call.
     """
     nodes = workload.nodes

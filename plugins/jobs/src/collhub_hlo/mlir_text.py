@@ -255,21 +255,18 @@ class MlirReader:
         `parts`: lines of the statement so far. `depth`: number of open brackets, without a final
         `{`. The first rule that applies decides:
 
-        1. The last line ends with `{`, and no other bracket is open. True if `{` opens a
-           dictionary: `following` begins with a name or a quoted key, which `=`, a comma, `}` or
-           the end of the line follows. False if `{` opens a region. It does if the last line
-           contains `cond {` or ends with `do {`, or if `following` is only the name of a return
-           operation.
-        2. A bracket is open: True.
-        3. The first line begins with `^` (a block label): False if the last line ends with a colon,
-           otherwise True.
+        1. The last line ends with `{`, and `depth` is 0 or less. False if the last line contains
+           `cond {` or ends with `do {`, or if `following` is only the name of a return operation.
+           Otherwise True if `following` begins with a name or a quoted key, and then `=`, a comma,
+           `}` or the end of the line; else False.
+        2. `depth` is above 0: True.
+        3. The first line begins with `^`: True unless the last line ends with a colon.
         4. The last line ends with `,`, `=`, `:`, `->`, `(`, `[` or `<`: True.
-        5. The first line begins with `#` or `!` (an alias): False.
+        5. The first line begins with `#` or `!`: False.
         6. The first line is a `stablehlo.while` without `cond`, or a `stablehlo.reduce` without
-           `applies` and `reducer`, so that regions follow: False if `following` begins with `%`, a
-           quote or `}`, otherwise True.
-        7. Otherwise True if `following` begins with a sign or word of `_CONTINUES`, such as `:`,
-           `->`, `{` or `attributes`, which cannot begin an operation.
+           `applies` and `reducer`: False if `following` begins with `%`, `"` or `}`, otherwise
+           True.
+        7. Otherwise True if `following` begins with a sign or word of `_CONTINUES`.
         """
         last = parts[-1]
         if last.endswith("{") and depth <= 0:

@@ -272,16 +272,17 @@ class _Tables:
     def columns(self, program: Program, options: HloOptions) -> dict[str, Int64Array]:
         """Build the columns of all ranks: all rows of rank 0, then of rank 1, and so on.
 
-        Every rank has all rows of `program` in their order. Returns int64[ranks * rows] by
-        name. `rank`, `kind` and `name` are set in all rows, the other ones only here:
+        Every rank has all rows of `program` in their order. Returns int64[ranks * rows] by name. A
+        collective of which the rank is no member, and a SEND or RECV without a peer of the rank,
+        become MARKER. `rank`, `kind` and `name` are set in all rows. The other columns are set only
+        in these rows, elsewhere they are NONE (`tag`: 0):
 
         - computation: `operations`, `bytes`, `duration_ns`
         - collective: `bytes`, `collective`, `group`, `root`
         - SEND or RECV: `bytes`, `peer`, `tag`
 
-        A collective without this rank, and a SEND or RECV without a peer for it, become MARKER.
-        Unset values are NONE, but tags 0. Durations in ns are estimated from the rates in
-        `options`: NONE without rates, at most 2^62 - 1.
+        `duration_ns` is estimated from the rates in `options`: NONE without rates, at most 2^62 -
+        1.
         """
         count, rows = self.group.shape[1], len(program.kind)
         kind = np.tile(np.array(program.kind, np.int64), count)

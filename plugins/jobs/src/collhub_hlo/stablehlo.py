@@ -758,11 +758,15 @@ class _Lowering:
     ) -> None:
         """Store a region of a loop as a computation, whose parameter is the state of the loop.
 
-        The state is a tuple of the iterated values (the arguments of the region) and the `captured`
-        ones; `shapes` are the shapes of both. `region.is_body` must be set before: the body returns
-        a tuple of all iterated values, and the captured ones unchanged. Any other region is the
-        condition and returns its first value, not as a tuple. Raises `ValueError` if the number of
-        arguments or of returned values does not fit the state, and the errors of `_store`.
+        The state is a tuple of the iterated values, which are the arguments of the region, followed
+        by the `captured` values. `shapes` has the shapes of the state in this order.
+        `region.is_body` must be set before:
+
+        - True: the body returns a tuple of its returned values, and the captured ones unchanged.
+        - False: the condition returns its first value, not as a tuple; other values are ignored.
+
+        Raises `ValueError` if arguments and captured values are not as many as `shapes`, and if a
+        body does not return as many values as it has arguments. Raises also the errors of `_store`.
         """
         names = [*region.arguments, *(_CAPTURED + value[1:] for value in captured)]
         if len(names) != len(shapes):

@@ -179,20 +179,19 @@ class _Evaluation:
         return self._join(frame, instruction.operands)
 
     def _compute(self, frame: _Frame, instruction: Instruction) -> None:
-        """Append a row for the computation of an instruction, or add it to an earlier row.
+        """Add the work of an instruction to the program, as a new row or in the open row.
 
-        The row becomes the value of the instruction, for which its users wait. It has operations
-        and accessed bytes, each at most `_LARGEST`. An instruction is blocking if the module is
-        executed in the order of its schedule and the opcode does not end with `-start`.
+        Work is operations and accessed bytes, each at most `_LARGEST` per row. Users of the
+        instruction wait for its row. An instruction is blocking if the module is executed in the
+        order of its schedule and the opcode does not end with `-start`. The open row (`_open_row`)
+        is the last blocking computation that may still take work; NONE without one. The first rule
+        applies:
 
-        `_open_row` is the row of the last blocking computation to which work may still be added,
-        NONE if there is none. With the option `merge_compute`, a blocking instruction adds its work
-        to this row, if there is one, without new dependencies. Otherwise:
-
-        1. A row is added. It waits for the rows of `_before`.
-        2. If it is blocking, the next blocking row of the frame waits for it.
-        3. If it is blocking and the frame is not asynchronous, it becomes `_open_row`; otherwise
-           `_open_row` becomes NONE.
+        1. The option `merge_compute` is set, the instruction is blocking and there is an open row:
+           its work is added to that row, without new dependencies.
+        2. Otherwise a row is added, which waits for the rows of `_before`. If the instruction is
+           blocking, later rows of the frame wait for it. It becomes the open row if it is blocking
+           and the frame is not asynchronous; otherwise there is no open row.
 
         Fusions with collectives and custom calls of unknown work are reported as losses. Raises
         `InputError` for too many rows.
@@ -220,22 +219,20 @@ class _Evaluation:
         self._open_row = row if is_blocking and not frame.is_async else NONE
 
     def _communicate(self, frame: _Frame, instruction: Instruction, collective: str) -> None:
-        """Append the row of a collective or message, and store it as the value of the instruction.
+        """Append the rows of a collective or message; store them as the instruction's value.
 
-        A send has one SEND row, a receive one RECV row, a permutation both, and a collective
-        one COLLECTIVE row. Each row has the bytes of the operands. Users of the instruction
-        wait for its rows.
+        A send has one SEND row, a receive one RECV row, a permutation both (SEND first), and a
+        collective one COLLECTIVE row. Each row has the bytes of the operands.
 
-        If the module runs in the order of its schedule, the new rows wait for the last blocking
-        rows, not for the operands. They become blocking themselves, unless the instruction is
-        asynchronous: an opcode with `-start`, a send or a receive, in each case without
-        `is_sync` in the configuration. In any other order only data dependencies count.
+        - The module has a schedule: the rows wait for the last blocking rows instead of the
+          operands. They become the blocking rows, except for an asynchronous instruction. That is a
+          send, a receive, or an opcode with `-start`, without `is_sync` = true in its
+          configuration.
+        - Otherwise: the rows wait for those of the operands (`_before`); nothing becomes blocking.
 
-        The first execution adds a call to the program. Each execution, such as an iteration of
-        a loop, adds new rows of this call and 1 to `calls` of the call. No later computation is
-        merged with an earlier row. Losses are counted at the first execution: ragged
-        all-to-alls, and sends and receives without pairs. Raises `InputError` for invalid
-        attributes and for too many rows.
+        The first execution adds a call to the program and counts losses. Each execution adds rows
+        and 1 to `calls` of the call. No later computation is merged with an earlier row. Raises
+        `InputError` for invalid attributes and for too many rows.
         """
         key = frame.computation.name, instruction.name
         number = self._calls.get(key)
@@ -331,24 +328,20 @@ class _Evaluation:
     def _leave(self, frame: _Frame) -> None:
         """Finish an iteration of `frame`, an evaluated computation: repeat it, or return its value.
 
-        A frame has two sets of rows (nodes of the program): `entered`, for which a row without
-        operands waits, and `tail`, for which the next blocking row waits if the module has a
-        schedule.
+        If `remaining` is above 0, it decreases by 1 and the frame restarts without values. Unless
+        the module has a schedule, `entered` (rows that a row without operands waits for) and every
+        argument become all rows of the iteration. Nothing else happens.
 
-        If `remaining` is above 0, it is decreased and the frame restarts without values. Without a
-        schedule of the module, `entered` and every argument then become all rows of the finished
-        iteration.
+        Otherwise the frame is removed from the stack. Without a calling frame or instruction that
+        is all. The value of the calling instruction in the calling frame becomes:
 
-        Otherwise the frame is removed from the stack. An instruction that called it gets the value:
+        - asynchronous: with a schedule `tail` (rows that the next blocking row waits for),
+          otherwise the rows of the root; `tail` of the calling frame stays.
+        - `call`: the value of the root, with separate tuple elements. Others: the rows of the root.
+          The calling frame gets `tail`.
 
-        - `call`: the value of the root instruction, with separate elements of a tuple
-        - asynchronous instruction: `tail` of the frame with a schedule, otherwise all rows of the
-          root
-        - any other instruction: all rows of the root
-
-        The rows are empty without a root. The calling frame takes over `tail`, except after an
-        asynchronous instruction. More than `_MAX_PARENTS` rows are replaced by one new MARKER row
-        that waits for them. Raises `InputError` if the module then has too many rows.
+        Without a root there are no rows. More than `_MAX_PARENTS` rows, except for `call`, become
+        one new MARKER row that waits for them; `InputError` if the module then has too many rows.
         """
         root = frame.computation.root
         result: Value = frame.values[root.name] if root else ()

@@ -368,18 +368,17 @@ def _product(sizes: tuple[int, ...]) -> int:
 def find_placement(sharding: str, devices: Sequence[int], sizes: Sequence[int], count: int) -> str:
     """Return the placement of a tensor on a mesh, such as `R`, `S(0)` or `(S(0), R)`.
 
-    `sharding`: text of the HLO sharding; `devices`: device of each rank of the mesh; `sizes`:
-    ranks along its axes, the slowest first; `count`: devices of the module.
+    `sharding`: HLO text; `devices`: device of each rank of the mesh; `sizes`: ranks along its axes,
+    the slowest first; `count`: devices of the module.
 
-    A replicated sharding gives `R` for any mesh. Otherwise a mesh of one axis has one
-    placement, a mesh of several axes a tuple of one per axis. Axes that shard the same
-    dimension nest in the order of the axes. A dimension in which all ranks of the mesh have one
-    common block counts as complete. Of several combinations the first one is returned: axes in
-    order, for each R first and then the dimensions ascending.
+    - A replicated sharding: `R`, for any mesh and any devices.
+    - A mesh of one axis: one placement, of several axes: a tuple with one per axis. Axes that shard
+      the same dimension nest in order. A dimension is not sharded (R) if all ranks of the mesh have
+      the same block of it.
+    - Several fit: the first, in the order R, then ascending dimensions, the last axis fastest.
 
-    `""` for a missing sharding, a tuple, devices that do not fit `sizes` or `count`, shardings
-    that no placement describes, empty numbers (`devices=[2,,2]`), and more than `_MAX_CHOICES`
-    (4096) combinations.
+    Returns `""` for a missing sharding, a tuple (`{{`), tiles that `_parse_tiles` refuses, devices
+    that do not fit `sizes` or `count`, no fit, and more than 4096 combinations.
     """
     text = sharding.strip()
     if text.startswith("{{"):
@@ -413,12 +412,16 @@ def _parse_tiles(text: str, count: int) -> Int64Array | None:
     """Return the block of the tensor on every device: int64[devices, dimensions].
 
     `text`: HLO sharding, such as `devices=[2,2]<=[4]`; `count`: number of devices. Row d has
-    the block number of device d in each dimension, from 0. Trailing dimensions that only
-    replicate are left out.
+    the block number of device d in each dimension, from 0. The trailing dimensions that only
+    replicate (`last_tile_dim_replicate`, `last_tile_dims`) are left out.
 
-    None for shardings that are no tiles, have dimensions with another meaning (such as
-    `manual`) or only replicated ones, or do not list each device once. None also for more than
-    2^16 devices, and for an empty number, as in `devices=[2,,2]`.
+    Returns None in these cases:
+
+    - The text has no tiles, or an empty number, as in `devices=[2,,2]`.
+    - `count` is below 1, above 2^16, or not the product of the tile counts.
+    - The devices are not 0..`count` - 1, each once.
+    - A trailing dimension has another meaning, such as `manual`.
+    - No dimension is left.
     """
     match = _TILES.search(text)
     if match is None or not 0 < count <= _MAX_DEVICES:

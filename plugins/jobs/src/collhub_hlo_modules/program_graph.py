@@ -140,17 +140,15 @@ class _GraphBuilder:
     def build(self) -> CapturedGraph:
         """Convert the entry computation to a captured graph; call only once per builder.
 
-        - Inputs: the parameters in ascending number, with one input per tensor of a tuple. Their
-          placements follow from their sharding. A parameter whose memory an output reuses is a
-          STATE, any other one an INPUT.
-        - Outputs: the tensors of the root in order, without numbers and tokens. An output is a
-          MUTATION with the parameter as target if it reuses the memory of a parameter that is one
-          tensor. Otherwise it is an OUTPUT, also if it reuses the memory of a tuple.
-        - `groups`: collectives divide the devices into groups; per different division, its first
-          group. With several divisions the graph has the mesh that they form, otherwise no mesh.
+        - Inputs: the parameters by number, one input per tensor of a tuple, with placements by
+          their sharding. A parameter whose memory an output reuses is a STATE, otherwise an INPUT.
+        - Outputs: the tensors of the root in order; numbers and tokens are omitted. An output that
+          reuses the memory of a parameter of one tensor is a MUTATION of it, any other an OUTPUT.
+        - `groups`: collectives divide the devices into groups. Each distinct division is recorded
+          with its first group. With several, the graph has the mesh that they form, otherwise none.
 
-        The name is that of the module or `module`. Raises `InputError` if the divisions form no
-        mesh, for instructions, operands or element types that a graph cannot have, and above the
+        The name is that of the module, or `module`. Raises `InputError` if several divisions form
+        no mesh, for instructions, operands or element types that a graph cannot have, and above the
         limits of nodes, evaluated instructions and nested calls.
         """
         entry = self._module.entry
@@ -497,12 +495,15 @@ class _GraphBuilder:
     def _to_tensor(self, value: Value, shape: Shape, instruction: Instruction) -> str:
         """Return the name of a tensor with this value; broadcasts and numbers become nodes.
 
-        A tensor is returned as it is. A broadcast (`_Spread`) becomes an expand to `shape`,
-        after a reshape that adds dimensions of size 1 if necessary. A number becomes a `full`
-        of `shape`, with the element type of `shape`. `instruction`: the reader of the value,
-        for names and errors.
+        Only the first array of `shape` is used. `instruction`: reader of the value, for names and
+        errors.
 
-        Raises `InputError` for a tuple or a missing value (None), for an element type that
+        - Tensor (its name): returned as it is; `shape` is ignored.
+        - Broadcast (`_Spread`): an expand to `shape`, after a reshape that adds dimensions of size
+          1 if necessary.
+        - Number: a `full` of `shape`, with the element type of `shape`.
+
+        Raises `InputError` for a tuple or a missing value (None), for a number whose element type
         PyTorch lacks, and for more than `MAX_NODES` nodes. Raises `_MisfitError` if `shape` has no
         array, or fewer dimensions than a broadcast.
         """
@@ -553,18 +554,17 @@ class _GraphBuilder:
     ) -> Value:
         """Add an operator that computes each element separately, and return its value.
 
-        The value is the name of a new tensor, except for these values without a tensor:
+        The operators are those of `_UNARY` and `_BINARY`, convert, compare, select and clamp. The
+        value is the name of a new tensor, except in these cases without a tensor:
 
-        - a number for an add, subtract, multiply, maximum or minimum of two numbers; integers
-          wrap around as in the element type of the result
-        - a number for the conversion of a number, and a broadcast for that of a broadcast
+        - Add, subtract, multiply, maximum or minimum of two numbers: a number. If both are
+          integers, it wraps around as in the element type of the result.
+        - Conversion of a number: a number; conversion of a broadcast: a broadcast.
 
-        The other operators are those of `_UNARY` and `_BINARY`, comparisons, select and clamp.
-        A comparison of a number with a tensor exchanges its operands, and `<` becomes `>`.
-
-        None if the instruction is no such operator, or if no aten operator expresses it: a
-        clamp whose limits are no numbers, an unknown direction of a comparison, the conversion
-        of a tuple or of a number to a complex type. Raises the `InputError` of `_to_tensor`.
+        To compare a number with a tensor, the operands are exchanged and the direction is mirrored
+        (`<` becomes `>`). None for another instruction, a limit of a clamp that is no number, an
+        unknown direction of a comparison, and the conversion of a tuple or of a number to a
+        complex type. Raises the `InputError` of `_to_tensor`.
         """
         opcode = instruction.opcode
         if opcode == "convert":
@@ -628,17 +628,19 @@ class _GraphBuilder:
     ) -> str:
         """Add an arithmetic operator of two operands, and return the name of its result.
 
-        `opcode` is a key of `_BINARY`. Quotients of integers are rounded toward zero, as in
-        HLO. For all other operators, a number must be the second operand in aten. A number as
-        first operand is treated by the opcode:
+        `opcode` is a key of `_BINARY`. An operand may be a number, but the first operand of an
+        aten operator may not. The first case that applies:
 
-        - add, multiply, maximum and minimum: the operands are swapped
-        - `number - x`: `rsub`, which computes the same
-        - `number / x` of floats: the reciprocal of x, multiplied by the number unless it is 1
-        - all other opcodes: the number becomes a tensor
+        1. Quotient of integers: `div`, rounded toward zero as in HLO. A number as first operand
+           becomes a tensor.
+        2. Number first, with add, multiply, maximum or minimum: the operands are swapped, and a
+           case below applies.
+        3. Number second, with maximum or minimum: `clamp_min` or `clamp_max`.
+        4. `number - x`: `rsub`.
+        5. `number / x`: the reciprocal of x, multiplied by the number unless it is 1.
+        6. Otherwise the operator itself. A number as first operand becomes a tensor.
 
-        Maximum and minimum with a number become `clamp_min` and `clamp_max`. Raises the
-        `InputError` of `_to_tensor`.
+        Raises the `InputError` of `_to_tensor`.
         """
         operator = _BINARY[opcode]
         first, second = operands
@@ -975,17 +977,19 @@ class _GraphBuilder:
     def _multiply(self, left: str, right: str, instruction: Instruction) -> str:
         """Add a dot product, and return the name of its result.
 
-        The attributes of `instruction` name the batch and contracted dimensions of both operands;
-        the rest is free. The left operand is permuted to (batch, free, contracted), the right one
-        to (batch, contracted, free). The result has (batch, free left, free right).
+        The attributes of `instruction` name the batch and contracted dimensions of both operands
+        (none if missing); all others are free. The left operand is permuted to (batch, free,
+        contracted), the right one to (batch, contracted, free). The result has (batch, free left,
+        free right).
 
-        - Without batch, with one contracted and one free dimension on the right: aten.mm if the
-          left operand has one free dimension, aten.matmul if it has several.
-        - Otherwise operands are reshaped for aten.mm, or with batch for aten.bmm, and the result to
-          the shape of the instruction.
+        - If there is no batch dimension, one contracted and one free dimension on the right, and
+          at least one free dimension on the left: aten.mm with one free dimension on the left,
+          aten.matmul with several.
+        - Otherwise the operands are reshaped, to 2 dimensions for aten.mm without batch, to 3 for
+          aten.bmm with batch. The result is reshaped to the shape of the instruction.
 
-        Raises `_MisfitError` for a dimension that an operand lacks, and for an attribute that is no
-        list of integers. Shapes are not compared.
+        Raises `_MisfitError` for a dimension that an operand lacks, and for an attribute that is
+        no list of integers. Shapes are not compared.
         """
         sides = ("lhs", "rhs")
         contracted = [_read_integers(instruction, f"{side}_contracting_dims") for side in sides]
@@ -1079,12 +1083,17 @@ class _GraphBuilder:
     ) -> str:
         """Add a collective with one operand to the graph, and return the name of its result.
 
-        `name`: the operand; `group`, `size`: process group and its number of ranks; `reducer`:
-        HLO's name of the reduction, used for an all-reduce and a reduce-scatter only. An
-        all-reduce, and a broadcast from the first rank of the group, ignore `dimension`.
-        All-gather, reduce-scatter and any other `opcode`, which is an all-to-all, use it: if it is
-        not 0, it is exchanged with dimension 0 before and after the collective. Raises `InputError`
-        for a dimension that does not exist. Lengths are not checked to be divisible by `size`.
+        `name`: the operand. `group`, `size`: process group and its number of ranks. `reducer`:
+        HLO's name of the reduction, used for `all-reduce` and `reduce-scatter` only.
+
+        - `all-reduce`, and `collective-broadcast` from the first rank of the group, ignore
+          `dimension`.
+        - `all-gather`, `reduce-scatter`, and any other `opcode` (an all-to-all) work along
+          `dimension`. If it is not 0, it is exchanged with dimension 0 before and after the
+          collective. `InputError` is raised if the operand has no such dimension.
+
+        The length along `dimension` is multiplied by `size` (all-gather), divided by it and rounded
+        down (reduce-scatter), else unchanged. The element type is kept.
         """
         tensor = self._tensors[name]
         shape_of_operand = Shape(((_DTYPES[tensor.element], tensor.shape),))
@@ -1222,14 +1231,12 @@ def _fold(opcode: str, operands: Sequence[Value], dtype: str) -> float | None:
 def _convert_number(number: float, dtype: str) -> int | float | None:
     """Convert a number to the HLO element type `dtype`, as the HLO instruction `convert` does.
 
-    The type decides the result:
-
-    - `pred`: 0 for zero, 1 for any other number, also for NaN
-    - float types: the number as `float`, not rounded to the precision of `dtype`
-    - integer types, from an `int`: the value of the type that is equal modulo 2^bits
-    - integer types, from a `float`: rounded toward zero. A value outside of the range becomes
-      the nearest limit, also an infinite one. NaN becomes 0.
-    - complex types: None
+    - `pred`: 0 for zero, 1 for any other number, also for NaN.
+    - Float types: the number as `float`, not rounded to the precision of `dtype`.
+    - Integer types, from an `int`: the value of the type that is equal modulo 2^bits.
+    - Integer types, from a `float`: rounded toward zero. A value outside of the range becomes the
+      nearest limit, also an infinite one. NaN becomes 0.
+    - All other types, such as complex ones: None.
     """
     if dtype == "pred":
         return int(number != 0)

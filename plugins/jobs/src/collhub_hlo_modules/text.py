@@ -127,23 +127,19 @@ class StatementReader:
         self._next: str | None = None
 
     def __iter__(self) -> Iterator[Statement]:
-        """Yield the statements in the order of the text, each joined to one line.
+        """Yield the statements in the order of the text, each joined to one line (`_join`).
 
-        A statement has the number of its first line, from 1. By the start of a line, without
-        surrounding space, the first rule that applies decides:
+        A statement has the number of its first line, from 1. The start of a line, without
+        surrounding space, decides. The first rule that applies counts:
 
-        1. Empty lines and lines that begin with `//` are skipped. Outside of computations so are
-           tables: lines that begin with a digit, `FileNames`, `FunctionNames`, `FileLocations` or
-           `StackFrames`.
+        1. Empty lines and `//` are skipped. Outside of computations, so are lines that begin with
+           a digit, `FileNames`, `FunctionNames`, `FileLocations` or `StackFrames` (tables).
         2. `HloModule` outside of a computation: `module`.
         3. `}` within a computation: `end`, with the entire line as text.
-        4. A name that is followed by `(` or `{`, after an optional `ENTRY`, outside of a
-           computation: `computation`, its head up to `{`.
-        5. `name =` within a computation: `instruction`.
-        6. Any other line raises `InputError` (`hlo`) with its line.
-
-        Also raises `InputError` with the code `cut` if the text ends within a computation, and the
-        errors of `_join`. The stream is read once; an empty file yields nothing.
+        4. `NAME (` or `NAME {` outside of a computation, also after `ENTRY`: `computation`, i.e.
+           its head up to `{`.
+        5. `NAME =` within a computation, also after `ROOT`: `instruction`.
+        6. Any other line raises `InputError` (`hlo`). A text that ends too early raises `cut`.
         """
         is_inside = False
         while (text := self._take_line()) is not None:

@@ -115,14 +115,15 @@ def _counts_of_rows(rows: Mapping[int, object], number: int, name: str) -> UnitC
     """Return the counts of table `number`, of which the file of each rank has one row.
 
     `rows`: rows by rank, ascending, at least one. If the first row is a list, the table is per pair
-    of ranks and each row a list of counts; otherwise each row is one count. Ranks above the last
-    row have no part in the table. `name`: of the job, for errors. Raises `InputError`
-    (`invalid-counts`) for the first of:
+    of ranks and each row a list of counts. Otherwise each row is one count. Ranks above the last
+    row have no part in the table. `name`: of the job, for errors.
 
-    - a rank without a row that is below the last rank with one, or for which the first row has a
-      count
-    - in a table per pair, a row that is no list with one count per row of the table
-    - other invalid counts (`UnitCounts.from_table`), such as negative ones or a sum of 0
+    Raises `InputError` (`invalid-counts`) for the first of:
+
+    - The lowest rank without a row is below the number of counts in the first row (per pair), or
+      below the last rank with a row (otherwise).
+    - Per pair: a row is no list, or has another number of counts than there are rows.
+    - `UnitCounts.from_table` refuses the counts, such as negative ones or a sum of 0.
     """
     first = next(iter(rows.values()))
     is_per_pair = isinstance(first, list)

@@ -119,15 +119,15 @@ def build_groups(
 ) -> tuple[ProcessGroup, ...]:
     """Build the groups of a job, by the index that nodes use: entry i has the name `names[i]`.
 
-    The first rule that applies gives the groups:
+    `extras`: additional attributes, to which `nodes` refer by index. The first rule that applies:
 
     1. `text` is not empty: a JSON object of ranks by name, in the order of positions in the
        group. Groups that no node names follow the named ones, in the order of the object.
-    2. There are `names`, and METADATA nodes define all of them (`stated_groups`): these
-       definitions. Other defined groups are left out.
-    3. Otherwise group i has the ranks of the nodes whose group is i, ascending. If there are
-       `names`, one warning `groups-assumed` is reported to `source`. Without names the result
-       is empty.
+    2. There are `names`, and METADATA nodes define all of them (`stated_groups`): the groups of
+       `names` as defined there. Further defined groups are left out.
+    3. Otherwise group i has the ranks of the nodes whose group is i, ascending; it is empty
+       without such nodes. If there are `names`, one warning `groups-assumed` is reported to
+       `source`. Without names the result is empty.
 
     Raises `InputError` (`group`), only with `text`: for a text that `parsed_groups` refuses,
     for a name in `names` that it does not define, and for a group that lists a rank twice.

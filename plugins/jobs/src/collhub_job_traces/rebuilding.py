@@ -250,23 +250,22 @@ class BucketPlanner:
 
 
 def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
-    """Replace collectives by buckets: each bucket becomes one collective with all their bytes.
+    """Replace collectives by buckets: one collective with the bytes of all members each.
 
-    `target`: int64[nodes], the row of the bucket of every node (`BucketPlanner.plan`), the node's
-    own row if it is not joined. No member may depend on another member of its bucket; the bucket
-    would depend on itself.
+    `target`: int64[nodes], the row of the bucket of every node, or the node's row if it is not
+    joined. Members of a bucket must not depend on each other. `workload` is not changed.
 
-    - The node at the row of the bucket gets the sum of the bytes and the dependencies of all
-      members. Its other columns stay.
-    - The other members are removed; nodes that depended on them depend on the bucket.
-    - Data and control dependencies stay separate. In each kind, equal dependencies are merged to
-      one, in the entire job.
-    - Preserved records of buckets, and of nodes that depended on a removed member, are dropped.
-    - The remaining rows keep their order. `workload` itself is not changed.
+    - The node at the row of a bucket gets the bytes and dependencies of all members; other
+      columns stay.
+    - Other members are removed. Nodes that depended on them depend on the bucket.
+    - Equal dependencies of one kind (data or control) become one, in the entire job.
+    - Preserved records of buckets, and of nodes that depended on a removed member, are
+      dropped.
 
-    The result also has the new row of every old node (that of its bucket for a removed one), the
-    number of collectives in buckets (the kept ones included), and the number of buckets. Both
-    numbers are 0 if nothing is joined. Raises `InputError` if a dependency would connect two ranks.
+    The remaining rows keep their order. The result has the new job, the new row of every old
+    node (that of the bucket for a removed one), the number of collectives in buckets (kept
+    ones included) and the number of buckets. Both are 0 if nothing is joined. Raises
+    `InputError` if a dependency would connect two ranks.
     """
     nodes = workload.nodes
     joined = target != np.arange(len(nodes))

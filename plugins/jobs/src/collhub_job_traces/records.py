@@ -140,9 +140,12 @@ class Attribute:
 def fields(record: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
     """Yield (field number, value, raw bytes) of every field of a protobuf message, in order.
 
-    The value is an unsigned integer for a varint, otherwise bytes (of fixed-size numbers too).
-    The raw bytes include tag and length. Field numbers are not checked. Raises `ValueError` at
-    the first field of another wire type or that is truncated, after the fields before it.
+    The value is an unsigned integer for a varint. It is bytes for fields with a length and for
+    fixed-size numbers (4 or 8 bytes). The raw bytes include tag and length. Field numbers are not
+    checked. An empty record has no fields.
+
+    Raises `ValueError`, after the fields before it, at a field that has a wire type other than 0,
+    1, 2 and 5, reaches beyond the end, or has a varint of more than 10 bytes.
     """
     at = 0
     while at < len(record):
@@ -205,13 +208,14 @@ def encode_record(tokens: str, values: Mapping[str, int | list[int] | bytes]) ->
 
     - `=HEX` or `!HEX`: these bytes, unchanged.
     - `@NAME:KIND`: the attribute NAME with `values[NAME]`, an integer or bytes. KIND is the number
-      of its protobuf field.
-    - `name`, `id`, `type`, `us`, `ctrl`, `data`: this field of the node with the value of this key:
-      bytes for `name`, a list of integers for `ctrl` and `data`, else an integer.
+      of its protobuf field. A list raises `AssertionError`.
+    - Any other token: a field of the node with the value of this key. Bytes are always encoded as
+      the field `name`, whatever the token. A list of integers fits `ctrl` and `data`, an integer
+      `id`, `type` and `us`.
 
-    Raises `KeyError` for a missing value, or for a value of a type that the field does not have.
-    Raises `ValueError` for invalid hexadecimal digits and for a KIND that is no integer, and
-    `AssertionError` for an attribute with a list. Bytes for any field are encoded as `name`.
+    Raises `KeyError` for a missing value, and for a list or an integer whose token is not among
+    these fields. Raises `ValueError` for invalid hexadecimal digits and for a KIND that is no
+    integer.
     """
     parts = []
     for token in tokens.split():
@@ -355,8 +359,13 @@ class StatedInput:
 def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...]:
     """Return the tensors and numbers among a node's inputs, as recorded in an extra.
 
-    `number`: protobuf field to read, `INPUTS` or `OUTPUTS`. Only its first occurrence is read.
-    Empty without one, for extras of other formats, and for a message that cannot be decoded.
+    `extra`: words separated by blanks; those that begin with `=` or `!` have a protobuf message in
+    hexadecimal digits, other words are skipped. `number`: protobuf field to read, `INPUTS` or
+    `OUTPUTS`. Only its first occurrence in all words is read. Its entries are in the order of the
+    inputs; other kinds of inputs are left out, so positions are not kept (`_arguments`).
+
+    The result is empty if no word has the field, or if the message in the field cannot be decoded.
+    A word that is no message is skipped.
     """
     for token in extra.split():
         if token[0] not in "=!":

@@ -85,17 +85,17 @@ class Costs:
         return self._part((2 * self.tokens * weights + scores) // parts, parameters, inner)
 
     def mlp(self) -> Part:
-        """Return operations, parameters and bytes of the MLP, or the gate and experts, of a rank.
+        """Return operations, parameters and bytes of the MLP, or gate and experts, of a rank.
 
-        - Operations: of all matrix products, including the gate with more than one expert,
-          divided by the tensor parallelism and rounded down. Every token passes `top_k` experts.
-        - Parameters: of the norm, plus those of the MLP with one expert, or of the gate with
-          more. The parameters of several experts are in `expert_parameters` instead.
-        - Bytes: element bytes times the elements of these parameters, of the input and output
-          hidden states, and of the inner tensors.
+        t is the tensor parallelism; quotients are rounded down.
 
-        Of the elements, only the inner tensors, and an MLP's own parameters without its output
-        bias, are divided by the tensor parallelism.
+        - Operations: all matrix products / t. Every token passes `top_k` experts. With more than
+          one expert, the products of the gate are included.
+        - Parameters: the norm (2 x hidden), not divided. Plus `expert_parameters` with one expert,
+          which divides all but the output bias by t. With several, plus the gate (not divided),
+          without the experts.
+        - Bytes: element bytes x (these parameters + elements of the input and output hidden states,
+          not divided + elements of the inner tensors / t).
         """
         options, h = self.options, self.options.hidden
         products = 2 * self.tokens * self._matrices * h * self.width * options.top_k

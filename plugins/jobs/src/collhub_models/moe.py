@@ -144,9 +144,12 @@ def generate(options: MoeOptions) -> Workload:
 def _check(options: MoeOptions) -> None:
     """Raise `UsageError` (`degrees`) for options that do not fit together.
 
-    The checks, in this order: experts are a multiple of the ranks; ranks are a multiple of
-    `node_ranks` (with every exchange); `top_k`, then `replicas`, is at most the number of
-    experts.
+    The first violated condition gives the error:
+
+    1. `experts` is a multiple of `ranks`.
+    2. `ranks` is a multiple of `node_ranks`. This is checked for every kind of exchange.
+    3. `top_k` is at most `experts`.
+    4. `replicas` is at most `experts`.
     """
     for name, value, base in (
         ("experts", options.experts, options.ranks),

@@ -170,17 +170,17 @@ class StageProgram:
     def finish(self) -> None:
         """Add the all-reduces of the remaining gradients after the last pass of the stage.
 
-        1. Those that `_reduce_layer` stored (without the option `overlap`), in the order of
-           storing.
-        2. On the first and the last stage: the gradients of the embeddings in the group `data`.
-           Their size is that of the vocabulary's embeddings, on the first stage also of the
-           positions'.
-        3. On the same two stages, with several stages: the gradients of the vocabulary's embeddings
-           in the group `embedding`, which both stages share.
+        1. The gradients that `_reduce_layer` stored, in the order of storing. With the option
+           `overlap` it stores none.
+        2. Only on the first and the last stage: gradients of the embeddings in the group `data`.
+           The size is that of the vocabulary's, on the first stage also of the positions'
+           embeddings.
+        3. On these two stages, if there are several stages: gradients of the vocabulary's
+           embeddings in the group `embedding`, which both stages share.
 
         All-reduces in groups of one rank are omitted. 1 and 2 wait for the last computation of the
-        stage. 3 waits for 2 or, if 2 is omitted, for the last computation. A model with one stage
-        has 2 once. Sizes are in bytes. The stored gradients are not cleared.
+        stage. 3 waits for 2 or, if 2 is omitted, for the last computation. Sizes are in bytes. The
+        stored gradients are not cleared.
         """
         for name, size, role in self._gradients:
             self._all_reduce(name, size, role, self._computes[-1:])

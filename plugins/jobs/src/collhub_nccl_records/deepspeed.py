@@ -141,26 +141,20 @@ def read_deepspeed_times(
 def read_deepspeed_lines(
     lines: Iterable[tuple[int, bytes | None]], file: str
 ) -> Iterator[CallRecord | SkippedLine]:
-    """Yield the calls of rank 0 in a log of DeepSpeed's communication logger, in order.
+    """Yield the calls of rank 0 in a log of DeepSpeed's communication logger.
 
-    `lines`: (line number, content), None for a line that is too long. The order of the result:
+    `lines`: (line number, content), None for a line that is too long. The order is:
 
-    1. A `SkippedLine` for each line that is too long or is a record that cannot be read (unknown
-       operation, no calls), in the order of the log.
-    2. The assumptions, as `SkippedLine`: on the number of ranks if several fit, then on the order
-       of calls if they are from a summary.
-    3. The calls. If the log has lines of single calls, these in order; summaries are not used.
-       Otherwise the rows of the last summary in order. A row of n calls gives n equal calls, each
-       with 1/n of its total time. Tables of minima (stragglers) do not count.
+    1. `SkippedLine`s in log order: too long lines, records of unknown operations, rows without
+       calls.
+    2. Assumptions (`SkippedLine`): a number of ranks if several fit; the order if from a summary.
+    3. Lines of single calls, or without any the rows of the last summary. A row of n calls gives n
+       calls with 1/n of its time each.
 
-    Without calls, the iteration ends after the skipped lines. All other lines are ignored. A call
-    has the duration of the log, converted to us, and no start, sequence number or root. The number
-    of ranks is derived from the bandwidths (`_find_rank_count`). Bytes are as in the API of NCCL:
-    those of reduce-scatter and all-to-all are divided by the ranks, rounded down. Sizes in the log
-    are already rounded.
-
-    Raises `InputError` after step 1: `ranks` or `rank-range` if no number of ranks up to 2^14
-    fits, and `too-large` if the calls times the ranks exceed 2^22.
+    A call has the logged duration (in us) and no start, sequence number or root. Bytes of
+    reduce-scatter and all-to-all are divided by the number of ranks (`_find_rank_count`), rounded
+    down. Without calls, nothing follows step 1. Raises `InputError` after step 1: `ranks`,
+    `rank-range` of `_find_rank_count`, `too-large` for calls x ranks above 2^22.
     """
     calls, table, _, skipped = _parse(lines)
     entries = calls or table

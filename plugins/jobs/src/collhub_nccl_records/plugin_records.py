@@ -43,26 +43,17 @@ def read_inspector_lines(
 ) -> Iterator[CallRecord | SkippedLine]:
     """Yield the calls in lines of NCCL's Inspector, and a `SkippedLine` per unreadable line.
 
-    `lines`: (number, content); content None for a line that is too long. `file`: its name.
-    The first rule that applies to a line decides. Invalid lines raise no exception.
+    `lines`: (number, content), None for a line that is too long. `file`: its name. First rule:
 
-    1. Empty: no result.
-    2. Too long, or no JSON object: `SkippedLine`.
-    3. Non-empty object `dump_stats`: a `SkippedLine` with the number of overwritten calls,
-       if any. The next N lines without `header` use its `header`, and its `metadata` unless
-       they have their own. N is `coll_records` + `p2p_records` + `proxy_records`. A later
-       such line replaces it.
-    4. Member `proxy_trace`: no result. Without `header` it counts as one of the N lines.
-    5. No `header`, or neither `coll_perf` nor `p2p_perf`: `SkippedLine`.
-    6. Otherwise: `CallRecord`.
-
-    Fields of a record; missing or invalid numbers are -1, texts "":
-
-    - process: `HOST:PID`, otherwise the host, otherwise `file`
-    - name of the communicator: `comm_name`, but "" for `unknown`
-    - root: the peer of a message, -1 for a collective
-    - duration: `coll_exec_time_us` or `p2p_exec_time_us`
-    - start: latest kernel stop minus duration, otherwise the earliest kernel start
+    1. Empty: nothing. Too long or no JSON object: `SkippedLine`.
+    2. Non-empty object `dump_stats`: `SkippedLine` only if calls were overwritten. N is set to
+       `coll_records` + `p2p_records` + `proxy_records`. The next N lines without `header` get
+       its `header`, and its `metadata` unless they have it.
+    3. `proxy_trace`: nothing. Without `header` it is one of the N lines.
+    4. No `header`, or `coll_perf` (`p2p_perf` if it is absent) is empty: `SkippedLine`.
+    5. Else `CallRecord`. Bad numbers are -1, texts "". Process: `HOST:PID`, else host, else
+       `file`. Communicator `unknown` becomes "". Start: latest kernel stop minus duration, else
+       earliest kernel start. Root: `p2p_peer`.
     """
     members: dict[tuple[object, ...], Member] = {}
     marker: dict[str, Any] = {}

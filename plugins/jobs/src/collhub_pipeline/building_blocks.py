@@ -63,22 +63,17 @@ def v_min(devices: int, micros: int) -> Schedule:
 def _build_repeated(name: str, starts: list[tuple[int, int, int, int]], micros: int) -> Schedule:
     """Return a schedule that repeats the slots of microbatch 0 and removes idle slots.
 
-    `starts`: per device the slots of the passes of microbatch 0: forward pass of the first
-    chunk, forward pass of the second chunk, input gradient of the second chunk, input gradient
-    of the first chunk. The slots of a device must be distinct modulo `_PERIOD`. Microbatch m
-    has them `_PERIOD` * m slots later. Of D devices, device d has the stages d (first chunk)
-    and 2D - 1 - d (second chunk). Then:
+    `starts`: per device the slots of microbatch 0: forward pass of the first and of the second
+    chunk, input gradient of the second and of the first chunk. They must be distinct modulo
+    `_PERIOD`. Of D devices, device d has the stages d (first chunk) and 2D - 1 - d (second).
 
-    - Weight gradients fill free slots (`_fill_weight_gradients`).
-    - Passes at the beginning and the end of the step move to earlier free slots
-      (`_move_forward`).
-    - The slots are replaced by start times: each pass takes 1 and starts as early as the order
-      and its inputs permit, so that idle slots disappear.
-    - All weight gradients are removed, passes at the end are moved once more, and weight
-      gradients fill the free slots again.
+    1. Microbatch m gets the slots + `_PERIOD` * m.
+    2. Weight gradients fill free slots (`_fill_weight_gradients`).
+    3. Early and late passes move to earlier free slots (`_move_forward`).
+    4. Slots become start times: each pass takes 1 and starts as early as order and inputs permit.
+    5. The weight gradients are removed; then step 3, then step 2 is repeated.
 
-    The result has the name `name` and the passes of each device in the order of their slots,
-    not the slots. Raises `ValueError` for `micros` 0.
+    The result has the passes of each device in the order of slots. `ValueError` for `micros` 0.
     """
     devices = len(starts)
     place = place_in_waves(devices, 2)

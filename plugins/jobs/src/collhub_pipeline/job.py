@@ -86,22 +86,17 @@ def layout_of(options: PipelineOptions) -> Layout:
 def schedule_from(
     options: PipelineOptions, shape: Shape, budget: SearchBudget | None = None
 ) -> Schedule:
-    """Read the schedule from the file `options.csv`; without a file, build the named schedule.
+    """Read the schedule from the file `options.csv`; if that is None, build `options.schedule`.
 
-    A schedule from a file recomputes all stages if the option `recompute` is `all`,
-    otherwise none. It is not checked against the memory of `shape`. Errors for a file:
+    A schedule from a file recomputes all stages if `options.recompute` is `all`, otherwise none.
+    The file is not compared with `shape`. Its errors are `InputError` for an invalid or unreadable
+    file, and `UsageError` (`option-value`) if its number of devices differs from `options.stages`,
+    or its number of microbatches from `options.micro_batches`.
 
-    - `InputError`: the file is invalid or cannot be read.
-    - `UsageError` (`option-value`): it has other numbers of devices or microbatches than the
-      options.
-
-    Only the schedule `search` uses `budget`, its limit; None means no limit. At the limit it
-    returns the best schedule so far. Errors for a built schedule:
-
-    - `UsageError` (`memory`): it needs more memory than `shape` has, or no schedule fits.
-    - `UsageError`: it does not fit `shape` for another reason.
-    - `BudgetReached`, only with `search`: the limit was reached before any schedule was
-      found.
+    A schedule that is built must fit `shape`. Only `search` uses the limit `budget` (None: no
+    limit); at the limit the best schedule so far is returned. Errors are:
+    - `UsageError`, with code `memory` if no schedule, or not the named one, fits the memory.
+    - `BudgetReached` if `search` has no schedule at the limit.
     """
     if options.csv is None:
         return schedule_of(options.schedule, shape, budget)
@@ -122,13 +117,17 @@ def schedule_from(
 def shape_of(options: PipelineOptions) -> Shape:
     """Convert the options to the shape of a pipeline.
 
-    The times of passes and of the transfer are rounded to integer ns. Memory, stage sizes,
-    attention and the kept fraction become exact fractions. A single value of `memory` applies to
-    all devices; several are a tuple, whose number is checked only later. Warm-ups, stage times and
-    stage sizes are () if not given, memory, embedding and head None.
+    Times of passes and of the transfer are in s; they are rounded to integer ns. Transfers
+    block if `transport` is `blocking`. The shape is steady if `objective` is `steady`. Memory,
+    stage sizes, attention and the kept fraction become exact fractions.
 
-    Raises `UsageError` (`option-value`) for memory, stage times, stage sizes, embedding or head
-    that cannot be parsed. Warm-ups that cannot be parsed become (0,), which is refused only later.
+    - `memory`: one number applies to all devices. Several are a tuple, whose length is not
+      checked here. Missing: None.
+    - Warm-ups, stage times and stage sizes are () if not given.
+    - `embedding` and `head` are None if not given.
+
+    Raises `UsageError` (`option-value`) for memory, stage times, stage sizes, embedding or
+    head that cannot be parsed. Invalid warm-ups become (0,), which other functions refuse.
     """
     seconds = options.forward, options.input_gradient, options.weight_gradient, options.transfer
     forward, inputs, weights, transfer = (round(duration * 1e9) for duration in seconds)
@@ -312,17 +311,18 @@ class _Writer:
             self.program.collective("gradients", kind, size, "data", self._before[:1])
 
     def _find_inputs(self, operation: Operation) -> list[int]:
-        """Return the rows of this rank whose results a pass reads, in this order.
+        """Return the rows whose results a pass reads: at most one per rule, in this order.
 
-        1. A weight gradient reads the input gradient of the same stage, direction and unit
-           (`operation` calls it `micro`). An input gradient or full backward pass reads the forward
-           pass. A forward pass reads no pass of its stage.
-        2. A forward pass also reads the forward pass of stage - 1. An input gradient or full
-           backward pass reads the backward pass of stage + 1. Both only if that stage exists and is
-           on the same device; otherwise a message brings the result.
+        1. The same stage, direction and unit (`micro` of `operation`): a weight gradient reads the
+           input gradient; an input gradient or full backward pass reads the forward pass; a forward
+           pass reads none.
+        2. The adjacent stage, if it exists and is on the same device: a forward pass reads the
+           forward pass of stage - 1. An input gradient or full backward pass reads the backward
+           pass of stage + 1. On another device nothing is added, because a message brings the
+           result.
 
-        The row of a pass is that of its all-reduce, if it has one. Raises `KeyError` if a pass that
-        is read has not been added yet, which means that the schedule has a wrong order.
+        The row of a pass is that of its all-reduce, if it has one. Raises `KeyError` if the
+        schedule is in a wrong order, i.e. a pass that is read has not been added yet.
         """
         kind, direction, stage, micro = operation
         keys = []
@@ -382,10 +382,11 @@ class _Writer:
         return self._add_messages(NodeKind.SEND, operation, operation.stage, legs[False], [row])
 
     def _select_legs(self, sender: int, receiver: int) -> Mapping[bool, Sequence[Leg]]:
-        """Return the messages between two devices that this rank sends or receives; cached.
+        """Return the messages from device `sender` to `receiver` in which this rank takes part.
 
-        The result has the keys False (direct messages) and True (data that ranks of the receiving
-        device forward to each other), each in the order of the layout.
+        The result always has two keys: False for direct messages, and True for data that ranks of
+        the receiving device forward to each other. Each list is in the order of the layout, and
+        empty if the rank takes no part. The result is cached in `_legs`: do not change it.
         """
         if (sender, receiver) not in self._legs:
             legs = [

@@ -296,17 +296,21 @@ class MeshLayout:
         return int(np.prod(lengths)) * self.tensor.element_bytes
 
     def _resharded(self, sender: int, receiver: int) -> Iterator[Leg]:
-        """Yield the messages that bring the activations of one stage to the ranks of another stage.
+        """Yield the messages that bring activations from one stage to the ranks of another stage.
 
-        `sender`, `receiver`: stage numbers. A stage is divided among the ranks of a mesh; the
-        messages are between ranks of the first replica. First are all direct messages, then those
-        between ranks of the receiver that forward data. Both are ordered by source, then
-        destination. A pair of ranks has at most one direct and one forwarding message, with the sum
-        of its bytes over all boxes of data; messages of 0 bytes are left out.
+        `sender`, `receiver`: stage numbers. Messages are between ranks of the first replica. A
+        host is a row of the receiver's mesh along its last dimension. Each box of data that two
+        tiles share goes to each host with receivers separately, as the attribute `hand_over`
+        selects:
 
-        A host is a row of the receiver's mesh along its last dimension. Each host gets a box as
-        `_add_host` describes, and data are forwarded only within it. Of several holders of a box,
-        the one sends that has sent the fewest bytes in all boxes so far.
+        - `send-recv`: each receiver gets the box by a direct message.
+        - `broadcast`: the first receiver gets the box, and forwards it to the others on the host.
+        - any other: each receiver gets an equal part, and forwards it to the others on the host.
+
+        A direct message comes from the holder that has sent the fewest bytes in direct messages so
+        far, of equal ones the first. Direct messages come before forwarding ones; each kind is
+        ordered by source, then destination. All bytes of one kind, source and destination are one
+        message. There are no messages of 0 bytes.
         """
         units = unit_tasks([Move(self.tensor, self.sides[sender], self.sides[receiver])])
         size = self.sides[receiver].mesh.shape[-1]

@@ -310,18 +310,18 @@ class ListSearch:
         return keys
 
     def _improve(self, schedule: Schedule, goal: int) -> tuple[Schedule, int]:
-        """Improve a schedule by moving single passes; return the best one and its value in ticks.
+        """Improve a schedule by random moves of single passes; return the best one and its value.
 
-        The value is the makespan, or for a steady shape the longest span of a device. It is -1
-        if the schedule exceeds the memory of a device or deadlocks. Full backward passes are
-        divided into input and weight gradients, so the result may differ from `schedule` even
-        without an improvement. Its name is that of a searched schedule. `schedule` is not
+        The value in ticks is the makespan, or for a steady shape the longest span of a device. If
+        the given schedule exceeds the memory of a device or deadlocks, the value is -1. The result
+        has separate passes for input and weight gradients, also where `schedule` has full backward
+        passes. So it may differ without an improvement. Its name is `SEARCHED`. `schedule` is not
         changed.
 
-        The number of moves is 25 million / passes, between 60 and 30 000. Moves * passes / 16
-        steps are added to the budget before, even if the kernel `improve_orders` ends early at
-        a value of at most `goal` (ticks). Limits of the budget do not end it. The random
-        numbers are always the same.
+        Let P be 3 x stages x units. The number of moves is 25 million / P, rounded down, but at
+        least 60 and at most 30 000. Moves x P / 16, rounded down, is added to the budget before
+        the search. The search ends early if the value is at most `goal` (ticks). Limits of the
+        budget do not end it. The random numbers are always the same.
         """
         # Imported here: numba takes a second.
         from collhub_pipeline.order_kernel import improve_orders

@@ -123,16 +123,17 @@ def read_schedule(text: str, path: str) -> Schedule:
 def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
     """Write a schedule as CSV in PyTorch's format: one row per device, with CRLF line breaks.
 
-    A row has the passes of its device in order. An overlapped forward pass shares the cell
-    with the next pass. With `has_messages`, devices run one cell per round if its input is
-    there, and:
+    A row has the passes of its device in order. An overlapped forward pass shares the cell with the
+    next pass. With `has_messages`, each row begins with an UNSHARD per stage of the device, in the
+    order of first passes. Then each round visits the devices in order. A device adds its next cell
+    if all inputs are computed, also in this round. After the cell follow, per pass:
 
-    - A row begins with an UNSHARD per stage of the device, in the order of first passes.
-    - A pass whose next stage (for gradients: previous stage) is on another device is followed
-      by a send. At that moment the row of the other device gets a receive.
-    - The last pass of a stage and its send are followed by REDUCE_GRAD and RESHARD.
+    - If the next stage (for gradients: the previous one) is on another device, a send; the row of
+      that device gets a receive at the same moment. Weight gradients send nothing.
+    - After the last pass of a stage: REDUCE_GRAD and RESHARD.
 
-    Raises `InputError` for two directions, token slices, and (with messages) deadlocks.
+    Raises `InputError` (`pipeline-csv`) for two directions, for token slices, and, with messages,
+    if a round adds no cell (deadlock).
     """
     if len(schedule.device_of) > 1 or schedule.slices > 1:
         kind = "two directions" if len(schedule.device_of) > 1 else "token slices"

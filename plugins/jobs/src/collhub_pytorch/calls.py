@@ -96,8 +96,9 @@ class Call:
 def kind_of(name: str) -> tuple[NodeKind, int] | None:
     """Return node kind and collective (-1 for messages) of a name; None for other names.
 
-    Only the letters after the last colon count, in any case. If they are no known name, endings in
-    `_ENDINGS` are removed one after another until the name is known or no ending fits.
+    Only the letters after the last colon count, in lower case; other characters are ignored. If
+    they are no known name, the first ending in the order of `_ENDINGS` that fits is removed, and
+    the rest is tried again. None if no ending fits or no letters are left.
     """
     word = _NOT_LETTERS.sub("", name.rpartition(":")[2].lower())
     while word:

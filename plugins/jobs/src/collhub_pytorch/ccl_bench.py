@@ -158,11 +158,14 @@ def _network_text(card: Card) -> str:
 def lines(workload: Workload) -> list[str]:
     """Describe the card of a workload in one line, followed by the report on its profiles.
 
-    The first line is left out if the workload has no card (extension `ccl-bench`). It names the
-    model family, framework, number of devices, device, and the degrees of parallelism other than 1:
-    `card            llama with torchtitan on 2 x A100; dp_shard 2`. Empty texts become `no model`
-    or `unknown`; without a degree above 1 the line ends with `no parallelism`. The other lines are
-    those of `collhub_pytorch.report.lines`.
+    The card is the extension `ccl-bench`. Without it, or if it is no object, the first line is left
+    out. The line is such as `card            llama with torchtitan on 2 x A100; dp_shard 2`:
+
+    - model family (if empty `no model`), framework and device (if empty `unknown`)
+    - number of devices
+    - degrees of parallelism other than 1, or `no parallelism` if there are none
+
+    The other lines are those of `collhub_pytorch.report.lines`.
     """
     # Imported here: only `inspect` needs the report.
     from collhub_pytorch.report import lines as report_lines

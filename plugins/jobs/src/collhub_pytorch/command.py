@@ -341,14 +341,15 @@ def _read_job(
 def _open_other_job(context: CommandContext, files: Sequence[str]) -> OpenedInput | None:
     """Open the files as a job in a format other than profiles; None if they may be profiles.
 
-    A single existing file with the suffix `.yaml` or `.yml` is a card of CCL-Bench: its folder
-    is opened instead. The result is None in these cases, in this order:
+    `files`: at least one. If it is a single existing file with the suffix `.yaml` or `.yml` (a
+    card of CCL-Bench), the folder of the card is opened instead. The first case that applies:
 
-    - the first file is a file with the signature of a profile
-    - the first file, with the further ones, cannot be opened (`HubError`): the reader of
-      profiles then reports the error. For a folder, and the folder of a card, `HubError` is
-      raised instead
-    - the input contains no workload
+    1. The first path is a file with the signature of a profile: None.
+    2. The paths cannot be opened together as one input, i.e. `open_input` raises `HubError`. For a
+       folder or a card the error is raised. Otherwise None, so that the reader of profiles reports
+       the error.
+    3. The opened input has no workload: None.
+    4. Otherwise the opened input is returned.
     """
     from collhub_pytorch.profile_formats import has_profile_signature
     from collhub_pytorch.trace_files import list_files

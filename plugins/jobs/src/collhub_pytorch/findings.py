@@ -209,21 +209,20 @@ def group_calls(
 ) -> list[CallGroup]:
     """Return the communications grouped by kind, size, group and number of ranks.
 
-    The kind is the name of the collective, or `send` for messages. The size is the largest of
-    the communication's nodes, the number of ranks is that of its nodes.
+    Kind: name of the collective, or `send` for messages. Size: largest bytes of the nodes. Fields:
 
-    - `calls`: number of communications; `transferring_ns`: transfer of all their nodes, summed
-    - `waiting_ns`: waiting of the nodes of measured ranks (those with a file), summed over the
-      communications that have at least two of them; None if there is none
-    - `measured_count`: largest number of measured ranks of a communication
-    - `stragglers`: ranks that started last as the only ones, by waiting caused (longest first),
-      then rank; communications with fewer than two measured ranks are not counted
-    - `bus_bandwidth`: `count_bus_bytes` * calls, by the sum of the mean transfer per
-      communication, in bytes/s; None if either is 0
+    - `calls`: number of communications. `transferring_ns`: sum of the transfer of all nodes.
+    - `waiting_ns`: sum of the waiting of measured nodes (of ranks with a file), in communications
+      with two or more measured nodes. None if there are no such communications.
+    - `measured_count`: largest number of measured nodes of a communication.
+    - `stragglers`: ranks that alone started last, in communications with two or more measured
+      nodes; by waiting caused (longest first), then by rank.
+    - `bus_bandwidth` in bytes/s: `count_bus_bytes` * calls / sum of each communication's mean
+      transfer. None if either is 0.
 
-    The groups are in descending order of transfer plus waiting (None counts as 0), then by
-    kind, then by first occurrence in `meetings`. Without `times`, all times are 0, waiting and
-    bandwidth None, and `measured_count` is 0. Without communications, the result is [].
+    Sorted by transfer plus waiting (None is 0), descending, then kind, then first occurrence.
+    Without `times`: `transferring_ns` and `measured_count` 0, `stragglers` empty, other times and
+    bandwidth None. No communications give [].
     """
     sums: dict[tuple[str, int, str, int], _Sums] = {}
     measured_rows = is_measured(workload)

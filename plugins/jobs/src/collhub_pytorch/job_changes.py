@@ -208,12 +208,13 @@ def _find_stated_orders(nodes: NodeColumns, meetings: Meetings) -> tuple[BoolArr
 def _find_late_launches(workload: Workload, meetings: Meetings) -> tuple[BoolArray, BoolArray]:
     """Mark edges by which launches on the host delay communication: bool[data], bool[control].
 
-    `meetings` defines the nodes that are communication. A gap is an idle node on the host;
-    the gap before a communication counts as part of it. An edge is marked if all are true:
+    `meetings` defines the nodes that are communication. A gap is a node named `GAP`, only in
+    workloads with this plugin's extension. It counts as communication if the node after it
+    (`_started_by`) is one. An edge is marked if all are true:
 
-    - Its first node is on the host, and neither a communication nor the gap before one.
-    - Its second node is a communication or the gap before one.
-    - The second node also has a direct edge from a node of the device that is no
+    - Its first node is on the host and does not count as communication.
+    - Its second node counts as communication.
+    - The second node also has a data or control edge from a node of the device that is no
       communication. So without the marked edge it does not start before its data are ready.
     """
     nodes, communicates = workload.nodes, meetings.of_node >= 0
@@ -308,17 +309,16 @@ class _Class:
 
 
 def _split_classes(workload: Workload) -> list[_Class]:
-    """Return the collectives that can be joined, in classes of equal kind, ranks and distance.
+    """Return the collectives that can be joined, in classes of equal kind, rank count and distance.
 
     A collective can be joined if its kind is in `JOINABLE`, its bytes are above 0, it names no
     algorithm, and its group has at least 2 ranks. The distance is the second rank of the group
-    minus its first, in the group's own order, so it may be negative. Groups of equal rank count
-    and distance share a class: [0, 1] and [2, 3] do.
+    minus its first, in the order of the group; it may be negative. So [0, 1] and [2, 3] share a
+    class.
 
-    A class is left out unless it has more nodes than its rank count n: one call of one group
-    has n nodes, so two groups with one call each are returned. Classes are ordered by kind as
-    in `JOINABLE`, then ascending by rank count, then by distance. Their rows ascend. The result
-    is [] if nothing can be joined. The name has the distance only if it is not 1.
+    Classes are ordered by kind as in `JOINABLE`, then rank count, then distance; their rows ascend.
+    A class has more nodes than its rank count, i.e. more than one call of one group; smaller ones
+    are left out. The result may be []. The name states the distance only if it is not 1.
     """
     nodes = workload.nodes
     is_joinable = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes > 0) & (nodes.algorithm < 0)
@@ -464,16 +464,16 @@ class _BucketTrials:
     def _time_buckets(self, joined: JoinedJob, meetings: Meetings) -> list[_Bucket] | None:
         """Return every bucket with its time in ns; None if a prediction is missing or not above 0.
 
-        A bucket is one collective that replaces several. Its time is p * m / q, not rounded: p is
-        the prediction for the bucket, m the sum of the transfer times of the replaced collectives
-        in the unchanged job, q the sum of their predictions. For m = 0 the time is 0. m and q count
-        only the collectives of the bucket's first rank, with their sizes. p uses the largest size
-        of any rank.
+        A bucket is one collective that replaces several. Its time is p * m / q, not rounded:
 
-        Each result also has the rows of the bucket on all ranks and the relative error of p (None
-        if unknown). Buckets are ordered by the number of their communication in `meetings`; []
-        without buckets. None as soon as one of the predictions, of a bucket or of a replaced
-        collective, is missing or 0. Errors of the predictor pass through (`HubError`).
+        - p: the prediction for the bucket, with the largest size of any rank.
+        - m: the sum of the transfer times of the replaced collectives in the unchanged job.
+        - q: the sum of the predictions of the replaced collectives, with their sizes.
+
+        m and q count only the collectives of the bucket's first rank. For m = 0 the time is 0.
+        Each result also has the rows of the bucket on all ranks, and the relative error of p (None
+        if unknown). Buckets are in the order of the numbers in `meetings`. The result is []
+        without buckets. Errors of the predictor pass through (`HubError`).
         """
         before, after = self._job.workload.nodes, joined.workload.nodes
         members: dict[int, list[int]] = {}
@@ -532,16 +532,18 @@ class _BucketTrials:
     def _add_order(
         self, workload: Workload, meetings: Meetings, transfer_ns: Int64Array
     ) -> Workload | None:
-        """Return a copy of the job with collectives of groups without an order ordered by start.
+        """Return a copy of the job in which groups without an order have ordered collectives again.
 
-        `self._ordered_groups`: the groups whose order was dropped. On each rank, a control edge
-        leads from each collective of such a group to the next. The order is the ascending time, in
-        a replay without these edges, at which the last rank of the collective can start it; ties by
-        the number of its communication in `meetings`. Collectives that were not joined are
-        included.
+        The groups are `self._ordered_groups`, whose order was dropped. On each rank, a control edge
+        leads from each collective of such a group to the next one of the same group. The order is:
 
-        None if ranks already wait for each other without the new edges. With the new edges this is
-        not checked. Other errors of the replay pass through.
+        1. The time at which the last rank of the collective can start it, in a replay without the
+           new edges with the transfer times `transfer_ns` (ns).
+        2. The number of its communication in `meetings`. Collectives that were not joined are
+           included.
+
+        Returns None if ranks already wait for each other without the new edges. With the new edges
+        this is not checked. Other errors of the replay pass through.
         """
         try:
             times = replay_transfers(workload, meetings, transfer_ns).times

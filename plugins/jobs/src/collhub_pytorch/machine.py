@@ -258,16 +258,18 @@ def _to_compared_calls(
 def _replay(findings: Findings, time_of_key: Mapping[CallKey, LibraryTime]) -> MachineSaving | None:
     """Replay the job with measured and with predicted times of its collectives, all in ns.
 
-    Returns None if `time_of_key` has no prediction. The result has the time of the job with
-    measured times (`replayed_ns`), and with predicted ones (`job_ns`). A collective keeps its
-    measured transfer time if it is shorter than the prediction, and if there is no prediction.
+    Returns None if `time_of_key` has no prediction (`time_ns`). `replayed_ns` is the job time with
+    measured times, `job_ns` with predicted ones. A collective keeps its measured time if there is
+    no prediction, or if the measured time is shorter than the prediction.
 
-    The savings `min_saved_ns` and `max_saved_ns` are `replayed_ns` minus the time of a replay with
-    changed predictions. Let e be the relative held-out error of a prediction p. It becomes p / (1 -
-    e) for the smallest saving, and p / (1 + e) for the largest. If e is 1 or more, the smallest
-    saving uses the measured time. Both are None if the error of any prediction is unknown.
+    The savings are `replayed_ns` minus the job time with changed predictions. Let e be the relative
+    held-out error of a prediction p:
 
-    Raises `InputError` (`no-times`) for a job without times.
+    - `min_saved_ns`: p / (1 - e). The collective keeps its measured time if e is 1 or more.
+    - `max_saved_ns`: p / (1 + e)
+
+    Both are None if the error of any prediction is unknown. A saving may be negative. Raises
+    `InputError` (`no-times`) for a job without times.
     """
     times = [time for time in time_of_key.values() if time.time_ns is not None]
     if not times:

@@ -99,22 +99,17 @@ def align_clocks(
 ) -> Workload:
     """Return a workload with the times of all ranks on a common clock, 0 at the earliest start.
 
-    The start of a rank, in ns, is the duration of its first node, which each rank must have. Only
-    these durations change: the offset of the rank is subtracted, then the minimum of all ranks.
+    The start of a rank (ns) is stored as the duration of its first node, which each rank must have.
+    Only these durations change: minus the offset of the rank, then minus the minimum of all ranks.
+    `fit_clocks` gives the offsets, and the extension gets `clock_offsets_ns` (list by rank) and
+    `clock_residual_ns`. The offsets are 0, without these entries, if `has_common_clock`, the option
+    `clocks` is `stated`, `mismatches` is `keep`, the list `files` has fewer than two different
+    names, or a node other than a marker has no duration.
 
-    The offsets are 0 in these cases: `has_common_clock`; the option `clocks` is `stated`; the
-    option `mismatches` is `keep`; the list `files` of the extension has fewer than two different
-    names; a node other than a marker has no duration. Otherwise `fit_clocks` finds the offsets for
-    which collectives end at the same time on all ranks. The extension then also has
-    `clock_offsets_ns` (list by rank) and `clock_residual_ns`.
-
-    The result has no extension other than `EXTENSION`. The argument is not changed. Errors:
-
-    - `InputError` if a collective differs between its ranks or is missing on one. It is checked
-      first and in all cases, except with `mismatches` `keep`.
-    - When clocks are fitted, `InputError` for cyclic dependencies. Also `InputError` (`clocks`) if
-      a clock shares no communication with the others, or if the residual is above the limit. The
-      limit is the option `clock_residual`, by default 1 ms, or 100 ms without device collectives.
+    The result has only the extension `EXTENSION`. Raises `InputError`, first, for collectives that
+    differ or lack on a rank, unless `mismatches` is `keep`. Fitting raises it for cyclic
+    dependencies, and (`clocks`) for a clock without common communication or a residual above the
+    limit: the option `clock_residual`, by default 1 ms, or 100 ms without device collectives.
     """
     is_kept = options.mismatches == "keep"
     meetings = None if is_kept else match_communications(workload)

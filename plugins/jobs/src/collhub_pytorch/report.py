@@ -140,9 +140,15 @@ def kind_lines(findings: Findings) -> list[str]:
     """Format one line per kind of collective: how much of its time is waiting for the last rank.
 
     A line is `all-to-all: 99.1 % of 4.05 ms, all ranks together, is waiting for the last rank`.
-    Lines are in alphabetical order of the kinds; without calls the result is []. The time is
-    waiting plus transfer, summed over all calls and ranks. If waiting is unknown, the line is
-    `all-to-all: 36 us, all ranks together; waiting is not measured`, with the transfer time only.
+    Lines are in alphabetical order of the kinds; without calls the result is [].
+
+    - The time is waiting plus transfer, summed over all groups of calls of the kind. Groups with
+      unknown waiting count with their transfer only.
+    - The percentage is waiting / (waiting + transfer of the ranks with a file). This transfer is
+      the total times `measured_count / rank_count` (`CallGroup.waiting_percent`).
+
+    If waiting is unknown for all groups of the kind, the line has the transfer time only:
+    `all-to-all: 36 us, all ranks together; waiting is not measured`.
     """
     lines = []
     for call_group in sum_by_kind(findings.calls):
@@ -358,11 +364,14 @@ def create_report(
 
 
 def _list_idle_streams(streams: JsonValue) -> list[IdleStream] | None:
-    """Convert the idle times of a rank, a list of JSON objects per stream, to records.
+    """Convert the idle times of one rank to records, one per stream.
 
-    A missing member of an object is 0, and other members are ignored. Entries that are no
-    objects are left out. None if `streams` is no list. Raises `ValueError` for a member
-    that is no integer.
+    `streams`: list with one JSON object per stream. The records keep its order. A missing member of
+    an object is 0, and unknown members are ignored. Entries that are no objects are left out.
+    Returns None if `streams` is no list.
+
+    A member may be an integer or a text such as "5". Raises `ValueError` for any other value, such
+    as null or 5.0.
     """
     if not isinstance(streams, list):
         return None

@@ -291,9 +291,10 @@ _LOG_CALLS = (
 
 
 def log_lines() -> Sequence[Source]:
-    """Return a log of NCCL with an all-reduce and a reduce-scatter of two ranks, in one file.
+    """Return a log of NCCL with an all-reduce, then a reduce-scatter, of two ranks, in one file.
 
-    The two lines of a collective, one per rank, follow each other.
+    First come the initializations of the communicator, one line per rank. Then each collective has
+    two adjacent lines, one per rank in ascending order.
     """
     lines = [
         f"node0:{100 + rank}:{100 + rank} [{rank}] NCCL INFO ncclCommInitRank comm 0xa{rank} rank"

@@ -260,12 +260,21 @@ class JsonStream:
                 return value
 
     def _create_value_error(self) -> InputError:
-        """Create (not raise) the error of the invalid or incomplete value at the position.
+        r"""Create (not raise) the error of the invalid or incomplete value at the position.
 
-        All text up to the end of the file, or up to the limit, must have been read. It is
-        `truncated` at the end of the file if the error is there, or is a string or an escape
-        such as `\\u12` without an end, or the begin of a literal such as `tru` or `1.`. Otherwise
-        it is `not-json`.
+        All text up to the end of the file, or up to the limit, must have been read. The code is
+        `truncated` if the file has been read to its end and, at the JSON error, one of these
+        holds:
+
+        - no text remains
+        - a string has no end
+        - an escape such as `\u12` is cut off
+        - the rest is the begin of a literal such as `tru`, or ends after `.`, `e` or `E` as in
+          `1.`
+
+        Otherwise the code is `not-json`, also for a value that is nested too deeply. The location
+        is the byte offset of the error; of a value that is nested too deeply, the offset of the
+        value.
         """
         try:
             _decode(self._text, self._position)

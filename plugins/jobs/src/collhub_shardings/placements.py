@@ -246,17 +246,16 @@ def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
 
     Blanks around the text are ignored. The first rule that applies gives the notation:
 
-    1. A text that contains `Shard(...)`, `_StridedShard(...)`, `Replicate(...)` or
-       `Partial(...)` is DTensor's, with one placement per mesh axis (`_dtensor`).
-    2. A text that begins with `(`, `P(` or `PartitionSpec(` is a partition spec of JAX, with
-       names or numbers of axes (`_partition_spec`). Dimensions that it omits at the end are not
-       split.
-    3. Any other text has letters such as `S0 R`, one word per dimension (`_letters`).
+    1. A text that contains `Shard(...)`, `_StridedShard(...)`, `Replicate(...)` or `Partial(...)`
+       is DTensor's, with one placement per mesh axis (`_dtensor`).
+    2. A text that begins with `(`, `P(` or `PartitionSpec(` is a partition spec of JAX, with names
+       or numbers of axes (`_partition_spec`). Dimensions that it omits at the end are not split.
+    3. Any other text has letters such as `S0 R`, one word per dimension (`_letters`). An empty
+       text fits only `rank` 0.
 
-    Raises `InputError` (`invalid-spec`) for a spec that its notation does not allow, a number
-    of dimensions (of mesh axes for DTensor) that does not fit, and an axis that the mesh lacks.
-    It is also raised for a mesh axis that is used twice, be it in dimensions or as a partial
-    axis.
+    Raises `InputError` (`invalid-spec`) for a spec that its notation does not allow, for a wrong
+    number of dimensions (DTensor: of mesh axes), and for an axis that the mesh lacks. It is also
+    raised if a mesh axis occurs twice, whether it splits a dimension or is a partial axis.
     """
     text = stripped = text.strip()
     if _DTENSOR.search(stripped):
@@ -296,17 +295,21 @@ def _cut(cut_points: Int64Array, parts: int) -> Int64Array:
 
 
 def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
-    """Parse a spec such as `S0 R S12 P3`: one word per dimension, at the end the partial axes.
+    """Parse a spec such as `S0 R S12 P3`: one word per tensor dimension, then the partial axes.
 
-    Words are separated by blanks. `R`: the dimension is not cut. `S` and mesh axes: the
-    dimension is cut along these axes, the major axis first. `P` and mesh axes, only as the last
-    word: the tensor is a sum over these axes; the word does not count as a dimension. Axes are
-    single digits (`S12`: axes 1 and 2), or numbers with commas (`S1,12`: axes 1 and 12). Names
-    of axes are not allowed here.
+    Words are separated by blanks:
 
-    `rank`: number of dimensions of the tensor. An empty text fits only rank 0. Raises
-    `InputError` (`invalid-spec`) for other words, for axes that the mesh lacks, and unless
-    there is one word per dimension. An axis may be used twice here; the caller checks that.
+    - `R`: the dimension is not cut.
+    - `S` and mesh axes: the dimension is cut along these axes, the major axis first.
+    - `P` and mesh axes, only as the last word: the tensor is a sum over these axes. It is no
+      dimension.
+
+    Axes are single digits (`S12`: axes 1 and 2) or, with a comma, numbers (`S1,12`: axes 1 and 12).
+    A mesh axis that is named like the digits has priority over the axis with that number.
+
+    `rank`: number of dimensions. An empty text fits rank 0. Raises `InputError` (`invalid-spec`)
+    for other words, axes that the mesh lacks, and another number of words than `rank`. Repeated
+    axes are not checked.
     """
     words = text.split()
     partial: tuple[int, ...] = ()

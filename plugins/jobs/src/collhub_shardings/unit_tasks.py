@@ -146,23 +146,18 @@ def parse_move(
     release_s: float = 0.0,
     due_s: float | None = None,
 ) -> Move:
-    """Parse a move from the texts of a tensor, its source and its destination.
+    """Parse a move from texts: a tensor (`8x4:float32`) and two sides (`mesh(2,4): S0 R`).
 
-    The forms are `8x4:float32` for the tensor and `mesh(2,4): S0 R` for the sides. The devices of
-    the source are numbered from 0, unless it lists them after `@`. Device d of the source is on
-    host d // H, where H is `host_size` or, for None, the size of the last axis of the source. For
-    the destination, the first rule that applies counts:
+    A device d is on host d // H. H is `host_size`; if None or 0, the size of the last axis of the
+    source. Source devices count from 0, unless listed after `@`. Devices of the destination:
+    - Listed after `@`: host d // H, with the H of the source. They may be source devices.
+    - Not listed: the numbers after the highest source device. If `host_size` is None, they are on
+      new hosts after the highest source host, each with as many devices as the last axis of the
+      destination. Otherwise host d // `host_size` (for 0, the last axis of the destination).
 
-    1. It lists its devices after `@`: device d is on host d // H, with the H of the source. Devices
-       may be those of the source.
-    2. `host_size` is given: its devices follow the highest one of the source; device d is on host d
-       // `host_size`.
-    3. Otherwise its devices follow the highest one of the source. They are on further hosts, each
-       with as many devices as the last axis of the destination.
-
-    `name`, `release_s` and `due_s` (seconds) are copied to the move. Raises `InputError`
-    (`invalid-tensor`, `invalid-mesh`, `invalid-spec`) for invalid texts and a destination that is
-    Partial, and `UsageError` for a malformed list of devices.
+    `name`, `release_s` and `due_s` (seconds) are copied. Raises `InputError` (`invalid-tensor`,
+    `invalid-mesh`, `invalid-spec`) for invalid texts and a Partial destination, and `UsageError`
+    for a malformed list of devices.
     """
     tensor_type = parse_tensor(tensor)
     rank = len(tensor_type.shape)
@@ -273,17 +268,19 @@ class _Tiles:
 
 
 def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
-    """Build the unit tasks of moves: boxes of a tensor that are in one tile of each side.
+    """Build the unit tasks of moves.
 
-    Every element of a destination tile is in exactly one box (one per summand, if the source is a
-    sum over mesh axes). Boxes that a receiver has already are included. A tensor without elements
-    has no tasks. Tasks are in the order of `moves`, and within a move ordered by destination tile,
-    source tile and summand. Boxes of moves with fewer dimensions than others are padded with [0,
-    1).
+    The box of a task is the intersection of one source tile and one destination tile. A source
+    that is a sum over mesh axes has one task per box and summand. Every element of a destination
+    tile is in exactly one box. Boxes that a receiver already has are included. A tensor without
+    elements has no tasks.
 
-    `host_of` has the host of every device of any mesh. Cost: linear in tasks and their devices.
-    Raises `ValueError` without moves. Raises `InputError` first for a device on different hosts in
-    any meshes (`host-clash`), then for the first move with more than 2^22 tasks (`too-many-tasks`).
+    Tasks are in the order of `moves`, then by destination tile, source tile and summand. Boxes of
+    moves with fewer dimensions than the largest number are padded with [0, 1). `host_of` has the
+    host of every device of any mesh, -1 for other device numbers.
+
+    Raises `ValueError` without moves. Raises `InputError` (`host-clash`) if meshes place a device
+    on different hosts, then (`too-many-tasks`) for the first move with more than 2^22 tasks.
     """
     host_of = _hosts(moves)
     width = max(len(move.tensor.shape) for move in moves)

@@ -40,18 +40,17 @@ class _Collective(NamedTuple):
 
 
 def read(source: Source, options: SimaiFlowOptions) -> Algorithm:
-    """Read the flows of one collective as an algorithm whose units are bytes.
+    """Read the flows of one collective as a timing-only CUSTOM algorithm whose units are bytes.
 
-    The collective is that of the first flow, or of the first flow of the layer
-    `options.layer`. All groups that execute it at the same time are included. A relative
-    delay becomes a computation before the send. The extension `SIMAI_FLOWS` has the
-    collective's layer, group type, operation and loop state. A note reports the number of
-    flows of other collectives, a warning how many flows are missing according to the first
-    line.
+    The collective is that of the first flow; with `options.layer`, of the first flow of this layer.
+    Its flows have the same layer, group type, operation and loop state (in `SIMAI_FLOWS`). A delay
+    above 0 ns becomes a computation before the flow's send.
 
-    Raises `InputError` for several files (`several-files`), for flow completion times of ns-3
-    (`no-schedule`) and without a flow of the layer (`empty`). Raises it with the line for
-    invalid lines, repeated or unknown flows, and more than `MAX_FLOWS` flows.
+    Reports a note with the number of flows of other collectives, if any, and a warning if the first
+    line announces more flows than the file has. Raises `InputError` for several files
+    (`several-files`), flow completion times of ns-3 (`no-schedule`), no flow of the layer
+    (`empty`), more than `MAX_FLOWS` flows, invalid lines, and the errors of `build_algorithm` (ids,
+    cycles, size).
     """
     part = source.get_only_part("the text of the flows of a job")
     collective: _Collective | None = None
@@ -112,16 +111,17 @@ def _operation_name(number: int) -> str:
 
 
 def _lines(stream: BinaryIO, file: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number from 1, words) for the first line, then for the line of each flow.
+    """Yield (line number from 1, words): first the header of the file, then one pair per flow.
 
-    Empty lines are skipped. If the first line is one number of at most 18 digits (the total
-    of flows), its words are yielded first. Otherwise the first pair is (number of that line,
-    []), and the line is then yielded again with its words, as a flow. An empty file yields no
-    pair.
+    Lines without words are skipped; an empty file yields nothing. The header depends on the
+    first line with words:
 
-    A byte order mark is removed, and bytes outside ASCII are replaced. Raises `InputError`
-    for a line of 2^20 bytes or more, and (`no-schedule`) if the first line is one of a file
-    of flow completion times of ns-3.
+    - It is one number of at most 18 digits, i.e. the total of flows: the pair has its words.
+    - Otherwise the pair has no words, and the same line is yielded again as a flow.
+
+    A byte order mark of the first line is removed, and bytes outside ASCII are replaced.
+    Raises `InputError` for a line of 2^20 bytes or more. The code `no-schedule` is raised if
+    the first line with words is that of a file of flow completion times of ns-3.
     """
     is_first = True
     number = 0

@@ -142,16 +142,15 @@ def parse_workload(stream: BinaryIO, file: str) -> WorkloadText:
     """Parse a workload file: the policy with its values, the number of rows, and the layers.
 
     Empty lines are ignored. Line 1 has one of `POLICIES`, then `key: number` pairs
-    (`_parse_values`). Line 2 has the number of rows, 1 to 2^20. Each row has 12 words, 13
-    with the policy `HYBRID_CUSTOMIZED`; words 2 and 13 are ignored:
+    (`_parse_values`). Line 2 has only the number of rows, 1 to 2^20. Each row has 12 words, 13
+    with the policy `HYBRID_CUSTOMIZED`:
 
-    - 1: the name. 3, 6, 9, 12: times in ns.
-    - 4, 7, 10: communications, with sizes in bytes in 5, 8, 11. `NONE`, or a kind with size
-      0, is no communication. After the kind, `_EP` selects the expert group and `_DP_EP` the
-      group of expert data.
-    - `ALLREDUCEALLTOALL` with any size is no communication either, and adds a note.
+    - 1: the name, cut at 200 characters. 3, 6, 9 and 12: times in ns. 2 and 13: ignored.
+    - 4, 7 and 10: communications, with sizes in bytes in 5, 8 and 11. There is none for `NONE`, for
+      size 0, and for `ALLREDUCEALLTOALL` (with a note). A kind that ends with `_EP` uses the
+      expert group, with `_DP_EP` the group of expert data.
 
-    Surplus words of a row, and words after the last row, are ignored with a note. `notes` has
+    Further words of a row, and words after the last row, are ignored with a note. `notes` has
     the first 20. Raises `InputError` (`simai`) for the first defect, with its line: an
     unknown policy (also an empty file), an invalid value, number or communication, or too few
     words or rows.

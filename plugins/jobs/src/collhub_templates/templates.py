@@ -61,24 +61,20 @@ def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Temp
     `members[p]` is the rank of the algorithm at position p of the group. Nodes are sorted by
     position, then in the order of steps. The nodes of a step are:
 
-    - A send or a receive is one node. Its bytes are `size` x units of the step / units of the full
+    - Send or receive: one node. Its bytes are `size` x units of the step / units of the full
       buffer, rounded up.
-    - A receive that reduces is two nodes: the receive, then a computation that waits for it. A
-      computation with a recorded duration of 0 is left out.
-    - A local step is a computation. With a recorded duration of 0 it has no node: the nodes that
-      wait for the step wait for what the step waited for.
+    - Receive that reduces: the receive, then a computation that waits for it.
+    - Local step: one computation.
 
-    A computation has the recorded duration of its step in ns. Without a record it gets 0, as in
-    Chakra traces of algorithms; ASTRA-sim uses 1 ns for it. A node waits for the last nodes of the
-    steps on which its step depends. Both ends of a message have the same message number, from 0 for
-    each pair of ranks. All messages must match.
+    A computation has the recorded duration of its step in ns, 0 without a record. If the record is
+    0, the computation is omitted, and nodes that wait for it wait for its predecessors. A node
+    waits for the last nodes of the steps on which its step depends. Both ends of a message have
+    the same number, from 0 for each pair of ranks; all messages must match. The collective ends on
+    a rank after its receives and computations, on a rank that only sends after the sends.
 
-    The collective ends on a rank after all its receives and computations; sends may still be in
-    progress. On a rank that only sends, it ends after the sends.
-
-    Raises `InputError` in this order: for a step on a rank that is no member (`relay-outside`; it
-    names the rank of the first such step); if all steps together have about 2^63 bytes or more
-    (`size-range`); if a message would be empty (`size-too-small`).
+    Raises `InputError` for the first of: a step is on a rank that is no member (`relay-outside`),
+    all steps together have about 2^63 bytes or more (`size-range`), a message is empty
+    (`size-too-small`).
     """
     steps, position = algorithm.steps, positions_in(np.asarray(members), algorithm.num_ranks)
     # A relay would be a rank of another group.

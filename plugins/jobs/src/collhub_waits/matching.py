@@ -325,18 +325,19 @@ class Matching:
     def _find_offset(self, key: tuple[int, int, int]) -> int | None:
         """Return by how many positions the recorded sends of a pair are ahead of its receives.
 
-        `key`: (group, sender, receiver). Send number i (from 1) belongs to receive number i minus
-        the result. S and R are the numbers of sends and receives up to the last completed one. The
-        first rule that applies:
+        `key`: (group, sender, receiver). The result n means: recorded send number i (from 1)
+        belongs to recorded receive number i - n. The first rule that applies:
 
         1. The dumps have lost no messages of the pair: 0.
-        2. The dumps have only active operations, and one of the two ranks has no dump, or none with
-           completed operations: None.
+        2. The dumps have only active operations, and the sender or receiver has no dump or no
+           completed operation in it: None.
         3. A rank that may have lost messages has no record of the pair, or its oldest record of the
            pair is only scheduled: None.
-        4. The creation times do not permit a comparison (`_is_partner` returns None): None.
-        5. Send S belongs to receive R + 1: S - R - 1. Receive R belongs to send S + 1: S + 1 - R.
-        6. Otherwise: S - R.
+        4. Creation times do not permit a comparison (`_is_partner` returns None): None.
+
+        Otherwise S and R are the numbers of sends and receives up to the last completed one. The
+        result is S - R - 1 if, by creation times, send S belongs to receive R + 1. Else it is S + 1
+        - R if receive R belongs to send S + 1. Else it is S - R.
         """
         if not self._has_lost_messages(key):
             return 0
@@ -368,18 +369,19 @@ class Matching:
     def _is_partner(
         self, completed: Sequence[_End], partners: Sequence[_End], position: int
     ) -> bool | None:
-        """Check whether the last completed end belongs to the other side's first incomplete end.
+        """Check if the last completed end and the other side's first incomplete end are partners.
 
-        This is possible because a send may complete before its receive. `completed`: ends of one
-        side up to its last completed one. `partners`: all ends of the other side, of which the
-        first `position` are up to its last completed one. The first rule that applies:
+        Returns None if undecided. A send may complete before its receive, so this is possible.
+        `completed`: ends of one side up to its last completed one. `partners`: all ends of the
+        other side; the first `position` are those up to its last completed one. The first rule
+        that applies:
 
-        1. `completed` is empty, or there is no end at `position`: False.
-        2. The ends at `position` and before it are in one batch (row): True.
-        3. There is no end before `position`: None.
-        4. Compare the creation times (ns) of both ends with that of the last of `completed`. If the
-           distances are equal, or the larger is below 4 (`CLEAR_RATIO`) times the smaller: None.
-        5. True if the end at `position` is nearer, False if the end before it is.
+        1. `completed` is empty, or `partners` has no end at `position`: False.
+        2. The end at `position` and the end before it are in one batch (row): True.
+        3. `position` is 0: None.
+        4. Otherwise compare the distances of the creation times (ns) of both ends from that of
+           the last end in `completed`. None if the distances are equal, or if the larger is below
+           4 (`CLEAR_RATIO`) times the smaller. Else True if the end at `position` is nearer.
         """
         if not completed or position >= len(partners):
             return False

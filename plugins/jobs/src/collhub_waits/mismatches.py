@@ -103,9 +103,16 @@ def compare_calls(
 def compare_message(source: int, destination: int, send: Call, receive: Call) -> Difference | None:
     """Return how a send and its receive differ in size or dtype; None if they do not.
 
-    The input of the send is compared with the output of the receive. Numbers of elements are
-    compared first, if both are known; shapes do not matter. Dtypes are compared only if numbers
-    do not differ, as sets, and if both are recorded. Culprits are both ranks, ascending.
+    The input of the send is compared with the output of the receive. The first case applies:
+
+    1. Both numbers of elements are known and differ: a `size` difference, with the shapes of
+       both ranks. The shapes themselves may differ. A number is unknown without any recorded
+       tensor.
+    2. Both sets of dtypes are recorded and differ: a `dtype` difference, without shapes. Order
+       and repetition do not matter.
+    3. Otherwise None.
+
+    Its ranks are `source` and `destination`, ascending.
     """
     ranks = tuple(sorted((source, destination)))
     sent, received = count_elements(send.input_shapes), count_elements(receive.output_shapes)
@@ -127,15 +134,16 @@ def compare_message(source: int, destination: int, send: Call, receive: Call) ->
 def find_contradiction(calls: Sequence[Call], group_size: int | None) -> tuple[str, str] | None:
     """Return (kind, text) of the first call whose output does not fit its input, or None.
 
-    `calls` are checked in order, and of each call the numbers of elements first, then the
-    dtypes:
+    Calls are checked in order; per call first `size`, then `dtype`. The operation is recognized by
+    the beginning of its name, without case and underscores.
 
-    - `size`: an all-reduce must have as many output as input elements, an all-gather
-      `group_size` times as many, a reduce-scatter 1 / `group_size` times as many
-    - `dtype`: the sets of dtypes of input and output must be equal, if both are recorded
+    - `size`: elements of all output tensors. An all-reduce has as many as its input, an all-gather
+      `group_size` times as many, a reduce-scatter input / `group_size`, without a remainder.
+    - `dtype`: the sets of input and output dtypes are equal. Not checked if one set is empty.
 
-    Not checked, also not for dtypes, are other collectives, uneven ones, calls without recorded
-    input or output shapes, and without a `group_size` all-gathers and reduce-scatters.
+    Skipped are other collectives, names that end in `gatherv`, `scatterv`, `vsingle` or `barrier`
+    (without underscores), calls without input or output shapes, and all-gathers and
+    reduce-scatters if `group_size` is None. The text names the operation and both sizes or dtypes.
     """
     for call in calls:
         name = _normalize(call.operation)
@@ -313,10 +321,10 @@ def _operation_names(calls: Sequence[Call]) -> Hashable:
 
 
 def _sizes(calls: Sequence[Call]) -> Hashable:
-    """Return (input elements, output elements) of each call, None where ranks may differ.
+    """Return a tuple with (input elements, output elements) of each call, to compare ranks.
 
-    Both are None for all-to-alls, uneven collectives and messages; the input of a scatter and the
-    output of a gather are None, and unknown numbers too.
+    A number is None if ranks may differ: both for all-to-alls, uneven collectives and messages, the
+    input of a scatter, and the output of a gather. It is also None if unknown.
     """
     sizes = []
     for call in calls:

@@ -48,20 +48,20 @@ class BlockedRank:
 
 
 def find_deadlock(workload: Workload) -> tuple[BlockedRank, ...]:
-    """Return the ranks of one deadlock in the order in which they wait; empty without one.
+    """Return the ranks of one deadlock in the order in which they wait; () without a deadlock.
 
     The workload is executed without times: all calls of a collective end together, and a receive
     ends after its send has begun. A send and a receive match if they are the only ones with their
-    ranks, tag and bytes; other messages do not wait for each other. If some nodes then cannot
-    complete, one cycle of ranks is returned. Each rank waits for the next one, and the last one for
-    the first.
+    ranks, tag and bytes. Other messages do not wait for each other. If nodes then cannot complete,
+    one cycle of ranks is returned, also if there are several. Each rank waits for the next one, and
+    the last rank waits for the first.
 
-    `waits_in` is the row in which the rank waits. `awaited` is the row of the same rank for which
-    the rank before it waits: its call of that collective, or the send of that receive.
+    - `waits_in`: row of the node in which the rank waits.
+    - `awaited`: row of the node of this rank for which the previous rank waits: the rank's call of
+      the same collective, or the send of the receive.
 
-    Required: all ranks of a group call its collectives, every message has both ends, and no node
-    waits for itself on its own rank. Otherwise the blocked ranks may form no cycle, which raises
-    `IndexError`.
+    If a group's collective lacks a call, a message lacks an end, or a node waits for itself, there
+    may be blocked ranks without a cycle: `IndexError`.
     """
     calls = _Calls(workload)
     is_stuck, is_front = calls.execute(np.zeros(0, np.int64))
@@ -86,18 +86,17 @@ def find_deadlock(workload: Workload) -> tuple[BlockedRank, ...]:
 def record_job(workload: Workload) -> Records:
     """Execute a workload without times, and return its operations as those of a hung job.
 
-    The k-th calls of a group belong together. They complete if all its ranks call with the
-    same operation and size. Unknown sizes equal all sizes; sizes of all-to-alls and scatters
-    are not compared. Sends and receives are matched in order: first those of equal ranks, tag
-    and bytes, then the rest of equal ranks and tag, which do not complete. A send of the
-    first kind does not wait; its receive completes after the send. Unmatched ones never do.
+    - Collectives: the k-th calls of a group on its ranks complete if all its ranks call, with the
+      same operation and size. Unknown sizes equal all sizes; sizes of all-to-alls and scatters are
+      not compared.
+    - Messages: sends and receives of equal ranks, tag and bytes are matched in order. Such a send
+      does not wait; its receive completes after it. Then the rest is matched by ranks and tag.
+      These messages and unmatched ones never complete.
 
-    Returned operations are completed, or started if their rank waits in them. Left out are:
-
-    - operations after one that does not complete, if they depend on it;
-    - calls of ranks outside of their group, and messages to the own rank or to no rank.
-
-    The frame of an operation has the name and id of its node, and the workload's source.
+    Result, by rank and id: operations that complete, and, as started, those that do not although
+    all their dependencies do. Left out are operations that depend on one that does not complete,
+    calls of ranks outside of their group, and messages to the same rank or to no rank. The frame of
+    an operation has the name and id of its node, and the workload's source.
     """
     calls = _Calls(workload, matches_repeated=True)
     rows = np.concatenate([calls.issued, calls.messages])

@@ -447,17 +447,20 @@ def judge_file(source: Source, runtime: Runtime) -> tuple[LoadableCall, ...]:
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """Return the calls that files of a folder serve, one record per file, in the order of parts.
+    """Return the calls that the files of a folder serve: one record per file, in order of parts.
 
-    A part has a name such as `rccl/ring.xml`; its first folder must be a runtime. For
-    runtimes that read files by name, a file is joined to an earlier one by name, if both
-    records differ only in the multiple of elements, and that of the later file divides that
-    of the earlier.
+    A part has a name such as `rccl/ring.xml`; its first folder must be a runtime. A file gives no
+    record in these cases; the diagnostics are then reported to `source.report` as errors of this
+    file, and the next files are read:
 
-    A file gives no record if its folder is no runtime (`unknown-file`), if the runtime
-    refuses it, uses it for no call or warns of it, or if its steps are incorrect. All
-    diagnostics are then reported to `source.report` as errors of this file, and the next
-    files are read. The result may be empty.
+    - Its folder is no runtime, or it is in no folder (`unknown-file`).
+    - The runtime refuses it, uses it for no call or warns of it.
+    - Its steps are incorrect.
+
+    Some runtimes try their files in the order of the names. Their records are joined: a record
+    takes in a later file of the same runtime if both serve the same calls, and the number of
+    chunks (element multiple) of the later file is smaller and divides that of the record. The
+    joined record is at the place of the earlier file, and names both. The result may be empty.
     """
     served_calls: dict[str, ServedCalls] = {}
     for part in source.parts:
@@ -516,17 +519,14 @@ def _join_remainders(served_calls: dict[str, ServedCalls], name: str) -> None:
 def _read_served_calls(part: SourcePart, file: str, runtime: Runtime) -> ServedCalls:
     """Return the calls that one file serves, as one record.
 
-    It has these values:
-
     - kind of the collective; whether any call is in place, and whether any is out of place
-    - `min_bytes` and `max_bytes` of the file; `max_bytes` is None without a limit, and for a limit
-      of at least 2^62
-    - `element_multiple`: number of chunks, which must divide the number of elements of a call
-    - `by`: `file`, the name of the program, and its number of ranks
+    - `min_bytes`, `max_bytes`: limits of the file. `max_bytes` is None without a limit, and for a
+      limit of at least 2^62.
+    - `element_multiple`: `nchunksperloop`, which must divide the number of elements of a call
+    - `by`: `file`, the name of the program (without one `a program`), and its number of ranks
 
-    Raises `InputError` with all diagnostics in these cases, in this order: the runtime refuses the
-    file, uses it for no call or warns of it (`judge_file`); its steps cannot be read; its
-    verification fails.
+    Raises `InputError` with all diagnostics, in this order: the runtime refuses the file, uses it
+    for no call or warns of it (`judge_file`); its steps cannot be read; its verification fails.
     """
     # Imported lazily: a check of the header reads no steps.
     from collhub_msccl.plugin import ReadOptions

@@ -246,15 +246,16 @@ def insert_true_dependencies(
     """Return the table with data dependencies for ordered steps that access the same memory.
 
     Two steps of a rank conflict if they access the same memory and at least one writes. The order
-    of steps is that of the rows within a lane plus the data dependencies; control dependencies do
-    not count. An ordered conflict becomes a data dependency of the later step, unless other
-    dependencies imply it. Unordered conflicts get none. Present data and control dependencies and
-    all columns are kept; `table` is not changed.
+    of steps is that of the rows within a thread block plus the data dependencies. Control
+    dependencies do not count. An ordered conflict becomes a data dependency of the later step,
+    unless other dependencies imply it. Unordered conflicts get none. Present dependencies and all
+    columns are kept; `table` is not changed.
 
     Lanes must be the thread blocks 0..k-1 of each rank. `block_indptr`: int64[ranks + 1], first
-    thread block of each rank. Memory is considered in every mode that the collective supports; in
-    place, INPUT and OUTPUT share memory. If a mode has too many accesses to analyse, or the clocks
-    are too large, all control dependencies become data dependencies too.
+    thread block of each rank. Conflicts are the union over the modes that the collective supports;
+    in place, INPUT and OUTPUT share memory. If the analysis of a mode is too large (its accesses,
+    or the order between thread blocks), all control dependencies become data dependencies instead
+    of the conflicts of this mode.
     """
     data = _expand_edges(table.data_indptr, table.data_indices)
     control = _expand_edges(table.control_indptr, table.control_indices)
@@ -295,15 +296,17 @@ def _find_conflicts(
 ) -> list[Edges] | None:
     """Find pairs of rows that access the same memory, at least one writing, in one mode.
 
-    `base`: int64[ranks, 3], first address of each buffer in this mode (in place or not). `clocks`:
-    for each row, the rows of other thread blocks that precede it.
+    `base`: int64[ranks, 3], first address of each buffer in this mode (in place or not).
+    `clocks`: for each row, the rows of other thread blocks that precede it.
 
-    The result is a list of (earlier rows, later rows). It has the pairs within thread blocks, then
-    the pairs between blocks. The second entry is missing if no block waits for another one
-    (`clocks.is_any` is False), because no row then precedes a row of another block.
+    The result has one or two entries, each of two arrays: earlier rows and later rows. The first
+    has the pairs within thread blocks, the second the pairs between blocks. The second is omitted
+    if no block waits for another one (`clocks.is_any` is False). Returns None in three cases:
 
-    Returns None if `clocks` is None, if `find_accesses` counts too many accesses, or if
-    `find_conflicts_between_blocks` needs too many queries.
+    - `clocks` is None.
+    - `find_accesses` returns None: all reads, or all writes, exceed 2^22 + 4 * rows memory units.
+    - `find_conflicts_between_blocks` returns None: more than 2^23 combinations of an access and
+      a block. This is not checked if the second entry is omitted.
     """
     if clocks is None:
         return None

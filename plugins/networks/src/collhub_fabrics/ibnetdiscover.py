@@ -92,23 +92,21 @@ class _Listing:
     def topology(self, options: InfinibandOptions) -> Topology:
         """Build the network of the listing, in which NPUs are cards, or GPUs with `gpus_per_node`.
 
-        Nodes are numbered in this order:
+        Node order: NPUs, switches and routers as listed, then hosts if a host has several GPUs.
+        Without `gpus_per_node` every card is an NPU. With it, each host has that many consecutive
+        NPUs. NPUs sort by name of card or host, with numbers by value (n2 before n10). Links from
+        hosts to GPUs are first, then cables as first mentioned, at the lower rate of both ends (a
+        warning if they differ).
 
-        1. NPUs. Without `gpus_per_node`, every card is one, sorted by name. With it, hosts are
-           sorted by name, and each has that many consecutive NPUs. Numbers in names compare by
-           value (n2 before n10).
-        2. Switches and routers, in the order of the listing.
-        3. With more than one GPU per host: the hosts, each linked to its GPUs.
+        Cards that only a switch mentions are included. Aggregation nodes and their cables are
+        omitted, with a note. Groups: with several GPUs per host, each host. Without
+        `gpus_per_node`, hosts and rails if a host has several cards (`_find_groups`). Otherwise
+        none.
 
-        Links are in the order in which the listing first mentions their cables; links within hosts
-        are first. Cards that appear only at a switch are included; aggregation nodes and their
-        cables are omitted. Without `gpus_per_node`, cards form groups by host and by rail if some
-        host has several cards (`_find_groups`). With several GPUs per host, each host is a group.
-
-        Findings are reported to the source, so call it once. Raises `InputError`
-        (`invalid-fabric`), in this order: a cable leads to an unlisted device that is no card; no
-        card; no cable; a cable without a rate if the options have none; a name of both a host and a
-        switch; too many nodes; no bandwidth for several GPUs of a host.
+        Findings go to the source at every call. Raises `InputError` (`invalid-fabric`), in this
+        order: a cable to an unlisted device that is no card; no card; no cable; a cable without a
+        rate here and in the options; a host with the name of a switch; too many nodes; no
+        `node_bandwidth` for hosts.
         """
         self._add_unlisted_cards()
         cards = {guid: device for guid, device in self._devices.items() if device.is_card}
@@ -273,13 +271,13 @@ class _Listing:
     def _add_unlisted_cards(self) -> None:
         """Add cards that are mentioned only at switches; then remove aggregation nodes.
 
-        Every other end of a cable that is not listed as a device must be a card, whose guid begins
-        with `H-`. It is appended to the devices, with the name in the comment of the line that
-        first mentions it, or its guid without a name. Raises `InputError` at that line for the
-        first other end that is neither listed nor a card.
+        A device at the other end of a cable that is not listed itself must be a card, i.e. its guid
+        begins with `H-`. It is appended to the devices. Its name is in the comment of the line that
+        first mentions it; otherwise the guid is the name. Raises `InputError` at that line for the
+        first unlisted device that is no card.
 
-        Then every device (listed or added) with `Aggregation Node` in its name is removed, with all
-        its cables. A note `aggregation-node` is recorded for each.
+        Then every device with `Aggregation Node` in its name is removed, with all its cables. A
+        note `aggregation-node` is recorded for each, in the order of the devices.
         """
         for guid, (name, line) in self._remote_names.items():
             if guid in self._devices:

@@ -83,19 +83,17 @@ class FabricPlan:
     def topology(self, groups: Mapping[str, Sequence[str]]) -> Topology:
         """Return the network of the hosts, switches, NICs and cables that were added.
 
-        Its nodes are NPUs, switches, hosts with several GPUs, and NICs (if their number per host is
-        given and is not that of the GPUs), in this order; each kind in the order in which it was
-        added. A host with one GPU is its NPU. The NPUs of a host are consecutive. Each cable
-        becomes two links, one per direction. Links are in this order: GPUs to hosts (bandwidth
-        `node_bandwidth`), GPUs to NICs (the rate of the last cable of the NIC), added cables.
+        Nodes are NPUs (consecutive per host), switches, hosts with several GPUs, and NICs (if they
+        are nodes), each kind as added. A host with one GPU is its NPU. A cable is two links, one
+        per direction. Links are in this order: GPU to host, GPU to NIC, added cables.
 
-        `groups`: names of hosts by name of the group; they become groups of NPUs. With several GPUs
-        per host, each host is also a group `host NAME` before these. If `groups` has this name, its
-        NPUs are used, at the position of the host.
+        `groups`: names of hosts by group name; they become groups of NPUs. With several GPUs per
+        host, groups `host NAME` for all hosts come first. If `groups` has the name `host NAME`, its
+        NPUs replace those of the host at the same position.
 
-        Raises `InputError` (`invalid-fabric`) for the first of: a name that is both host and
-        switch; no host; more than `MAX_NODES` nodes; several GPUs per host without the option
-        `node_bandwidth`. Raises `KeyError` for a cable or group with an unknown name.
+        Raises `InputError` (`invalid-fabric`) for the first of: a name of a host and a switch; no
+        host; more than `MAX_NODES` nodes; several GPUs per host without the option
+        `node_bandwidth`. Raises `KeyError` for an unknown name in a cable or group.
         """
         npus = len(self._hosts) * self._gpus
         is_split = self._gpus > 1

@@ -264,19 +264,19 @@ def read_topograph(
 ) -> Topology:
     """Read the network of a Topograph model: switches, and blocks of hosts at these switches.
 
-    Hosts, cables and bandwidths follow from `options`, as in `read_slurm`. A switch that only
-    blocks name is a leaf if another switch lists it. The note `empty-leaves` names leaves without
-    hosts (`_find_leaves`). In older models, switches list the hosts, and `nodes` may give a host an
-    NVLink domain.
-    - Hosts of an entry of `blocks` without `switch` are left out, unless a switch lists them;
-      the warning `hosts-without-switch` names them.
-    - Groups `KEY NAME`: the hosts of all blocks with this key and name in `nvlink`, their
-      annotations or labels, in the order of the blocks.
-    - NVLink domain of a block: `nvlink`, else its first annotation, else its first label of
-      an accelerator, else none. With the option `nvlink_bandwidth` it is a switch `NVLink
-      NAME` with a cable to each host. Otherwise the note `nvlink-domains` is reported.
-    Raises `InputError` (`invalid-fabric`) with the path in the document, and the errors of
-    `read_slurm` about switches, hosts and options.
+    Hosts, cables and bandwidths follow from `options`, as in `read_slurm`. In older models switches
+    list the hosts, and `nodes` may name NVLink domains of hosts.
+
+    - A switch without entry is a leaf if a block names it and a switch lists it. The note
+      `empty-leaves` names leaves without hosts (`_find_leaves`).
+    - Hosts that only blocks without a switch list are left out (warning `hosts-without-switch`).
+    - Groups `KEY NAME`: the hosts of all blocks with this key and name in `nvlink`, annotations or
+      labels, in the order of the blocks.
+    - NVLink domain of a block: `nvlink`, else its first annotation, else its first label of an
+      accelerator, else none. With the option `nvlink_bandwidth` a switch `NVLink NAME` with a cable
+      to each host; otherwise only the note `nvlink-domains`.
+
+    Raises `InputError` (`invalid-fabric`) with the path, and the errors of `read_slurm`.
     """
     root = document_of(source, CODE)
     switches = {
@@ -388,20 +388,19 @@ def _build_block(
     switch: str | None,
     switches: dict[str, TreeSwitch],
 ) -> _Block:
-    """Build a block, and append its hosts to its switch in `switches`; to none if it is None.
+    """Build a block from the object `value`, and append its new hosts to its switch in `switches`.
 
-    `value`: the object of the block; its `nodes` are hosts in Slurm's notation, which are expanded.
-    Hosts that the switch lists already are not appended. `switch` may be "" if all hosts of the
-    block are listed by switches; then nothing is appended.
+    Hosts are the entries of `nodes`, expanded in Slurm's notation. Hosts that the switch already
+    lists are not appended. Nothing is appended if `switch` is None, or if it is "" and every host
+    of the block is already listed by some switch.
 
-    The domains of the block are `nvlink`, then all annotations, then all labels, in the order of
-    the document, as (key, text). The key of `nvlink` is `nvlink`; if it is an object, each of its
-    entries is a domain. The NVLink domain is the text of the first of these: `nvlink`, annotations,
-    labels whose key names an accelerator (`_ACCELERATOR`). It is "" without any.
+    Domains are (key, text) of `nvlink`, then of annotations, then of labels, in the order of the
+    document. A text has the name of its member as key, an object gives its entries. The NVLink
+    domain of the block is the text of the first `nvlink` entry, else of the first annotation, else
+    of the first label whose key names an accelerator (`_ACCELERATOR`), else "".
 
-    Raises `InputError` in this order: for missing `nodes` or an invalid list of hosts; at
-    `switch_value` for an unknown `switch`, or for "" if a host is not listed by a switch; for a
-    domain that is no text.
+    Raises `InputError`, in this order: for missing `nodes` or invalid hosts; at `switch_value` for
+    an unknown `switch`, or "" with a host that no switch lists; for a domain without text.
     """
     hosts = _list_hosts(value, is_required=True)
     if switch is None:

@@ -195,13 +195,13 @@ class SwitchTree:
     def _parse_rates(self, options: TreeOptions) -> Sequence[float]:
         """Return the bandwidth of the cables of each level in bytes/s, from the hosts upwards.
 
-        Level 0 has the cables of hosts, level k the cables between a switch of height k and the
+        Level 0 has the cables of hosts. Level k has the cables between a switch of height k and the
         switches above it. The number of levels is 1 + the largest height of a switch below
-        another one; 1 without such switches. A single value of the option `bandwidth` applies
-        to all levels.
+        another one; 1 without such switches. A single value of the option `bandwidth` applies to
+        all levels.
 
-        Raises `InputError` if the option is missing, and for any other number of values than 1
-        and the number of levels. Raises `UsageError` for an invalid bandwidth.
+        Raises `InputError` if the option is missing. Raises `UsageError` for an invalid value. Then
+        raises `InputError` for several values if their number is not the number of levels.
         """
         levels = 1 + max(
             (

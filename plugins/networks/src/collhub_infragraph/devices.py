@@ -68,12 +68,16 @@ def parse_endpoint(endpoint: Value) -> list[Step]:
     """Parse an endpoint such as `nic[0:2].port` to steps: names with the content of their brackets.
 
     The example gives `Step("nic", "0:2")` and `Step("port", "")`. Names are separated by points.
-    Blanks around names are dropped; a name of blanks becomes "". The content of the brackets is
-    kept as text and not checked; "" without brackets. An integer as endpoint is converted to text.
+    Blanks around a name are removed; a name of only blanks is accepted and becomes "". The content
+    of the brackets is kept as text and not checked. It is "" without brackets. An endpoint that is
+    an integer is converted to text first.
 
-    Raises `InputError` at the endpoint for an empty text, for another type than text or integer,
-    and for an empty name, as in `a..b` or `a.`. It is also raised for nested, several or unclosed
-    brackets, and for characters (also blanks) between a bracket and the next point.
+    Raises `InputError` at the endpoint in these cases:
+
+    - It is empty, or neither a text nor an integer.
+    - A name has no characters, as in `a..b` or `a.`.
+    - Brackets are nested, unclosed, or repeated after one name.
+    - A closing bracket is followed by anything but a point or the end, also by a blank.
     """
     text = endpoint.text()
     steps: list[Step] = []

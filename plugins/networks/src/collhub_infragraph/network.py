@@ -279,13 +279,14 @@ def _find_planes(
 ) -> list[int]:
     """Return the plane number of every hop, in the order of the hops.
 
-    Without the option `planes`, it is the plane of link n // 2 (from 0) of the n links of the hop,
-    or 0 if this link declares none.
+    - Without the option `planes`: the plane of link n // 2 (from 0) of the n links of the hop, 0 if
+      this link declares none.
+    - With it: the option lists names of links, as `link` or `device/link`, separated by commas. The
+      plane of a hop is the lowest position in the list of a name of one of its links. All hops
+      without a listed link share one plane with the highest number. The planes in use are then
+      renumbered from 0 without gaps.
 
-    The option `planes` is a list of link names separated by commas; a link is named as `link` or as
-    `device/link`. The plane of a hop is the lowest position in the list of a name of one of its
-    links. All hops without a listed link share one plane after those. The planes are then
-    renumbered from 0 without gaps. Raises `UsageError` for the first name of no link.
+    Raises `UsageError` for the first listed name that no link has.
     """
     if options.planes is None:
         # On a path over ports the middle link is the cable, whose link has the plane.

@@ -371,15 +371,16 @@ class _DocumentBuilder:
         """Build the annotations of the document: properties that its infrastructure cannot express.
 
         The result always has these four lists. Call this after the edges and links have been
-        added.
+        added. Entries of the first three have a name (of `edges`: two ends `ep1`, `ep2`) and
+        `attributes`.
 
-        - `nodes`: the name of each node; empty if the topology has no names
+        - `nodes`: the name of each node; [] if the topology has no names
         - `edges`: for each edge, the rows of its links in the topology
-        - `links`: for each kind of link, the exact values that rounding would change, and the
-          planes
-        - `graph`: first the mark by which readers recognize documents of the hub, then
-          dimensions, groups, multicasting switches and reducing switches, each only if the
-          topology has any
+        - `links`: for each kind of link, the attributes of `_build_exact_values`, perhaps none:
+          the bandwidth and latency that rounding would change, and a plane other than 0
+        - `graph`: attributes. The first one is the mark by which readers recognize documents of
+          the hub. Then follow dimensions, groups (one attribute each), multicasting switches and
+          reducing switches, each only if the topology has any.
         """
         nodes: list[_JsonObject] = []
         for node, name in enumerate(self._topology.node_names):

@@ -385,20 +385,16 @@ def _build_machines(
     """Build machines whose GPUs are connected by lanes; one network switch joins several machines.
 
     `lanes`: number of lanes by pair of GPUs of a machine (lower, higher). Each pair has one link
-    per direction, with the bandwidth of all its lanes. A single machine has only these links, no
-    switches and no groups. With several, each machine is a group `node M`, and:
+    per direction with the bandwidth of all its lanes. Without an argument there is one machine,
+    without switches and groups. With several, machine m is the group `node m`, and:
+    - `gpus_per_nic` is 1: every GPU has a link, its NIC, to the network switch.
+    - Otherwise: each NIC is a switch. It has links to `gpus_per_nic` successive GPUs and to the
+      network switch, each with the bandwidth of a NIC.
 
-    - If `gpus_per_nic` is 1, every GPU has a link, its NIC, to the network switch.
-    - Otherwise NIC i is a switch. It is linked to the GPUs from i * `gpus_per_nic` on and to the
-      network switch; each of these links has the bandwidth of the NIC.
-
-    Machine m has the NPUs from `gpus` * m on. NICs (if they are switches) and the network follow
-    the NPUs. Links are sorted by source.
-
-    The classes of links are lane (default `lane_bandwidth` of one lane) and, only with several
-    machines, NIC (default `nic_bandwidth`), both in bytes/s. The text gives one bandwidth or
-    latency for all classes, or one per class. Raises `UsageError` for another number of values, for
-    an argument that is not one positive number, and for too many NPUs.
+    Nodes: GPUs (`gpus` * m + i), NIC switches, network switch. Links are sorted by source. The
+    classes of links are lane (default `lane_bandwidth`) and, only with several machines, NIC
+    (`nic_bandwidth`), in bytes/s. The text gives one bandwidth or latency for all, or one per
+    class. Raises `UsageError` for another number of values, an invalid count, or too many NPUs.
     """
     machines = _parse_machine_count(text, gpus)
     if machines == 1:
@@ -425,8 +421,9 @@ def _build_machines(
 def _parse_machine_count(text: TopologyText, gpus: int) -> int:
     """Return the number of machines that the text states, 1 without an argument.
 
-    `gpus`: of each machine. Raises `UsageError` for an argument that is not one positive number,
-    and if the NPUs would be more than a topology may have.
+    `gpus`: GPUs of each machine. With an argument, raises `UsageError` if it is not one whole
+    number from 1 to 9999999, or if the machines have more than 2^19 GPUs together
+    (`MAX_NODES // 2`).
     """
     if not text.argument:
         return 1

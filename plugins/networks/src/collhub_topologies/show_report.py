@@ -231,20 +231,17 @@ _MAX_LISTED = 10
 def print_facts(context: CommandContext, network: Topology, facts: Facts) -> None:
     """Print the facts of a network as text: fields, a table of link classes, a table of groups.
 
-    The fields, in this order:
+    The fields are `topology` (name), `nodes` (numbers of NPUs and switches), `links` (directed),
+    `diameter` in links (`not known` for None), and then:
 
-    - `topology` (name), `nodes` (numbers of NPUs and switches), `links` (number, directed),
-      `diameter` in links (`not known` if it is `None`)
-    - `multicast` and `reduce`: the number of such switches, each left out if it is 0. The measured
-      rate follows if these are the measured switches of the network.
+    - `multicast`, `reduce`: number of switches that can do this, left out if it is 0. With measured
+      switches only, i.e. if the network declares none of its own, their measured rate is added.
     - `each NPU` and `each switch`: range of links and bandwidth, out and in
-    - `dimension 0` and so on: kind, size, bandwidth, latency, and the cut between its halves if
-      `facts` has one
+    - `dimension 0` and so on: kind, size, bandwidth, latency; the cut between its halves if known
 
-    The table of link classes has kinds of source and destination, count, bandwidth and latency, in
-    the order of `facts`; that of groups their names and NPUs. Each lists the first 10 rows,
-    followed by the line `and N classes more` or `and N groups more`. A table without rows is left
-    out.
+    The table of link classes has the kinds of both ends, count, bandwidth and latency, in the
+    order of `facts`. The table of groups has names and NPUs. Each lists 10 rows, then `and N
+    classes more` or `and N groups more` if there are more. A table without rows is left out.
     """
     npus = _format_count(network.num_npus, "NPU", "NPUs")
     switches = _format_count(network.num_nodes - network.num_npus, "switch", "switches")

@@ -260,10 +260,10 @@ def lower_schedule(
 
     - `choices` gives the strategy and the number of chunks of each unit task (`KeyError` if
       missing). The strategy TREE uses the topology of `choices` if there is one.
-    - `choices.layout` "rows" gives buffers of tile rows, any other text packed boxes.
-    - Turns, only with one card per host: consider the last earlier piece into the first receiving
-      host. If another sender sends it, and it ends later than the last earlier piece of this
-      sender, this piece waits for a message (token) that it has arrived.
+    - `choices.layout` "rows" gives buffers of tile rows. Any other text gives packed boxes.
+    - With one card per host, a piece waits for a message (token) from host H, its first receiving
+      host, if both hold: the last earlier piece into H has another sender, and it ends after the
+      last earlier piece of this sender. The token says that the earlier piece has arrived.
 
     `extension` is stored under `reshard`. Raises `InputError`: `too-many-runs` above 2^18 runs of
     rows, `unreachable` if a tree of the topology cannot reach a receiver.

@@ -197,18 +197,19 @@ def _read_content(file: str) -> bytes:
 def _plan(
     context: CommandContext, moves: Sequence[Move], problem: _Problem, choices: object
 ) -> ReshardPlan:
-    """Return the plan of the moves on the network that the options of the command describe.
+    """Return the plan of `plan_reshard` for the network that the options of the command describe.
 
-    With `--topology`, the network is that topology; `--latency` and `--cards` do not affect it.
-    With `--host-bandwidth`, all hosts are equal: each has `--cards` cards (default 1) of this
-    bandwidth, and `--latency` is the latency between hosts.
+    - With `--topology`: that topology. `--cards` and a valid `--latency` have no effect.
+    - With `--host-bandwidth`: equal hosts with `--cards` cards (default 1) of this bandwidth
+      each, and `--latency` between hosts (the option's default is 0 ns).
 
-    The plan is that of `plan_reshard`. Only the number of chunks of streams on a topology is chosen
-    by simulation, with the default simulator. `choices` must be `ReshardChoices` (asserted).
+    If the plan has streams over a topology and `choices` gives no number of chunks, the number with
+    the shortest simulated time is used (default simulator). No other plan is simulated.
 
-    Raises `UsageError` if both or neither of topology and bandwidth are given, and for an invalid
-    bandwidth or latency (the latency also with a topology). Raises `HubError` for a topology that
-    cannot be read, and `InputError` for moves or a strategy that do not fit the network.
+    Raises `AssertionError` if `choices` is no `ReshardChoices`. Raises `UsageError` if both or
+    neither of topology and bandwidth are given, and for an invalid bandwidth or latency. Raises
+    `HubError` for a topology that cannot be read. Raises `InputError` for moves or a strategy
+    that do not fit the network, and `ValueError` without moves.
     """
     from collhub_reshard.planning import ReshardChoices, plan_reshard
 

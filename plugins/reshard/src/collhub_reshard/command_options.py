@@ -60,20 +60,15 @@ def parse_choices(
 ) -> tuple[ReshardChoices, int | None]:
     """Return the choices of the user and the devices per host, from the options given by `-O`.
 
-    The options, each with its values and its default:
-
-    - `strategy`: `auto` or a value of `Strategy`. For `auto` and by default, the choice is `None`:
-      the planner chooses for each box.
-    - `chunks`: a whole number from 1 to 65536; default `None`, for which the planner chooses.
+    - `strategy`: a value of `Strategy`, or `auto` (default): `None`, the planner chooses per box.
+    - `chunks`: a whole number from 1 to 65536; default `None`, the planner chooses.
     - `layout`: `packed` (default) or `rows`.
-    - `split`: a word of `BOOL_WORDS` such as `true`, in upper or lower case; default false.
-    - `effort`: a number from 0 to `_MAX_EFFORT` (1000) that scales the work of the search; default
-      1.
+    - `split`: a word of `BOOL_WORDS` such as `true`, in any case; default false.
+    - `effort`: a number from 0 to `_MAX_EFFORT` (1000) that scales the search; default 1.
     - `host_size`: a whole number from 1 to 65536; default `None`. It is the second result.
 
-    `split`, `effort` and `budget` form the `Effort` of the choices. Whole numbers are written in
-    ASCII digits without a sign. Other keys of `assignments` are ignored. Raises `click.UsageError`
-    that names the first option with another value, in the order above.
+    `split`, `effort` and `budget` form the `Effort`. Whole numbers have ASCII digits and no sign.
+    Other keys are ignored. Raises `click.UsageError` for the first invalid option in this order.
     """
     # Parsed here, because a command has no option record that the program fills in. The errors
     # have the form of those of other options.
@@ -196,24 +191,18 @@ def parse_state_dict(
 def _parse_entry(
     entry: Mapping[str, object], number: int, file: str, sides: Sides, host_size: int | None
 ) -> list[Move]:
-    """Return the moves of one entry of the list: `count` equal moves, by default one.
+    """Return the moves of entry `number` (from 0) of the list: `count` references to one move.
 
-    Members of the entry, all others are refused:
+    - `tensor`: shape and type, such as `4096x4096:bfloat16`; required.
+    - `from`, `to`: texts of the sides; default `sides`.
+    - `name`: converted to text; default `tensor 3` for `number` 3.
+    - `release_s`, `due_s`: finite seconds, at least 0; default 0 and `None` (no due time).
+    - `count`: integer from 1 to 10 000; default 1.
 
-    - `tensor`: shape and type as text, such as `4096x4096:bfloat16`; required.
-    - `from`, `to`: the texts of the sides; the defaults are those of `sides`.
-    - `name`: converted to text; default `tensor 3` for entry number 3. Equal moves have equal
-      names.
-    - `release_s`, `due_s`: seconds, finite and at least 0; defaults 0 and `None` (no due time).
-    - `count`: an integer from 1 to 10 000.
-
-    `number`: that of the entry, from 0. `host_size`: devices per host; `None` for the length of the
-    last axis of each mesh.
-
-    Raises `InputError` (`invalid-state-dict`) with the file and the number of the entry for the
-    first fault, in this order: an unknown member (the first in alphabetical order); a tensor or
-    side that is missing, `null` or no text; `release_s`; `due_s`; `count`; a text that `parse_move`
-    refuses. A due time before the release is accepted.
+    `host_size`: devices per host; `None` for the length of the last axis of each mesh. Raises
+    `InputError` (`invalid-state-dict`) with `file` and `number` for the first fault: an unknown
+    member (first in alphabetical order); `tensor`, `from` or `to` that is no text (a missing one
+    without default, or `null`); `release_s`; `due_s`; `count`; a text that `parse_move` refuses.
     """
     unknown = sorted(entry.keys() - _MEMBERS)
     if unknown:

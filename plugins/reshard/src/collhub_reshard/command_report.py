@@ -207,18 +207,17 @@ def _count_strategies(plan: ReshardPlan) -> Counter[str]:
 
 
 def _describe_binding(plan: ReshardPlan) -> str:
-    """Return a phrase on the data that prove the bound, and on the hosts, links or task with them.
+    """Return a phrase for the data that prove the lower bound, by the kind of `plan.outcome`.
 
-    The kind of `plan.outcome` selects the phrase:
-
-    - `links`: the data that a link (or N links such as the one of the largest weight) must carry
+    - `links`: the data that a link must carry; with N links, `N links such as` the link of the
+      largest weight
     - `receiver`: the data that one host must receive
-    - `senders`: the data that only these hosts can send
+    - `senders`: the data that only the hosts of the outcome can send
     - `exclusive`: the data for all hosts, then the data that only these hosts can send
     - `task`: a unit task that is not split, by its number
     - `nothing`: no data cross between hosts
 
-    Raises `KeyError` for another kind.
+    Hosts are listed by number. Raises `KeyError` for another kind.
     """
     bound = plan.outcome
     if bound.kind == "links":

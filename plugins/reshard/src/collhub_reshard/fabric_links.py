@@ -327,18 +327,17 @@ def bound_tree_cost(costs: Int64Array, senders: Sequence[int], receivers: Sequen
     """Return a lower bound on the cost of any tree that leads from some senders to all receivers.
 
     `costs`: int64[positions, positions] of at least 0, cost of each message, source first; not
-    changed. The bound begins with 0. For each receiver in the given order these steps are
-    repeated on a copy of the costs:
+    changed. The bound begins with 0. For each receiver in the given order these steps are repeated
+    on a copy of the costs:
 
-    1. Take the set of positions from which the receiver can be reached at cost 0, itself
-       included.
+    1. Take the set of positions from which the receiver can be reached at cost 0, itself included.
     2. If the set contains a sender, continue with the next receiver.
-    3. Subtract the smallest cost of the messages into the set from all of them, and add it to
-       the bound.
+    3. Subtract the smallest cost of the messages into the set from all of them, and add it to the
+       bound.
 
-    Later receivers use the reduced costs, so the order may change the bound. With one receiver,
-    the bound is the cost of the cheapest path from a sender. It is 0 without receivers. Raises
-    `ValueError` without senders. Method: dual ascent.
+    Later receivers use the reduced costs, so their order may change the bound. With one receiver
+    it is the cost of the cheapest path from a sender. The bound is 0 without receivers; otherwise
+    `ValueError` is raised if there are no senders. Method: dual ascent.
     """
     remaining = costs.copy()
     total = 0

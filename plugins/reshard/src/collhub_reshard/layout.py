@@ -104,13 +104,16 @@ def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: in
 def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> int:
     """Choose how many bytes a unit of the buffers has; 1 if no box has bytes.
 
-    A box is the data of one unit task. GCD is the greatest common divisor of the boxes with
-    bytes. An element is the least common multiple of the element sizes of all tensors, or the
-    GCD if this is no multiple of it. Units are multiples of an element; all boxes that
-    devices send or receive must have at most `_MAX_UNITS` together. The first that exists:
+    A box is the data of one unit task. GCD is the greatest common divisor of the sizes of the
+    boxes with bytes. An element has the least common multiple of the element sizes of all tensors,
+    in bytes. If the GCD is no multiple of this, an element has GCD bytes instead.
 
-    1. the largest unit that divides the GCD and gives the smallest box at least `least_units`
-       units; one element is allowed in any case
+    A unit is a multiple of an element. It must be so large that all boxes that devices send or
+    receive have at most `_MAX_UNITS` units together. Among such units, the first of these that
+    exists is returned:
+
+    1. the largest unit that divides the GCD, and of which the smallest box has at least
+       `least_units`; if the smallest box has fewer elements, a unit of one element
     2. the smallest unit that divides the GCD
     3. the smallest unit; boxes are then padded
     """

@@ -50,26 +50,25 @@ def reshard(
 ) -> torch.Tensor | None:
     """Reshard a tensor among the ranks of the default group; return this rank's new shard.
 
-    All ranks of the group must call this function with the same values, except `tensor`. The
-    result is a new plain tensor on the device of the given shard, or on the CPU without one. It
-    is `None` on ranks outside of the destination mesh.
+    All ranks of the group must call this function with equal arguments, except `tensor`. The result
+    is a new plain tensor on the device of `tensor`, on the CPU if that is `None`. It is `None` on
+    ranks outside of the destination mesh.
 
-    - `tensor`: the shard of this rank on the source mesh, a DTensor or a plain tensor, which is
-      not changed; `None` on ranks outside of the mesh.
+    - `tensor`: shard on the source mesh (DTensor or plain), not changed; `None` outside of the
+      mesh.
     - `source`, `destination`: texts such as `mesh(2,2)@0-3: S0 S1`. The meshes may share ranks;
       without `@`, a mesh begins at rank 0.
-    - `shape`, `dtype`: of the full tensor. By default those of `tensor`; a plain tensor has
-      only the dtype.
+    - `shape`, `dtype`: of the full tensor. By default those of `tensor`; a plain tensor has only
+      the dtype.
     - `host_size`: ranks per host, by default the last dimension of the source mesh.
     - `host_bandwidth`: in bytes/s, only used to schedule.
 
-    If the source is `Partial` along mesh axes, shards are summands. Every box is then sent once
-    per summand. The destination gets the sums in its element type, added in the order of the
-    axes, so that replicas are bitwise equal.
+    With a `Partial` source, shards are summands. Each is sent; the destination adds them in its
+    element type, in the order of the axes, so replicas are bitwise equal.
 
-    Raises `InputError` on a rank where the shape or the dtype is unknown, for texts that cannot
-    be parsed, and for meshes larger than the group. Also (`shard-mismatch`) if the shard of a
-    rank in the source mesh is missing or has not the shape and dtype of its tile.
+    Raises `InputError` for an unknown shape or dtype, for texts that cannot be parsed, and for a
+    rank outside of the group. Raises it with the code `shard-mismatch` on a rank of the source mesh
+    whose shard is missing or differs from the shape or dtype of its tile.
     """
     import torch
     import torch.distributed as dist
@@ -334,17 +333,16 @@ def _run_round(
 def _list_messages(plan: ReshardPlan) -> list[_Message]:
     """Return all messages of a plan with their rounds, in the same order on every rank.
 
-    First come, for each unit task in order, those that need no other host, all in round 0. For
-    a receiver that holds the box itself it is a message to itself. For another receiver on the
-    host of a holder it is a message from the first holder there.
+    First, per unit task with bytes, in order, those within a host, all in round 0:
 
-    Then come the pieces of the schedule in order. A piece passes along the chain of its
-    receiving hosts, numbered from 0. The message to the first device of host n is in round n;
-    the sender is the first device of host n - 1, or the sending device for host 0. The messages
-    from the first device of host n to its other receiving devices are in round n + 1.
+    1. a message to itself for each receiver that holds the box
+    2. for each other receiver on a holder's host, a message from the first holder there
 
-    So the list is not sorted by round. Unit tasks without bytes have no messages; without unit
-    tasks the list is empty.
+    Then the pieces of the schedule in order. A piece passes the hosts n = 0, 1, ... of its chain.
+    The first device of host n gets it in round n from the first device of host n - 1, or from the
+    sending device for n = 0. It sends the piece to the other receivers of host n in round n + 1.
+
+    Receivers are in the order of the unit task. The list is empty without unit tasks.
     """
     messages = []
     for row in range(len(plan.units)):

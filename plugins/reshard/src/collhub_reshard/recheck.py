@@ -225,18 +225,18 @@ def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) 
 
     - "nothing": 0
     - "task": bytes of `task` / the highest rate from one of its senders, plus its release
-    - "receiver": bytes of all tasks that the one host in `hosts` receives / (rate in of its card *
-      number of its cards), plus their earliest release. Raises `FlawError` (`bound`) if it
-      receives no task.
+    - "receiver": bytes of all tasks that the host receives / (rate in of its card * number of its
+      cards), plus their earliest release. `hosts` must have exactly one host, otherwise
+      `ValueError` is raised. Raises `FlawError` (`bound`) if the host receives no task.
     - "senders", and any unknown kind: bytes of all tasks whose senders are all in `hosts` / (sum
       of the rates out of `hosts` * cards of a host). Releases do not count.
-    - "exclusive": as "senders", but without tasks whose receivers are all receiving hosts of all
-      tasks. The bytes of these tasks / the lowest rate in of a card of a receiving host are added,
-      regardless of their senders.
+    - "exclusive": a task is shared if its receivers are all hosts that receive any task. The bound
+      is that of "senders" without shared tasks, plus the bytes of all shared tasks / the lowest
+      rate in of a card of a receiving host.
 
     The factor `work` of tasks (how many times a card carries their bytes) does not count in any
-    kind. The last two kinds raise `ZeroDivisionError` without hosts, and `ValueError` with hosts
-    if there are no tasks.
+    kind. "senders" and "exclusive" raise `ZeroDivisionError` without hosts, and `ValueError` with
+    hosts if there are no tasks.
     """
     tasks, network = claim.tasks, claim.tasks.network
     numbers = range(len(tasks))

@@ -204,11 +204,16 @@ def check_inputs(
 ) -> tuple[AnyArray, ...]:
     """Check the given inputs, and return them as read-only flat views, one per rank.
 
-    `inputs`: one array per rank, all of one dtype and with the same number of elements per block.
-    Contiguous arrays are not copied; all stay writeable for the caller. A rank whose INPUT the
-    collective does not define (such as one that is not the root of a broadcast) gets a new array of
-    the same size, filled with `fill`. Raises `UsageError` for another number of arrays, and for a
-    wrong size or dtype.
+    `inputs`: one array per rank. Let n be the largest quotient, rounded down, of the size of an
+    array and its rank's number of blocks; ranks without blocks do not count. n is 1 if no rank has
+    blocks. Each array must have n elements per block, so none for a rank without blocks.
+
+    A contiguous array is not copied, and stays writeable for the caller. Other arrays are copied.
+    If the collective does not define the INPUT of a rank (for example, a rank that is not the root
+    of a broadcast), its result is a new array of the same size, filled with `fill`.
+
+    Raises `UsageError` for another number of arrays. Then the first rank with a wrong size, or with
+    another dtype than rank 0, raises it. If n is 0, rank 0 has a wrong size.
     """
     if len(inputs) != blocks.num_ranks:
         message = f"{len(inputs)} inputs are given for {blocks.num_ranks} ranks"

@@ -277,11 +277,16 @@ class JobFolder:
         return all_outputs(self._open_arrays()["memory"], request)
 
     def write_failure(self, rank: int, error: BaseException) -> None:
-        """Store the reason of a failure as JSON, unless a rank has already stored one.
+        """Store the reason of a failure as JSON in the file `failure`, unless it exists already.
 
-        The object has `rank`, `message`, `cure` (may be empty) and `missing`, which is true for a
-        `PluginError`. Message and cure are those of the first diagnostic of a `HubError`; for other
-        errors the message is their type and text.
+        If two ranks fail at once, one of the reasons is stored. The object has these keys:
+
+        - `rank`: the rank.
+        - `message`, `cure`: for a `HubError` those of its first diagnostic. For any other error
+          the message is `TYPE: TEXT`, and the cure is empty.
+        - `missing`: true only for a `PluginError`.
+
+        `OSError` is raised if the file cannot be written.
         """
         diagnostic = error.diagnostics[0] if isinstance(error, HubError) else None
         failure = {

@@ -128,14 +128,16 @@ def levelled_program(
 def levelled_request(request: ExecutionRequest) -> LevelledRequest:
     """Prepare a request for an executor: level its algorithm, check inputs and memory.
 
-    The operator of an average becomes a sum; the caller must divide the results. The background
-    (value with which memory without input is filled) depends on dtype and operator
-    (`choose_background`). The inputs become read-only flat views. The input of a rank without data
-    is replaced by the background. The request is not changed.
+    - Operator: an average becomes a sum, and the caller must divide the results.
+    - Background, i.e. the value with which memory without input is filled: that of
+      `choose_background` for the dtype of the first input and the operator of the request.
+    - Inputs: read-only flat views. If the collective defines no input for a rank, a new array of
+      the same size with the background replaces it. The arrays of the request stay writable.
 
-    Raises `InputError` as `levelled_program` (races are refused). Then raises `UsageError` for
-    another number of inputs than ranks, for inputs of wrong size or dtype, and if all buffers and a
-    copy of the inputs exceed the physical memory of this host (`too-large`).
+    The request is not changed. Raises, in this order: `InputError` as `levelled_program` (races are
+    refused); `UsageError` for another number of inputs than ranks, or a wrong size or dtype;
+    `UsageError` (`too-large`) if all buffers plus a copy of the inputs exceed the physical memory
+    of this host. The memory is not checked if its size is unknown.
     """
     program = levelled_program(request.algorithm, request.in_place)
     # The background of a sum also serves an average, which is a sum that is divided at the end.
@@ -316,13 +318,14 @@ def _build_program(
 ) -> LevelledProgram:
     """Convert sorted records to a `LevelledProgram` with the memory layout of all ranks.
 
-    A record is a step in executable form; a rank may have none. `records` must be sorted by rank;
-    `records.scratch` is the size of SCRATCH of every rank. Columns are converted to narrower dtypes
-    where the program has them; all others are shared with `records`.
+    A record is a step in executable form. `records` must be sorted by rank; a rank may have
+    none. `records.scratch` is the size of SCRATCH of every rank. The columns `kind`,
+    `src_buffer` and `dst_buffer` become uint8; `level` and `peer` become int32. Values must
+    fit, which is not checked. All other columns are shared with `records`.
 
-    All sizes, offsets and counts of the arguments are in blocks of `block_units` units, also those
-    of `collective`. They are not converted; `block_units` is only stored. With `in_place`, input
-    and output share memory as the collective defines.
+    All sizes, offsets and counts of the arguments are in blocks of `block_units` units, also
+    those of `collective`. They are not converted; `block_units` is only stored. With
+    `in_place`, input and output share memory as the collective defines.
     """
     columns = records.columns
     return LevelledProgram(

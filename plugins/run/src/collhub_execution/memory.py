@@ -205,12 +205,14 @@ def all_outputs(memory: Array, request: LevelledRequest) -> tuple[AnyArray, ...]
 def step_times(
     request: LevelledRequest, starts: Int64Array, ends: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Combine the times of records (operations) to the start and end of every algorithm step.
+    """Return the start and end of every algorithm step from the times of its records.
 
-    `starts`, `ends`: int64[records] in ns; a start of -1 means that the record was not timed. A
-    step lasts from the first start to the last end of its timed records. Returns (starts, ends),
-    two int64 arrays by step, in ns from the first start of all; both are -1 for steps without timed
-    records.
+    A record is one operation of the program; `request.program.row` gives its step. `starts`,
+    `ends`: int64[records] in ns. A record with a negative start was not timed and is ignored.
+
+    Returns (starts, ends), int64[steps] each, in ns from the earliest timed start of all records.
+    A step lasts from the earliest start to the latest end of its timed records. Both values are
+    -1 for a step without timed records.
     """
     timed_records = np.flatnonzero(starts >= 0)
     origin = int(starts[timed_records].min()) if len(timed_records) else 0

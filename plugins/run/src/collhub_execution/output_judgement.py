@@ -388,19 +388,17 @@ def _list_moved_arrays(
 ) -> Iterator[tuple[int, Sequence[Array]]]:
     """Yield for each rank the arrays whose concatenation is its OUTPUT, if data are only moved.
 
-    A result is (rank, arrays), by ascending rank. n is the number of ranks; a missing root
-    is 0.
+    A result is (rank, arrays), by ascending rank. n: number of ranks. Arrays of several inputs are
+    in the order of ranks. A missing root is 0. The arrays are views of the inputs.
+
     - Gather: only the root is yielded, with all inputs.
     - Broadcast: every rank gets the root's input.
-    - Scatter: rank r gets part r of n equal parts of the root's input.
-    - All-to-all: rank r gets part r of n equal parts of every input.
-    - All-to-all-v: rank r gets part r of every input. Row s of the counts has the units of
-      the parts of input s. A unit is the length of the input divided by the sum of its row,
-      rounded down; the remaining elements are in no part.
+    - Scatter, all-to-all: rank r gets part r of n equal parts of the root's, or of every, input.
+      `ValueError` if equal parts are not possible.
+    - All-to-all-v: rank r gets part r of every input. The parts of input s have the units of row s
+      of the counts. A unit has (length of the input // sum of its row) elements; further elements
+      are in no part.
     - Other kinds: every rank gets all inputs.
-
-    Inputs are listed in the order of the ranks. Raises `ValueError` if n equal parts are
-    not possible. Arrays are views of the inputs.
     """
     num_ranks, kind = collective.num_ranks, collective.kind
     # Collectives without root ignore it.

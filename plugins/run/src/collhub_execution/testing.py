@@ -161,8 +161,9 @@ def write_traps(folder: Path, *modules: str) -> Path:
 def find_processes(module: str) -> list[int]:
     """Return the process IDs of `python -m MODULE`, ascending; requires /proc.
 
-    A process counts if `module` is one of the words of its command line, unless its first word
-    contains the name of a launcher. Processes that exit in the meantime are ignored.
+    A process counts if one word of its command line is exactly `module`. It does not count if the
+    first word contains the name of a launcher: `mpiexec`, `mpirun` or `prterun`. The calling
+    process may count too. Processes that exit in the meantime, or that cannot be read, are ignored.
     """
     process_ids = []
     for process in Path("/proc").glob("[0-9]*"):

@@ -69,13 +69,13 @@ def remove_segments_on_error() -> Iterator[None]:
     """Remove the shared memory of killed ranks if the block of this context manager fails.
 
     Any exception counts, also Ctrl-C; it is raised again afterwards. Without an exception, nothing
-    is removed. Considered are files in /dev/shm that belong to this user, have a name prefix of
-    MPICH, UCX or Open MPI, and changed after (start of the block - `_OLD_S` s).
+    is removed. A segment is a file in /dev/shm of this user with a name prefix of MPICH, UCX or
+    Open MPI. Its last change must be at most `_OLD_S` (1 s) before the start of the block, or
+    later.
 
-    A considered file is removed if its last change is more than `_OLD_S` s ago and no readable
-    process maps it. Removal is repeated until no considered file is left or `_LIMIT_S` s have
-    passed. Files that are still mapped therefore delay the exception. Errors of reading and
-    removing are ignored.
+    In each pass a segment is removed if its last change is more than 1 s ago and no process that
+    can be read maps it. Passes are repeated until no segment is left or `_LIMIT_S` (2.5 s) have
+    passed, which delays the exception. Errors of reading and removing are ignored.
     """
     start = time.time()
     try:

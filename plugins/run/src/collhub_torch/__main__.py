@@ -67,18 +67,17 @@ def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any)
 def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool) -> int:
     """Run this rank in the group that torchrun has started, and return its exit status.
 
-    The steps are, in this order:
+    1. Read the environment variables of torchrun. Raises `UsageError` (`no-torchrun`) for the first
+       one that is not set, and `ValueError` for one that is no integer.
+    2. Read the algorithm file `name` and check the options `values`. Raises `HubError`.
+    3. Limit torch to one thread, and join the group. Raises `PluginError` (`no-gpu`) if a rank has
+       no GPU for NCCL.
+    4. Run the rank. Rank 0 prints the report, with `as_json` as one line of JSON. An error is
+       passed on, and step 5 is skipped. At the time limit the rank prints its diagnostics, and the
+       process ends at once with status 1.
+    5. Wait for all ranks, and destroy the group.
 
-    1. The environment variables of torchrun are read. Raises `UsageError` (`no-torchrun`) with the
-       first one that is not set.
-    2. The algorithm file `name` is read and the options `values` are checked. Raises `HubError`.
-    3. torch is limited to one thread, and the group is joined. Raises `PluginError` (`no-gpu`) if a
-       rank has no GPU for NCCL.
-    4. The rank runs. Rank 0 prints the report, as one line of JSON with `as_json`.
-    5. All ranks wait for each other, and the group is destroyed.
-
-    The status is 1 (`INVALID`) at rank 0 for a wrong result, otherwise 0. After the time limit, the
-    rank prints its diagnostics and the process ends at once with status 1.
+    Rank 0 returns 1 (`INVALID`) for a wrong result. In all other cases the status is 0.
     """
     # Read and checked before the group is joined, so that an error needs no clean-up.
     # The ranks that torchrun has assigned to this process.

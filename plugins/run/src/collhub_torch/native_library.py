@@ -40,19 +40,16 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read `collhub.json` in a folder of the format `nccl`, which describes a program's libraries.
 
-    `library` has the path of the file in the folder for each of the devices cuda and cpu; whether
-    these files exist is not checked. `functions` has the names of the C functions for the roles
-    run, release, error and level. `root` is None if it is missing or null. Unknown fields are
-    ignored.
-
+    `library` has the file paths in the folder for the devices cuda and cpu; the files need not
+    exist. `functions` has the names of the C functions for run, release, error and level. `root` is
+    None if it is missing or null; it is not compared with the ranks. Unknown fields are ignored.
     Raises `InputError` with the file (and the field, if one is wrong) for:
 
-    - a file that cannot be read, has more than 65536 bytes, or is not a JSON object;
-    - another format than `collhub-nccl-library` version 1;
-    - a number of ranks outside of 1 to 2^20 (`_MOST_RANKS`);
-    - any other field, except `root`, that is missing, and any field of a wrong type. The name and
-      the functions must be ASCII identifiers, and the libraries file names without a folder. The
-      value of `root` is not compared with the number of ranks.
+    - a file that cannot be read, has more than 65536 bytes, or is not a JSON object
+    - another format than `collhub-nccl-library` version 1
+    - a number of ranks outside of 1 to 2^20 (`_MOST_RANKS`)
+    - any other missing field except `root`, a field of a wrong type, a name or function that is no
+      ASCII identifier, or a library that is no file name without a folder
     """
     path = folder / _FILE
     document = _Fields(path, _read_document(path))

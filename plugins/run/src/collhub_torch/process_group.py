@@ -219,8 +219,9 @@ class CollhubGroup(_ProcessGroup):
     ) -> Any:
         """Gather `source` of all ranks into `output`, by rank; return torch's handle of the work.
 
-        The loaded algorithm runs if it serves the call (`_is_served`), otherwise the fallback
-        group. The algorithm does not check that `output` has the size of all sources.
+        The loaded algorithm runs if it serves the call (`_is_served`). One of the conditions is
+        that `output` has as many elements as all sources together; its shape is not checked. The
+        fallback group runs all other calls, also those with a wrong size of `output`.
         """
         if self._is_served(CollectiveKind.ALL_GATHER, [source], [output]):
             return self._run(source, output)

@@ -441,9 +441,11 @@ def _fork_rank(job: JobFolder, rank: int, options: TorchOptions) -> int:
 def _run_rank(job: JobFolder, part: RankPart, options: TorchOptions) -> Array:
     """Join the group of all ranks on this host, run the task, leave the group; return OUTPUT.
 
-    Ranks find each other by a file in the folder of the job. On Linux, environment variables are
-    set so that gloo and NCCL use the loopback interface. If the task fails, its error is raised and
-    the group is not left.
+    The option `device` "cpu" uses the backend gloo, any other device NCCL (`join`, with its
+    errors). Ranks find each other by the file `rendezvous` in the folder of the job. On Linux, two
+    environment variables of this process (`GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`) are set to
+    the loopback interface, also if they have another value. If the task fails, its error is raised
+    and the group is not left.
     """
     if sys.platform == "linux":
         # All ranks run on this host: use the loopback interface, regardless of the host name's

@@ -126,16 +126,14 @@ def check_composable(algorithm: Algorithm) -> Messages:
 def _find_contract_defect(collective: Collective) -> str | None:
     """Return the first defect of a collective's contract as text, None without a defect.
 
-    The text continues a sentence. Ranks are checked in all rows before units:
+    The text continues a sentence. Ranks are checked in all rows of the expected results before
+    units. The result is None without a contract, with None as expected results, and without rows.
 
     1. `names a rank outside 0..N-1` (N: number of ranks): a rank or source rank of a row is no rank
        of the collective. `ALL_RANKS` is valid as a source, not as a rank.
     2. `names a unit outside its buffer`: an OUTPUT unit outside the OUTPUT of the row's rank, or a
        source unit outside the INPUT of the source rank. Source units of `ALL_RANKS` are not
        checked.
-
-    A collective without a contract, or whose contract has no rows (or None) as expected results,
-    has no defect.
     """
     contract = collective.contract
     if contract is None or contract.expected is None:

@@ -182,13 +182,15 @@ def _find_positions(parts: Sequence[StepTable]) -> Int64Array:
 def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Array) -> StepPairs:
     """Find pairs of steps of different parts that must keep their order: (earlier, later rows).
 
-    The two access the same unit of memory, at least one of them writes, and no conflicting access
-    is between them. Memory is shared as in each mode (in place, out of place) that the collective
-    supports. The pairs of calls in place come first, each mode in the order of
-    `adjacent_conflicts`; a pair may occur several times. `position`: position of each row in an
-    execution order, -1 for rows that never run, which are in no pair. `part_of`: part of each row;
-    the part of the earlier row is lower. Raises `InputError` (`too-large`) for 2^61 units of memory
-    or more, and for more than `MAX_ACCESSES` overlapping accesses.
+    Two steps form a pair if both access the same unit of memory, at least one of them writes, and
+    no conflicting access is between them. The part (`part_of`) of the earlier row must be lower;
+    other pairs are dropped. `position`: position of each row in an execution order, -1 for rows
+    that never run, which are in no pair.
+
+    Each mode that the collective supports is examined: in place first, then out of place. The pairs
+    of a mode are in the order of `adjacent_conflicts`. A pair may occur several times. Raises
+    `InputError` (`too-large`) for 2^61 units of memory or more, and for more than `MAX_ACCESSES`
+    overlapping accesses.
     """
     collective = algorithm.collective
     _check_memory(algorithm)

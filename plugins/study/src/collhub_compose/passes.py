@@ -50,12 +50,17 @@ def run_pipeline(algorithm: Algorithm, options: PipelineOptions) -> PassResult:
 def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
     """Renumber the ranks as the option `ranks` specifies; return the result and a report.
 
-    Rank i becomes the i-th number of the option, such as `3,0-2`. The report has one line
-    per changed property, and may be empty. Without the option the algorithm is returned
-    unchanged, and the report has one line about the missing option. Raise `UsageError` if
-    the text is no list of ranks (`invalid-ranks`) or no permutation of the ranks (`ranks`).
-    Raise `InputError` if the algorithm cannot be composed (`check_composable`). Other errors
-    are those of `relabel`.
+    Rank i becomes the i-th number of the option, such as `3,0-2`. The report has one line per
+    changed property (`_collect_properties`) and a last line that names dropped extensions. It is
+    empty if nothing changed. Without the option the algorithm itself is returned, and the report
+    has one line about the missing option.
+
+    Raises the following errors, in this order:
+
+    1. `UsageError` (`invalid-ranks`) if the text is no list of ranks or lists a number twice.
+    2. `InputError` if the algorithm cannot be composed (`check_composable`).
+    3. `UsageError` (`ranks`) if the number of ranks is wrong, or a rank is too large.
+    4. The other errors of `relabel`.
     """
     if options.ranks is None:
         # Not an error, so that the pass works without options.
@@ -98,26 +103,21 @@ def run_rescale(algorithm: Algorithm, options: RescaleOptions) -> PassResult:
 
 
 def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
-    """Reroute the messages that use failed links of a network; return the algorithm and a report.
+    """Reroute the messages that use failed links; return the algorithm and a report.
 
-    Failed links come from the parameter `without` in the text of the option `topology`, and then
-    from the option `without`, names separated by commas. Links that `topology` slows down
-    (`degrade`) are slow in both networks, with and without the failed links.
+    Failed links are those of the parameter `without` in the option `topology`, then those of
+    the option `without` (names separated by commas). Links slowed down by `topology`
+    (`degrade`) stay slow. The size is the option `size`, otherwise that of the algorithm.
 
-    The algorithm is returned unchanged if the option `topology` or failed links are missing; the
-    report then has one line with the missing input. Otherwise the report has these lines:
+    Without a `topology` or failed links, the algorithm itself and one line that says so are
+    returned. Otherwise the lines are: the number of rerouted messages of all; the new paths
+    (at most 8, then the number of further ones); the times on the complete network and without
+    the failed links. The times need an installed simulator and two finished runs. A simulator
+    also chooses the faster of two sets of paths (`repair`). If no message changes, the
+    algorithm itself is returned; otherwise the new one has the provenance of this pass.
 
-    1. the number of rerouted messages and of all messages
-    2. each new path, at most 8, then the number of the other paths
-    3. the time on the complete network, and the time of the result without the links; only if a
-       simulator is installed and both runs finish
-
-    If no message is rerouted, the algorithm itself is returned. Otherwise the new one has the
-    provenance of this pass. The size is the option `size`, otherwise that of the algorithm.
-
-    Raises `UsageError` for unknown links, for failed links that separate NPUs, or without a size.
-    Raises `InputError` if the algorithm cannot be composed (`check_composable`). The errors of
-    `read_topology`, `repair` and the simulation pass through.
+    Raises `UsageError` for unknown links, no size, or links whose failure separates NPUs. The
+    errors of `read_topology`, `check_composable`, `repair` and the simulation pass through.
     """
     # Imported here: the other passes do not need routes.
     from hub_core.schedules.repair import repair

@@ -71,22 +71,18 @@ class Seam:
 def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam | None:
     """Choose where each rank stores the data between two parts, and the modes of the result.
 
-    The data is the OUTPUT of `first` and the INPUT of `second`. Its size on a rank is the larger
-    number of units of both that are used. `joint`: collective of the result. A rank has two
-    choices:
+    The data is the OUTPUT of `first` and the INPUT of `second`; its size is the larger of the two
+    used numbers of units. `joint`: collective of the result. A rank has two choices:
 
-    - OUTPUT, at the unit where the INPUT of `second` starts in its OUTPUT in in-place calls. Only
-      if `second` has such a unit (`find_input_in_output`), the data is not empty, and it ends
-      within the units that the expected results of `joint` need (`count_required_units`).
+    - OUTPUT, at the unit of `find_input_in_output`: where INPUT lies in OUTPUT if `second` runs in
+      place. Only if that unit exists, the data is not empty, and it ends within the units of
+      `count_required_units` (results that `joint` must give).
     - SCRATCH (offset -1), separate from all other data.
 
-    The modes of the result are tried in this order: both, only out of place, only in place. A
-    choice is allowed if both parts work with their buffers at these addresses in each of the modes
-    (`is_usable`). The first modes for which every rank has an allowed choice are taken. A rank with
-    both choices uses OUTPUT. Returns None if no modes fit.
-
-    Raises `InputError` (`too-large`) if `joint` has more than 2^25 ranks times units and no
-    contract.
+    Modes are tried in this order: both, only out of place, only in place. A choice is allowed if
+    `is_usable` accepts its addresses for both parts in each mode. The first modes in which every
+    rank has an allowed choice are taken, with OUTPUT preferred. None if no modes fit. Raises
+    `InputError` (`too-large`) if `joint` has no contract and over 2^25 ranks x units.
     """
     # In OUTPUT the data is where `second` has its INPUT when called in place, which saves memory;
     # only ranks with a result have an OUTPUT. Otherwise it is in SCRATCH, separate from all other
@@ -192,9 +188,9 @@ def make_out_of_place(algorithm: Algorithm) -> Algorithm:
     """Let an algorithm that supports only in-place calls work out of place, by additional copies.
 
     An algorithm that supports out-of-place calls is returned itself. Otherwise the new algorithm
-    supports only out-of-place calls. Each rank works in OUTPUT if the used units of INPUT are
-    within the used units of OUTPUT in in-place calls. Otherwise it works in additional SCRATCH
-    units. Its steps are:
+    supports only out-of-place calls. A rank works in OUTPUT if the units of INPUT that it uses
+    (`measure_usage`) are within those of OUTPUT in in-place calls. Any other rank works in new
+    SCRATCH units, behind its present ones. The steps are:
 
     1. Copies of all units of INPUT to this memory, one step per unit in ascending order; none on
        ranks without defined data.
@@ -238,13 +234,15 @@ def _relocate_buffers(
 ) -> tuple[Relocation, Int64Array]:
     """Build the relocation with which an in-place algorithm works in OUTPUT or in SCRATCH.
 
-    `in_output`: bool[num_ranks], ranks that work in OUTPUT. Their INPUT moves to unit `place` of
-    OUTPUT; their OUTPUT stays. On the other ranks, INPUT and OUTPUT move to SCRATCH, with the
-    distance that they have in in-place calls. The lower one of the two starts after the existing
-    units of SCRATCH. SCRATCH itself never moves.
+    `in_output`: bool[num_ranks], ranks that work in OUTPUT. `place`: int64[num_ranks], units.
 
-    Also returns int64[num_ranks], for all ranks: the extent of both buffers in in-place calls in
-    units, from the first start to the last used unit (`usage`).
+    - Ranks in `in_output`: INPUT moves to unit `place` of OUTPUT. OUTPUT stays.
+    - All other ranks: INPUT and OUTPUT move to SCRATCH. Their distance is that of in-place calls.
+      The buffer with the lower in-place position starts after the existing SCRATCH units.
+    - SCRATCH itself never moves.
+
+    Also returns int64[num_ranks], for all ranks: the units from the lower start of both buffers in
+    in-place calls to the last unit that `usage` counts in either.
     """
     no_scratch = np.zeros(algorithm.num_ranks, np.int64)
     layout = algorithm.collective.memory_layout(True, no_scratch).base

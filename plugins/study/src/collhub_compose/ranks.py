@@ -63,15 +63,15 @@ def relabel(algorithm: Algorithm, permutation: Sequence[int]) -> Algorithm:
 def embed(algorithm: Algorithm, ranks: Sequence[int], num_ranks: int) -> Algorithm:
     """Execute an algorithm on some of `num_ranks` ranks: rank `ranks[r]` does the work of rank r.
 
-    The other ranks are idle, without data and results. The data of each rank stay at their offsets.
-    The collective is a standard one if its contract is equal (`find_collective`), otherwise a
-    custom one. The size in bytes is that of its number of units, with as many bytes per unit as
-    before, rounded up; None remains None. Extensions are dropped, and the provenance describes the
+    The other ranks are idle, without data and results. The data of each rank stay at their
+    offsets. The collective is a standard one if its contract is equal (`find_collective`),
+    otherwise custom. Its size is its number of units times the bytes per unit of `algorithm`,
+    rounded up; None remains None. Extensions are dropped, and the provenance describes the
     operation.
 
-    The result supports a mode (in place, out of place) if calls in this mode have the buffers where
-    the algorithm can work with them. If no mode is possible, copies are added so that it works out
-    of place (`make_out_of_place`, with its `UsageError` `no-result`).
+    The result supports each mode (in place, out of place) in which calls have the buffers that the
+    algorithm needs. If no mode is possible, copies are added so that it works out of place
+    (`make_out_of_place`, with its `UsageError` `no-result`).
 
     Raises `InputError` if the algorithm cannot be composed (`check_composable`) or is too large.
     Raises `UsageError` (`ranks`) unless `num_ranks` is in 1..`MAX_RANKS` and `ranks` are distinct

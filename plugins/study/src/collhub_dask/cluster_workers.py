@@ -122,10 +122,12 @@ class ClusterWorkers:
     def take(self) -> str:
         """Wait for a free suitable worker, reserve it and return its address.
 
-        Of several free workers, the one that was found first is taken. The workers are examined
-        every 0.5 s. While suitable workers are present but busy, the method waits without limit.
-        Raises `BrokenExecutor` if there was no suitable worker for `_MAX_WAIT_S` (60) seconds, if
-        the scheduler is lost, and after `end`.
+        Suitable workers are those that pass `_check_workers`. Of several free ones, the one that
+        was added to the list earliest is taken. The list is read again every 0.5 s. While all
+        suitable workers are busy, the method waits without limit.
+
+        Raises `BrokenExecutor` if there was no suitable worker for more than `_MAX_WAIT_S` (60)
+        seconds, if the scheduler is lost, and after `end`.
         """
         until = time.monotonic() + _MAX_WAIT_S
         with self._changed:

@@ -258,16 +258,18 @@ def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[in
 def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
     """Return whether a network has too many lines or nodes to be drawn on a page.
 
-    Networks with regular dimensions are never crowded. Any other network is if it has more than
-    112 (`_MAX_LINES`) pairs of linked nodes (in either direction, parallel links once). Otherwise
-    the layout decides:
+    The first rule that applies decides:
 
-    - in circles, if two linked nodes have equal levels (`_compute_levels`): the circle of the NPUs
-      is wider than the page (1200 pixels)
-    - in layers: the nodes of some layer (`_assign_layers`) need more than three rows of a page
-      without its margins. Each node needs the width of the widest one in its layer and a gap.
+    1. The network has regular dimensions: False.
+    2. More than 112 (`_MAX_LINES`) pairs of nodes are linked: True. Directions and parallel
+       links do not count.
+    3. Two linked nodes have equal levels (`_compute_levels`), so that the layout has circles:
+       True if the diameter of the circle of the NPUs is above 1200 pixels (`PAGE_WIDTH`).
+    4. Otherwise the layout has layers: True if the nodes of a layer (`_assign_layers`) need
+       more than three rows of `_LAYER_WIDTH`. Each node needs the width of the widest one in
+       its layer and a gap, at least `_NARROWEST`.
 
-    `boxes`: NPUs that represent a collapsed group.
+    `boxes`: NPUs that represent a collapsed group; they influence the levels.
     """
     if topology.dimensions:
         return False

@@ -253,13 +253,9 @@ class RunTimes:
         - It finishes at or after the start of the window, or never.
         - It begins at or before the end of the window.
 
-        Raises `UsageError` (`nothing-to-show`) if one of these holds:
-
-        - The excerpt has a rank that the run lacks.
-        - The window begins after the end of the run.
-        - The window has a limit, and its start (0 by default) is not before its end (by default
-          the end of the run).
-        - No row remains.
+        Raises `UsageError` (`nothing-to-show`) if the run lacks a rank of the excerpt, if the
+        window begins after the end of the run, or if no row remains. Also if one limit is given and
+        the start (default 0) is not before the end (default: end of the run).
         """
         table = self.subject.table
         cure = (

@@ -74,22 +74,22 @@ def find_communicator(
 ) -> Communicator:
     """Return the communicator (GPU, ranks, nodes, network) that NCCL would use on a machine.
 
-    P is the number of ranks of a full node: that of `topology` if given, otherwise that of
-    the GPU.
+    P is the number of ranks of a full node of `topology`, without a topology that of the GPU.
+    A `nodes` of 0 counts as None.
 
     - `ranks` and `nodes`: both are used.
     - Only `ranks`: as few nodes of P ranks as possible.
     - Only `nodes`: P ranks on each.
     - Neither: all nodes of the topology; without a topology one node of P ranks.
 
-    The network is None on one node. On several nodes it is taken from the first source that
-    has it: the links that leave the first node of the topology, the known network of the
-    profile `machine`, that of the GPU. `version` is copied without a check.
+    The network is None on one node. On several nodes it is the first one that is known: that
+    of the links that leave the first node of the topology, of the profile `machine`, of the
+    GPU. `version` is copied without a check.
 
-    Raises `UsageError` in the first of these cases: the channels that NCCL finds on the GPU
-    are unknown; P exceeds the ranks that the GPU permits on a node; there are fewer than 2
-    ranks, nodes of different numbers of ranks, or more than P ranks on a node; the topology
-    has fewer nodes; several nodes have no known network.
+    Raises `UsageError` in the first of these cases: NCCL's channels on the GPU are unknown; P
+    exceeds the ranks that the GPU permits on a node; there are fewer than 2 ranks, nodes of
+    different numbers of ranks, or more than P ranks on a node; the topology has fewer nodes;
+    several nodes have no known network.
     """
     if not gpu.search_channels:
         message = f"the channels that NCCL finds on {gpu.name} are unknown"
@@ -239,14 +239,15 @@ def predict_baseline(
 ) -> Baseline | None:
     """Predict NCCL's choice for a call by all ranks of a topology, and its time in us.
 
-    `profile`: None is the shipped profile of the machine that the topology names.
+    `profile`: None is the shipped profile of the machine that the topology names, if any.
     `size_bytes`: full buffer. `dtype`: "" is unknown. An empty `version` of NCCL means that
-    of the profile for the choice, and any version for the time.
+    of the profile for the choice and in the result, and any version for the time.
 
-    - Choice: by NCCL's cost model; None for an unknown GPU or a collective that the model
-      lacks.
-    - Time: by the profile, with its method and error; otherwise the cost in the model, with
-      the method `NCCL_COST` and no error. An all-to-all has a choice but no cost.
+    - Choice: by NCCL's cost model. None if `communicator_of_topology` gives no communicator,
+      e.g. for an unknown GPU, or if the model lacks the collective.
+    - Time: that of the profile, with its method and median error. If the profile has none, it
+      is the cost in the model, with the method `NCCL_COST` and no error. An all-to-all has a
+      choice but no cost.
 
     Without a time the result is None. Raises `ValueError` if the model allows no algorithm.
     """

@@ -265,17 +265,15 @@ def kernel_timing(
 def base_timing(profile: MachineProfile, kernel: str, protocol: str, ranks: int) -> KernelTiming:
     """Return the constants of a kernel and protocol that do not depend on messages and channels.
 
-    - Kernel `direct`: constants of its own (`_direct`).
-    - Kernel `nvls`: fitted constants of the protocol for the network, links, wire, slots and power.
-      Start, rate, time per chunk, filling messages and chunk size are those of NVLS. `visible_us`,
-      `received_share` and `growth` are 0, and a message has one slice.
-    - Other kernels: fitted constants of the protocol. Only `simple` has two slices and a
-      `received_share`, which is a third of its usual value if `ranks` is 2. Only `ll` has a
-      `growth`.
+    - Kernel `direct`: those of `_direct`.
+    - Other kernels: fitted constants of the protocol. Only `simple` has two slices per message and
+      a `received_share`, a third of the fitted one for 2 `ranks`. Only `ll` has a `growth`.
+    - Kernel `nvls`: as other kernels, but start, rate, time per chunk, filling messages and chunk
+      size are those of NVLS. `visible_us`, `received_share` and `growth` are 0, slices 1.
 
     Times are in us, rates in GB/s. Raises `UsageError` (`no-model`) for a profile without a model,
-    also for `direct`. Raises `KeyError` for a protocol other than `ll`, `ll128` and `simple`, and
-    for a constant that the profile lacks.
+    with any kernel. Raises `KeyError` for a protocol other than `ll`, `ll128` and `simple`, and for
+    a constant that the profile lacks.
     """
     check_model(profile)
     if kernel == "direct":

@@ -38,16 +38,18 @@ _TIMED = ("rank", "kind", "peer", "count", "duration_ns", "src_buffer", "dst_buf
 def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64Array, int]:
     """Find equal copies of which an algorithm consists, so that only one must be simulated.
 
-    Parts are sets of steps that share no dependency, message, connection or lane. Equal parts
-    form a class: their steps have in order equal ranks, kinds, peers, counts, durations,
-    buffers and channels modulo `planes`, and equal messages and dependencies. Offsets, lanes
-    and the channels themselves may differ.
+    Parts are sets of steps that share no dependency, message, connection or lane. Parts are equal,
+    and form a class, if their steps in the order of rows are equal in: rank, kind, peer, count,
+    duration, both buffers, channel modulo `planes`, message partner, dependencies and grouping into
+    lanes. Offsets, lane numbers and channel numbers may differ.
 
-    Returns (copy, int64 with the row in the copy for each row, n). n is the greatest common
-    divisor of the sizes of all classes. The copy has the first size / n parts of each class,
-    with rows in their order and the same collective. Part i of a class is mapped to part i
-    modulo size / n. If n is 1, or without steps, it is the unchanged algorithm with rows 0,
-    1, 2 and so on.
+    Returns (copy, row in the copy for each row (int64), n). n is the greatest common divisor of the
+    sizes of the classes. Parts are numbered by their lowest row. The copy has the first size / n
+    parts of each class, with ascending rows. Part i of a class is mapped to its part i modulo (size
+    / n). The collective is unchanged.
+
+    Without steps or with one part, n is 1. If n is 1, `algorithm` itself and rows 0, 1, 2 ...
+    result.
     """
     steps = algorithm.steps
     rows = np.arange(len(steps))

@@ -284,15 +284,17 @@ def run_case(
 ) -> CaseRun:
     """Simulate a variant of a case, and return its times.
 
-    A message above the size of a chunk is sent in several rounds; each round sends an equal
-    part of every message. The chunk is that of the kernel, or `chunk_bytes` if it is given
-    and smaller. At most 2 rounds are simulated, 4 with several pieces; the time of further
-    ones is extrapolated. With several pieces, the phases of the case first get separate
-    thread blocks.
+    A message above one chunk is sent in several rounds, each with an equal part of every
+    message. `chunk_bytes`: upper limit of the kernel's chunk; None or 0 for none. There are at
+    least `variant.pieces` rounds. At most 2 rounds are simulated with one piece, 4 with more;
+    further rounds are extrapolated. With more than one piece, the phases of the case first get
+    separate thread blocks.
 
-    If no step has a lane and the simulation never finishes, it is repeated without fused
-    receives and sends. `case.endless` records this number of rounds and slots; later runs
-    with these begin with the repetition. Its time can be infinite.
+    If no step has a lane (all are -1) and the simulation never finishes, it is repeated
+    without fused receives and sends. That time can be infinite too. The simulated rounds and
+    the slots are added to `case.endless`. Later runs with the same two numbers skip the first
+    simulation. If the phases were separated, `endless` is that of the separated case, which is
+    cached.
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)
@@ -595,13 +597,17 @@ def _list_variants(
 def _work_floor_ps(
     case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None
 ) -> float:
-    """Return a lower bound of the time of a variant in ps, without waiting for data or
-    FIFOs.
+    """Return a lower bound of the time of a variant in ps, without waiting for data or FIFOs.
 
-    It is the start, plus the number of rounds (also a fraction) times the larger one of
-    two times of a round: the sum of the durations of the instructions on the busiest
-    thread block, and the time of the bytes on the busiest link. For more than two rounds
-    it is not proven, because the simulation extrapolates the time of further rounds.
+    The bound is the start time plus the number of rounds (may be fractional) times the time of a
+    round. The time of a round is the larger one of:
+
+    - the sum of the durations of the instructions on the busiest thread block
+    - the time of the bytes of all instances on the busiest link
+
+    `chunk_bytes`: upper limit of a chunk, None or 0 for none. If the variant has several pieces,
+    the phases of each connection have separate thread blocks. For more than two rounds it is not
+    proven, because the simulation extrapolates the time of further rounds.
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)
@@ -747,18 +753,17 @@ def _possible_instances(case: Case) -> Iterator[int]:
 def _estimate_us(case: Case, collective_bytes: int, timing: KernelTiming, instances: int) -> float:
     """Estimate the time of a variant in us without simulating it.
 
-    The result is start + max(B, L), from figures of the case (`_shape`) and of `timing`, the
+    The result is start + max(B, L), from the figures of the case (`_shape`) and of `timing`, the
     `base_timing` of the protocol:
 
     - W = messages on the longest path * wait per message (`visible_us`)
     - T = bytes on the longest path / `instances` / rate of a thread block
     - S = T / `timing.slices`: time of the first slice, which overlaps with the waits
     - B = T - S + max(S, W): time of the thread blocks
-    - L = time of the busiest link for all bytes + one wait, independent of `instances`
+    - L = time of the busiest link * `timing.wire` / `timing.link_efficiency` + W / max(messages, 1)
 
-    The start time depends on the threads for the largest message and on the channels (at most
-    `_MAX_CHANNELS`) of the variant. The first call for a case simulates two runs (`_shape`), which
-    are cached.
+    The start depends on the threads for the largest message and on the number of channels (times
+    `instances`, at most `_MAX_CHANNELS`). Simulates two runs per case (`_shape`, cached).
     """
     depth, path_share, link_s_per_byte = _shape(case)
     sizes = case.algorithm.steps.count.max(initial=1) * collective_bytes

@@ -59,22 +59,17 @@ def find_paths(
 ) -> tuple[MessagePaths, SwitchGroups | None]:
     """Return the links of all messages, and the groups of messages that switches execute.
 
-    The first result lists the links that the message of each SEND row of `steps` loads, on the
-    topology's route in plane (channel modulo number of planes). Other rows have no links. Its
-    flags are all False without nodes, i.e. if `topology.groups` is empty:
+    First result: per SEND row of `steps` its links, on the route in plane (channel modulo number of
+    planes); other rows have none. It also has `_find_card_links` and two flags, which are all False
+    if `topology.groups` (nodes) is empty:
 
     - `crosses`, per row: the NPUs of the message are in different nodes.
     - `link_crosses`, per link: its ends are in different nodes, or its source is in no node.
 
-    The second result has the multicasts and sums of `groups` whose routes use only switches
-    that can execute them (`_select_switched`). It is None if `groups` is None or no group
-    remains. A remaining group changes the first result:
-
-    - Multicast: its first row has the links of all copies, each link once. Its other rows have
-      none.
-    - Sum: a link that several of its rows use is listed for the first of them only.
-
-    Raises `InputError` if a message has no route.
+    Second result: the multicasts and sums of `groups` that `_select_switched` keeps (routes with
+    capable switches only, at least two rows). None if `groups` is None or no group remains. The
+    first row of a multicast has the links of all its rows, each once; other rows have none. A link
+    of a sum is listed only for its first row. Raises `InputError` if a message has no route.
     """
     rows = np.flatnonzero(steps.sends)
     source, destination = npu_of_rank[steps.rank[rows]], npu_of_rank[steps.peer[rows]]

@@ -166,16 +166,16 @@ class _GivenMachine:
 def _given_machine(context: CommandContext, request: _Request) -> _GivenMachine:
     """Return the machine that the user names by `--like` or `--topology`; empty for neither.
 
-    - `--like`: the GPU is the one named in the first 200 characters of the text, otherwise that of
-      the shipped profile with this name. The label is that of the profile if the text is the
-      profile's name (in any case) and not the GPU's name. Otherwise it is the GPU's name. `ranks`
-      and `nodes` are None.
-    - `--topology`: the GPU is the one named in the text, otherwise in the topology's name. The
-      label is the GPU's name. `ranks` is the number of NPUs; `nodes` is this / GPUs per node,
-      rounded up, at least 1.
+    - `--like`: the GPU is the one that the text names, otherwise the GPU of the shipped profile of
+      this name. The label is the GPU's name. It is the label of the profile instead if the text is
+      the profile's name in any case of letters, and differs from the GPU's name. `ranks` and
+      `nodes` are None.
+    - `--topology`: the GPU is the one that the text names, otherwise the one that the topology's
+      name contains. The label is the GPU's name. `ranks` is the number of NPUs. `nodes` is `ranks`
+      / GPUs per node, rounded up, at least 1.
 
-    Raises `UsageError` for both options, then if no GPU is known. Errors of the topology pass
-    through.
+    Only the first 200 characters of a text are searched for the name of a GPU. Raises `UsageError`
+    if both options are given, and if no GPU is known. Errors of reading the topology pass through.
     """
     from collhub_machine_profiles import find_profile, shipped_names
     from collhub_machine_profiles.gpus import GPUS, known_gpu

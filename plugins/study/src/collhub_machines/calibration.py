@@ -363,18 +363,18 @@ def read_points(
     options: Mapping[str, OptionValue] | None = None,
     registry: Registry | None = None,
 ) -> MeasurementSet:
-    """Read files as `read_measurements` does, and combine the records of the ranks of a call.
+    """Read files as `read_measurements` does, and combine the records of ranks to points.
 
-    `collective`, `ranks` and `nodes` are values for files that lack them. `format` is the name of
-    the reader (None: the one that recognizes the file), `options` are options of readers,
-    `registry` is None for that of the run. The points are merged by `merge_calls`: points without a
-    call come first, then one point for all calls of equal configuration. Skipped lines and sources
-    are returned as they were read.
+    `collective`, `ranks` and `nodes` are for files that lack them. `format` is the reader (None:
+    the one that recognizes the file). `registry` None is the registry of this process.
+    `merge_calls` combines the points: points without a call first, unchanged, then one point with
+    the median time for all calls with equal collective, ranks, nodes, size, library and machine.
+    Skipped lines and sources are unchanged.
 
     Raises the errors of `read_measurements`, such as `InputError` for a file without usable points.
-    If a file is of unknown content (`unknown-measurements`), but begins with predicted times of
-    NCCL or rules of a tuner, the `InputError` says so instead. Raises `OSError` if this file cannot
-    be read again.
+    If its code is `unknown-measurements`, the first MiB of that file is searched for a machine
+    profile, predicted times of NCCL, and rules of a tuner. If one occurs, the `InputError` names it
+    with its line instead. Raises `OSError` if the file cannot be read again.
     """
     try:
         read = read_measurements(

@@ -66,10 +66,12 @@ def list_machines(context: CommandContext, as_json: bool) -> int:
 def _create_item(profile: MachineProfile) -> MachineItem:
     """Return the record of a profile for the JSON report.
 
-    It has names, library, errors and sources of the profile. `model` is the origin of its constants
-    (`_origin`), `tables` the number of its tables. `gpu` is None if the profile names none.
-    `network_nodes` are the distinct numbers of nodes of all networks, ascending; empty without
-    networks.
+    - `name`, `label`, `library` (name and version), `errors` (as documents) and `sources` are
+      those of the profile. `gpu` is None if the profile names none.
+    - `model` is the origin of its constants: the first of `fit`, `sibling`, `prior` that one of
+      them has, else `none`.
+    - `tables` is the number of its tables.
+    - `network_nodes` are the distinct numbers of nodes of all networks, ascending; [] if none.
     """
     from collhub_machines.machine_records import LibraryItem, MachineItem
 
@@ -188,11 +190,13 @@ def _print_errors(context: CommandContext, profile: MachineProfile) -> None:
 def check(context: CommandContext, machine: str, results: tuple[str, ...], as_json: bool) -> int:
     """Check a profile: its document and, with RESULT, its predictions of measured times.
 
-    The error is that of the model, or of the tables if the model predicts no result. Results
-    of other machines are left out. If all results are of a sibling GPU, they are compared
-    with the model only. At least one result must be of this machine or of a sibling GPU.
+    Results of the profile's machine are compared. If there are none, results of its GPU are
+    compared, also those that name no machine or no known GPU. If there are none of these either,
+    results of a sibling GPU are compared, with the model only. All other results are left out. It
+    is an error if none is left.
 
-    Exit 1 if the median error on the results exceeds 15 %.
+    The error is that of the model, or of the tables if the model predicts no result. Exit 1 if
+    the median error exceeds 15 %.
     """
     from collhub_machine_profiles.shipped import load_profile
 

@@ -169,13 +169,13 @@ def _point(
 ) -> Measurement | str:
     """Return the measurement of a row of nccom-test, or the reason why it has none as text.
 
-    `size`: bytes; `time`: us. The reason is that the size is no integer or the time is no finite
-    number. Other limits are not checked here. Collective, ranks and nodes are those of `test`. The
-    data type is `int8` if the collective adds and `dtype` has one byte, otherwise "". `line`: line
-    in the file, None if unknown (stored as 0).
+    Two cases raise `InputError` first: a test of messages between two ranks (`measurements`), and a
+    test without collective or without ranks (`missing-facts`).
 
-    Raises `InputError` for a test of messages between two ranks, and (`missing-facts`) if `test`
-    has no collective or no ranks.
+    `size`: bytes; `time`: us. The reason is that the size is no integer (`bool` is none) or the
+    time no finite number. Other limits are not checked. Collective, ranks and nodes are those of
+    `test`. The data type is `int8` if the collective adds and `dtype` has one byte, otherwise "".
+    `line`: line in the file; None is stored as 0.
     """
     if test.is_pairs:
         message = "the test measures messages between two ranks, not a collective"

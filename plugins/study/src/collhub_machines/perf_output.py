@@ -203,21 +203,18 @@ def _find_row(text: str) -> int | None:
 def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
     """Divide the output of a benchmark into its tests, and parse the rows of their tables.
 
-    Prefixes that a launcher adds to lines are removed first. The first rule that fits a line
-    applies:
-
-    1. Blank: ignored.
-    2. Comment, which begins with `#` or is a known comment that lost its `#`: describes the last
-       test (`_comment`). If it names a starting test or has its parameters, and the last test has
-       columns or rows, it starts a new test.
+    Prefixes that a launcher adds to lines are removed first. The first rule that fits applies:
+    1. Blank line: ignored.
+    2. Comment (`#`, or a known comment without it): describes the last test, or starts a new one if
+       the last test has columns or rows and the comment is a header of a test (`_comment`).
     3. First character is a digit, and the last test has columns: a row of its table.
     4. `...` after the list of ranks and before the columns: the list of ranks is incomplete.
-    5. Any other line: output of another program. A command line or a version of NCCL or RCCL in it
-       is used. A version after the last table belongs to that table, unless it already has one.
+    5. Any other line is foreign. Command lines and library versions in it are used; a version after
+       the last table belongs to that table, unless it already has one.
 
-    Notes are appended to `skipped`: unusable rows, tests with wrong results (`wrong-results`), and
-    the number of lines of rule 5, at the first of them. Returns the tests with columns or rows, in
-    order. Raises `InputError` for unusable columns.
+    Returns the tests with columns or rows, in order. Appends notes to `skipped`: unusable rows,
+    wrong results (`wrong-results`), and the number of foreign lines, at the first of them. Raises
+    `InputError` for unusable columns.
     """
     tests = [_Test(first_line=1)]
     noise: list[int] = []
@@ -335,20 +332,18 @@ def forced_choices(text: str) -> dict[str, str]:
 def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: str) -> None:
     """Apply a comment line of the output of nccl-tests to the last test of `tests`.
 
-    `line`: original text, for positions of columns; `stripped`: without outer blanks. The line with
-    the name of a starting test, or with parameters, first appends a new test, if the last one has
-    rows or columns. The new test has the library and version of the last one, or is its `following`
-    if that exists. A line with a name sets the name and nothing else; the name at the end of a test
-    counts only if the test has none. For other lines, the first fitting form of each list is
-    applied:
+    `line`: original text, for column positions; `stripped`: without outer blanks. If the last test
+    has rows or columns, the name of a starting test, or parameters, first append a test:
+    `following` of the last one if it exists, else a new test with its library and version.
 
-    1. the library version; the word rccl before the first row (the library is RCCL); the
-       parameters; `...` at the end of a line, after ranks and before columns (the list of ranks is
-       cut)
-    2. a rank; the order of in place and out of place; the names of columns; the units; a summary
-       (the test is complete)
+    A line with a name sets only the name; at the end of a test only if it has none. For any other
+    line the first fitting case of each list is applied, if any:
 
-    Lines of no form are ignored. Raises `InputError` for unusable columns, and for units other than
+    1. library version; the word rccl before any row (library RCCL); parameters; final `...` after
+       ranks and before columns (the list of ranks is cut)
+    2. rank; order of in place and out of place; column names; units; summary (test complete)
+
+    Raises `InputError` for column names without `time` or with `cputime`, and for other units than
     bytes and us.
     """
     test = tests[-1]
@@ -632,10 +627,14 @@ def _dtype(row: _Row) -> str:
 def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]:
     """Return the numbers of ranks and of nodes of a test.
 
-    These are the ranks of the first group of the printed list, and the number of their different
-    hosts. If the list is missing or cut (also at its start), both are those of the request `facts`
-    (1 node by default). Raises `InputError` (`missing-facts`) if the request has no ranks either,
-    and for a rank that is listed twice: then several tests ran at once, each on its own ranks.
+    - Usually: the number of ranks of the first group in the printed list, and the number of their
+      different hosts.
+    - If the list is missing or cut, or lacks ranks at its start (`are_ranks_missing`): the numbers
+      of the request `facts`, with 1 node if it has no number of nodes.
+
+    Raises `InputError` (`missing-facts`) in the second case if the request has no number of ranks.
+    Raises it in both cases for a rank that the first group lists twice: then each process has
+    measured only its GPUs, as a separate test.
     """
     first = [rank for rank in test.ranks if rank.group == test.ranks[0].group]
     numbers = {rank.number for rank in first}

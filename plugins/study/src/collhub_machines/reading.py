@@ -98,8 +98,10 @@ def without_rank(line: str) -> str:
 def finite_number(text: str) -> float | None:
     """Return the value of a decimal number such as `-1.5e3`; None for any other text.
 
-    The text has a digit before the point, and at most 40 characters without blanks. None is also
-    returned for `nan`, `inf`, and numbers too large for a float.
+    The text has, in this order: an optional sign, at least one digit, optionally a point with
+    any number of digits, and optionally `e` or `E` with an optional sign and 1 to 3 digits. So
+    `5.` is a number, but `.5`, `1e1000`, `1e0003`, `nan` and `inf` are not. None is also returned
+    for more than 40 characters, for any blank, and for a number too large for a float.
     """
     if len(text) > 40 or not _NUMBER.match(text):
         return None

@@ -113,19 +113,19 @@ class _Collector:
 def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
     """Read the JSON file that `-J` of nccl-tests writes, as points in bytes and us.
 
-    Collective, ranks and nodes (default 1) are those of the file, otherwise of the request. If the
-    test ran in several groups of devices, only the devices of the first group are counted. A result
-    has a half out of place, then one in place. The first rule that applies to it:
+    Collective, ranks and nodes (default 1) are those of the file, otherwise of the request. Only
+    the devices in the group of the first one count. Each result has up to two entries,
+    `out_of_place` and then `in_place`. The first rule that applies to an entry:
 
-    - missing, null or empty: ignored
-    - with CPU times (`cpu_time`): `InputError`
-    - with wrong elements (`nwrong` above 0): a warning in `skipped`
-    - of a place that `options` does not select: ignored
+    1. It is missing, null or empty: it is ignored.
+    2. It has CPU times (`cpu_time`): `InputError`.
+    3. It has wrong elements (`nwrong` above 0): a warning in `skipped`.
+    4. `options` does not select its place: it is ignored.
+    5. It is an invalid point: a warning in `skipped`. Otherwise it is a point of the result.
 
-    Invalid points, truncated files and failed tests give warnings. Raises `InputError` for invalid
-    JSON, for a collective or number of ranks that neither file nor request has, for a test of
-    another collective (`..._perf`), for devices that are not those of a complete group
-    (`_check_devices`), and without any point.
+    Truncated files and errors that the test reports also give warnings. Raises `InputError` for
+    invalid JSON, an unknown collective `..._perf`, a collective or number of ranks that neither
+    file nor request has, an incomplete group (`_check_devices`), and if no point remains.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -452,17 +452,19 @@ def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> Meas
 
 
 def read_own_points(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read points in the hub's own format, schema `measured-collectives/1`, in their order.
+    """Read the points of the hub's JSON format, schema `measured-collectives/1`, in their order.
 
-    A point is skipped, with a warning at `points[i]` (i from 0), if its collective is unknown or it
-    is invalid (`Measurement.defect`). A missing number is invalid, except that `nodes` is then
-    1. Missing texts are empty, long ones are cut: to 200 characters, the day to 10. `dtype` is kept
-       only if it is an 8-bit integer (as `int8`) and the collective reduces. The schema member
-       itself is not checked, and facts of the request are not used.
+    A point is skipped if its collective is unknown or if `Measurement.defect` refuses it. The
+    warning of a skipped point names `points[i]`, i from 0. Wrong and missing values:
 
-    `sources` of the result has all sources of the file, by name, cut to 80 characters. Of each, the
-    members repo, url, commit and licence are kept, as far as they exist. Raises `InputError` for a
-    file that is no JSON object, and (`no-results`, with the warnings) if no point remains.
+    - Number: -1, so that the point is skipped. If `nodes` is missing, it is 1.
+    - Text: empty. Texts are cut to 200 characters, `day` to 10.
+    - `dtype`: empty, unless it is `int8` or `uint8` and the collective adds data.
+    - A point that is no object has no values. `points` that is no list is empty.
+
+    `sources` of the result has every source by name (cut to 80 characters), with those of the texts
+    repo, url, commit and licence that exist. Neither the schema nor other facts of the request are
+    used. Raises `InputError` for invalid JSON, and (`no-results`) without a valid point.
     """
     file = facts.source.name
     collector = _Collector(file)

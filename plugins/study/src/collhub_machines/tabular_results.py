@@ -192,22 +192,19 @@ def _osu_point(
 def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the measurements of a tuner sweep (CSV); each row is the time of one forced choice.
 
-    The first line that is neither blank nor begins with `#` has the names of the columns, in any
-    order; other columns are ignored:
+    Lines that are empty or begin with `#` are ignored. The first other line names the columns:
 
-    - `collective`: in any usual spelling; `size_bytes`: a whole number; `latency_us`: a number
-    - `ranks`, `nodes`: missing, empty, 0 or -1 means those of the request; nodes otherwise 1
-    - `algorithm`, `protocol`, `channels`: joined to the variant of the library NCCL, such as `ring
-      simple 8 channels`; empty values, and -1 channels, are left out
+    - `collective` (any usual spelling), `size_bytes` (whole number), `latency_us` (number)
+    - `ranks`, `nodes`: if missing, empty, 0 or -1, those of the request; without these nodes are 1
+    - `algorithm`, `protocol`, `channels`: variant of the library NCCL, such as `ring simple 8
+      channels`, without empty values and -1 channels
 
-    Points are in the order of the rows. Empty rows, and rows whose first field begins with `#`, are
-    ignored. A row without a known collective, a size, a time or a number of ranks becomes a note.
-    So does a row beyond the limits of `Measurement.defect`, for example with less than two ranks,
-    and a last row without a line end whose time is cut (`_is_cut_time`).
+    Points are in row order. A row becomes a note instead if a value is invalid or the number of
+    ranks is unknown, if `Measurement.defect` refuses it (such as below two ranks), or if it is the
+    last line, without line end, and its time is cut (`_is_cut_time`).
 
-    Raises `InputError`: `measurements` for an empty file, for bytes that are not UTF-8, for a line
-    that is not CSV, and at the line of the names if a required column is missing; `no-results`,
-    with the notes, if no point remains.
+    Raises `InputError`: `measurements` for an empty file, other bytes than UTF-8, a line that is
+    not CSV, a required column that does not occur exactly once; `no-results` without points.
     """
     text, file = text_of(facts.source), facts.source.name
     rows = csv.reader(io.StringIO(text))

@@ -92,13 +92,17 @@ class _Plot:
 def draw(request: BandwidthComparison) -> bytes:
     """Draw the comparison as an ASCII SVG document; equal numbers give equal bytes.
 
-    The label of a curve has its name and the bandwidth at the largest size. Curves differ in
-    colour (for any colour vision), marker and dash. Every point of an algorithm has a tooltip
-    with its numbers.
+    A label has the name of the curve and its bandwidth at the largest size. Without one it has
+    `not at the largest size`. Curves differ in colour (for any colour vision) and dash. A curve is
+    interrupted at sizes without a bandwidth (None).
 
-    Series without a bandwidth above 0 are omitted, also the bound. Raise `UsageError`
-    (`nothing-to-draw`) if no algorithm remains. Sizes must be above 0, and a series with a
-    value above 0 must have no 0; both are not checked.
+    Each algorithm has markers of its own shape, with its numbers as a tooltip. At each size, the
+    marker of the fastest algorithm is filled, of equal ones the first in the request. The bound has
+    no markers.
+
+    A series, also the bound, is omitted if it has no bandwidth above 0. Raises `UsageError`
+    (`nothing-to-draw`) if no algorithm remains. Not checked: sizes must be above 0, and a series
+    that is drawn must have no bandwidth of 0.
     """
     plot = _create_plot(request)
     fastest = find_winners(request.series, len(request.sizes))

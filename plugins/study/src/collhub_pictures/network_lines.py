@@ -49,22 +49,18 @@ class DrawnLines(ColumnTable):
     def of(cls, topology: Topology, places: Points) -> DrawnLines:
         """Return the lines with which a picture shows the links of a network.
 
-        Parallel links (equal plane, source and destination) are merged: their bandwidths are added,
-        the latency is their minimum, and `count` is their number. Then:
+        `places`: float64[num_nodes, 2], positions of the nodes in pixels. Links from a node to
+        itself are not drawn. Parallel links (equal plane, source and destination) are merged:
+        bandwidths are added, the latency is their minimum, and `count` is their number.
 
-        - If the merged links back on this plane have equal bandwidth and latency, both directions
-          are one line without an arrowhead, from the lower to the higher node.
-        - Otherwise each direction is an arrow.
-        - Links from a node to itself are not drawn.
+        A merged link and the merged link in the opposite direction are one line without an
+        arrowhead, from the lower to the higher node, if they have equal bandwidth and latency. Any
+        other merged link is an arrow. Lines ascend by plane, then source, then destination. Lines
+        of several planes between two nodes coincide.
 
-        The lines ascend by plane, then source, then destination; there is no column for the plane.
-        Lines of several planes between two nodes coincide.
-
-        A line is straight unless it is one of two opposite arrows, or nearer than `_CLEARANCE` to
-        other nodes. It is then bent by 15 plus 4 pixels per such node, at most 45. Lines without an
-        arrowhead bend upwards (vertical ones to the right), arrows to the left of their direction.
-        `places`: float64[num_nodes, 2], positions of the nodes in pixels. Without links all columns
-        are empty.
+        A line is bent if it is one of two opposite arrows, or if n > 0 other nodes are nearer than
+        `_CLEARANCE`. The bend is 15 + 4 n pixels, at most 45. Lines without an arrowhead bend
+        upwards (vertical ones to the right), arrows to the left of their direction.
         """
         pairs = NodePairs(topology)
         has_back = pairs.back >= 0

@@ -228,13 +228,18 @@ def _write_head(picture: _NetworkPicture) -> Iterator[str]:
 
 
 def _format_opening_tag(right: float, bottom: float, title: str, legend: list[str]) -> str:
-    """Return the opening `<svg>` tag of a picture that has room for nodes, title and legend.
+    """Return the opening `<svg>` tag of a picture with room for nodes, title and legend.
 
-    `right`, `bottom`: largest coordinates of the nodes in pixels. Neither `title` nor
-    `legend` is in the tag; they only count for its size. The width is the larger one of
-    `right` and the longest text, at a mean character width. A legend text has room for a
-    colour sample. The height is `bottom` plus one line per legend text and a margin. A
-    picture wider than `PAGE_WIDTH` is scaled down to it in both directions.
+    `right`, `bottom`: largest coordinates of the nodes in pixels. `title` and `legend` are not
+    written, they only determine the size:
+
+    - Width: the larger one of `right` and the longest text (title or legend) plus 24 pixels. A
+      text has a mean character width; a legend text counts 6 characters more, for its sample.
+    - Height: `bottom`, plus `_LEGEND_HEIGHT` per legend text, plus 12 pixels.
+
+    A picture wider than `PAGE_WIDTH` has its width and height reduced by the same factor, so
+    that the width equals `PAGE_WIDTH`. `viewBox` keeps the full size. Numbers are rounded to
+    integers.
     """
     longest = len(title)
     for text in legend:

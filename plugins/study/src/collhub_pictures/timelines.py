@@ -299,13 +299,13 @@ def _create_names(run: RunTimes, track: Int64Array) -> Iterator[TraceEvent]:
 def _create_slices(run: RunTimes, shown: ShownTimes, track: Int64Array) -> Iterator[TraceEvent]:
     """Yield a slice for every row that started, sorted by shown start, then by row.
 
-    The process is the rank of the row, the thread is `track[row]`, and the category is the kind of
-    track. Times are in us. The slice begins at `shown.begin` and ends at the end of the row, or at
-    the end of the run for a row that never ended.
+    A slice begins at `shown.begin`. It ends at the end of the row, or at the end of the run for a
+    row that never ended. Times are in us. Name and arguments are the `name` and `facts` of the
+    subject for the row. The process is the rank of the row, the thread is `track[row]`. The
+    category is the entry `track[row]` modulo n of the n `tracks` of the subject.
 
-    The arguments are the facts of the subject. If the row is shown later than it started,
-    `waited_us` is the time from its start to `shown.begin`. A row that never finished has the fact
-    `ends` with the text `never`.
+    Two arguments are added: `waited_us`, the time from the row's start to `shown.begin`, if it is
+    not 0; and `ends` with the text `never` if the row never ended.
     """
     subject = run.subject
     order = run.rows[np.argsort(shown.begin[run.rows], kind="stable")]
@@ -336,19 +336,19 @@ _INTERVALS = 500
 
 
 def create_load_events(run: RunTimes) -> Iterator[TraceEvent]:
-    """Yield a summary of a run as a trace: counters of the rows that run at the same time.
+    """Yield counter events of a trace: how many rows run at once, by time and group of ranks.
 
-    The ranks are divided into at most 100 groups of consecutive ranks whose sizes differ by at most
-    1. Each group is a process, numbered from 0. First come the names of all groups.
+    Groups are at most 100 sets of consecutive ranks with sizes that differ by at most 1. Each is
+    one process of the trace, numbered from 0. The events are in this order, with times in us:
 
-    The run from 0 to `run.last` is divided into at most 500 nearly equal intervals, each of at
-    least 1 ns. For the start of each interval, one counter event per group follows. It has the mean
-    number of rows of the group that run during the interval, for each kind of track, rounded to
-    three decimal places. A last event per group, at the end of the run, has only zeros. Times of
-    events are in us.
+    1. The name of each group.
+    2. For each interval of the run, one counter per group at the interval's start. It has the mean
+       number of running rows by kind of track, rounded to three decimal places.
+    3. For each group, a counter of zeros at the end of the run.
 
-    A row runs from its start, also while it waits, to its end. A row that never ended runs to the
-    end of the run. Rows that did not start are not counted.
+    The run is 0 to `run.last` (at least 1 ns), in at most 500 nearly equal intervals of 1 ns or
+    more. A row runs from start to end, also while it waits; without an end, to the end of the run.
+    Rows that did not start are not counted.
     """
     num_ranks = run.subject.table.num_ranks
     groups = min(num_ranks, _GROUPS)

@@ -97,14 +97,14 @@ def draw(request: WaitForGraph) -> bytes:
 def _group_ranks(request: WaitForGraph) -> tuple[list[tuple[int, ...]], list[_Arrow]]:
     """Group ranks with equal waits into boxes, and return (boxes, arrows between the boxes).
 
-    Two ranks are in one box if three conditions hold: they wait in the same waits of the
-    request, the same waits are for them, and both or neither are culprits. Ranks without any
-    wait have a box only if they are culprits. The ranks of a box are ascending. Boxes are
-    sorted by their first rank, and arrows refer to boxes by their position.
+    Two ranks are in one box if they wait in the same waits of the request, are awaited in the same
+    waits, and both or neither are culprits. A rank that no wait names, as waiting or as awaited,
+    has a box only if it is a culprit. The ranks of a box are ascending. Boxes are sorted by their
+    first rank, and arrows refer to boxes by their position.
 
-    There is one arrow for each pair of a waiting box and an awaited box, sorted by this pair.
-    An arrow lists each operation once, in the order of the waits. Waits within a box have no
-    arrow.
+    There is one arrow for each pair of a waiting box and an awaited box, sorted by this pair. An
+    arrow lists each operation once, in the order of the waits. Waits within a box have no arrow.
+    Without waits and culprits both lists are empty.
     """
     signs: dict[int, list[tuple[int, bool]]] = {rank: [] for rank in request.culprits}
     for number, wait in enumerate(request.waits):

@@ -197,20 +197,18 @@ def find_unserved_reason(outcome: ComparisonOutcome) -> str | None:
 
 
 def comparison_failures(outcome: ComparisonOutcome, *, only_unserved: bool = False) -> list[str]:
-    """Return one line per reason why algorithms have no time.
+    """Return one line per reason why algorithms have no time, in the order of the measurements.
 
-    A line is such as `ring does not take part at 1 MiB, 2 MiB: REASON`. REASON is `failure`
-    of the measurements without a time. With `only_unserved`, only failures in which a
-    runtime does not serve a size count. The list is empty without such measurements.
+    Only measurements without a time count; with `only_unserved`, only those in which a runtime does
+    not serve a size. Without any, the result is []. A line is such as `ring does not take part at 1
+    MiB, 2 MiB: REASON`, with `failure` as REASON.
 
-    1. Per algorithm, sizes with the same reason are joined to a list. They are omitted if
-       these are all sizes of the question. Two reasons that a runtime does not serve a size
-       are the same if their conditions are equal; the text of the first size is used.
-    2. Algorithms with equal reasons and equal sizes share a line. A reason may begin with
-       the name of the algorithm, which is not compared: `ring defines no all-to-all`
-       becomes `each defines no all-to-all` for several algorithms.
-
-    Lines, names and sizes are in the order of the measurements.
+    1. Sizes of an algorithm with the same reason form one list. The list is omitted from the line
+       if it has all sizes of the question. Two reasons that a runtime does not serve a size are the
+       same if their conditions are equal; the text of the first size is used.
+    2. Algorithms with equal reasons and sizes share a line. The algorithm's name at the start of a
+       reason is not compared. If several algorithms share such a reason, `each` replaces the name:
+       `each defines no all-to-all`.
     """
     sizes: dict[tuple[str, str], list[int]] = {}
     first_reasons: dict[tuple[str, str], str] = {}

@@ -311,11 +311,15 @@ def comparison_failures(comparison: JobComparison) -> list[str]:
 def create_job_report(comparison: JobComparison) -> CompareJobReport:
     """Return the JSON report of the comparison of a job.
 
-    It has the source, number of ranks and simulator; candidate and network of the baseline and of
-    the fastest measurement; and all measurements in order, with times in ns. The fastest is None if
-    no measurement has a time, and the first of equally fast ones. A speedup is the time of the
-    baseline divided by that of the measurement, None if one is missing or the latter is 0.
-    `failure` is None for a measurement without a failure.
+    It has the source, number of ranks and simulator; candidate and network of the baseline and
+    of the fastest measurement; and all measurements in order. A measurement has its
+    algorithms, network, time, exposed time and finish time by rank (all in ns), speedup and
+    failure.
+
+    The fastest is None if no measurement has a time, and the first of equally fast ones. A
+    speedup is the time of the baseline divided by that of the measurement. It is None if one
+    of the times is missing or the second is 0. A failure is None for a measurement without a
+    failure.
     """
     fastest = comparison.fastest
     return CompareJobReport(

@@ -117,16 +117,20 @@ class MeasuredFiles:
     algorithms: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
 
     def curves(self, kind: str, mode: str) -> MeasuredCurves:
-        """Return the curves of a collective, i.e. times in us by size in bytes.
+        """Return the curves of the collective `kind`: times in us by size in bytes.
 
-        `mode`: with `in-place`, times of calls in place count; otherwise times out of place. Times
-        of the other way count only at sizes that the same library on the same machine has no others
-        of. Points of all machines are combined.
+        `mode`: `in-place` uses times of calls in place; any other text uses times out of place.
+        Times of the other placement are used only at sizes where the same library on the same
+        machine has none of the first placement. Points of all machines are combined.
 
-        There is one curve per library; its time at a size is the median of the points. Several data
-        types, or numbers of ranks or nodes, of one library give one curve each. Algorithms have one
-        curve per name; of the medians of its libraries at a size, the shortest counts. Without
-        points of `kind` there are no curves. The numbers of ignored measurements are passed on.
+        - Library curves: one per library, and one per combination of dtype and numbers of ranks
+          and nodes. The time at a size is the median of its points. They are ordered by library
+          text.
+        - Algorithm curves: one per name. Its time at a size is the shortest median of its
+          libraries.
+
+        Without points of `kind`, there are no curves. The numbers of ignored measurements are
+        copied.
         """
         curves = tuple(
             MeasuredCurve(library, times_us)
@@ -168,26 +172,20 @@ def read_measured_files(
 ) -> MeasuredFiles | None:
     """Read the files of `--measured`, and select the measurements that a comparison uses.
 
-    `files`: each is `FILE`, or `NAME=FILE` if NAME is one of `algorithms`. Measurements of
-    a named file belong to this algorithm, the rest to libraries. If the selected ones of a
-    named file contain the library `collhub program`, only these belong to the algorithm.
+    `files`: each is `NAME=FILE` if NAME is in `algorithms`, else `FILE`. Without any, returns None.
 
-    - Ranks and nodes that a file does not give are those of the topology. A missing
-      collective is that of `kinds`, if there is just one. `options` are those of the
-      readers.
-    - The records of each call are merged. Selected are the measurements of `kinds` and
-      `sizes` with the ranks and nodes of the topology. Sums of 8-bit integers and times of
-      several calls in one launch are left out. The order is kept.
-    - Skipped lines of the files are reported. If measurements were ignored, one line with
-      their numbers is printed.
+    - Ranks and nodes that a file lacks are those of the topology. A missing collective is that of
+      `kinds` if there is just one. The records of each call are merged.
+    - Selected, in their order, are measurements of `kinds` and `sizes` with the ranks and nodes of
+      the topology. Sums of 8-bit integers and times of several calls in one launch are left out.
+    - Those of `NAME=FILE` belong to the algorithm NAME. If the selected ones of the file contain
+      the library `collhub program`, only these do. All others belong to libraries.
+    - Skipped lines are reported. Then the number of ignored measurements is printed, if any.
 
-    Returns None if `files` is empty. Errors, in this order:
-
-    1. those of reading: `InputError` for a file without usable points, `UsageError` for an
-       unknown option or several readers, `PluginError` for invalid points
-    2. `UsageError` (`other-machine`) for another machine, or `InputError` for a defect of
-       the machine profile of `timing`
-    3. `UsageError` (`no-measurement`) if no measurement is selected
+    Raises first the errors of reading: `InputError` for a file without usable points, `UsageError`
+    for an unknown option or several readers, `PluginError` for invalid points. Then raises
+    `UsageError` (`other-machine`) for another machine, or `InputError` for a defect of the machine
+    profile of `timing`. Then raises `UsageError` (`no-measurement`) if none is selected.
     """
     if not files:
         return None
@@ -331,12 +329,13 @@ def _create_no_match_error(
 ) -> UsageError:
     """Return the error (`no-measurement`) that no measurement matches a comparison.
 
-    `points`: all measurements; `communicator`: (ranks, nodes); `kinds`: collectives. Points of
-    these collectives on these ranks and nodes are called matching. The cure is one of:
+    `points`: all measurements; `communicator`: (ranks, nodes); `kinds`: collectives. A point
+    matches if its collective is in `kinds` and its ranks and nodes are those of `communicator`. A
+    point is aggregated if it measured several calls in one launch. The cure is one of:
 
-    - All matching points are of several calls in one launch: measure single calls.
-    - Other matching points exist: a list of their sizes in ascending order. Of more than 8 sizes,
-      it has the 7 smallest and the largest.
+    - All matching points are aggregated: measure single calls.
+    - Some are not aggregated: the distinct sizes of those, ascending. Of more than 8 sizes, the
+      list has the 7 smallest and the largest.
     - No point matches: the first 8 configurations (collective, ranks, nodes) of all points, in
       sorted order.
     """

@@ -262,12 +262,18 @@ _CORE = {"collhub": "hub_core"}
 
 
 def collect_versions(registry: Registry) -> dict[str, str]:
-    """Return the versions of Python and of all distributions that may affect results, by name.
+    """Return the versions of Python and of distributions that may affect results, by name.
 
-    These are the distributions of the plugins in `registry`, the installed ones of
-    `_LIBRARIES`, and all installed distributions of the hub (`collhub` and `collhub-...`).
-    The version of a distribution of the hub that is used from a checkout is followed by a
-    digest of its sources (`_sources_digest`), which may change without the version.
+    The names are:
+
+    - the distributions of the plugins in `registry`, with the version of the plugin
+    - `python`
+    - the names in `_LIBRARIES` (such as `numpy`); one that is not installed is left out
+    - `collhub` and all installed `collhub-...` distributions; their names are written in
+      lower case with `-` for `_`
+
+    If a `collhub` distribution is used from a checkout, `+` and a digest of its sources
+    follow its version (`_sources_digest`). A later entry replaces one of the same name.
     """
     versions = {plugin.distribution: plugin.version for plugin in registry.plugins}
     versions["python"] = platform.python_version()

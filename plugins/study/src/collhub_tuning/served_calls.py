@@ -329,16 +329,14 @@ def _read(file: str) -> bytes:
 def _choose_format(context: CommandContext, file: str, content: bytes) -> str:
     """Return the format of a file of tuner rules, by its content and name.
 
-    The first case that applies decides:
+    1. If the signature of a measurement reader is in the content, `UsageError` is raised.
+    2. Candidates are the selection formats with a suffix of `file`, and those without suffixes. If
+       none has the suffix, all formats are candidates.
+    3. The candidates whose signature is in the first 64 KiB remain. If there are none, those with
+       the suffix remain.
+    4. If exactly one remains, it is the result. Otherwise `UsageError` is raised.
 
-    1. The signature of a measurement reader is in the content: raises `UsageError` (`unreadable`).
-    2. The formats of selections with the suffix of `file`, or if there are none, all of them: those
-       whose signature is in the first 64 KiB. If no signature of those with the suffix fits, all
-       with the suffix count.
-    3. If exactly one format remains, it is the result; otherwise raises `UsageError`
-       (`unreadable`).
-
-    Each error states a cure, such as to name the format with `--to`.
+    Each error has the code `unreadable` and a cure, such as to name the format with `--to`.
     """
     known = ", ".join(_format_names(context))
     for provided in context.registry().all(MeasurementReader):

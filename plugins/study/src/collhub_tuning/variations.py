@@ -199,18 +199,15 @@ def evaluate_robustness(
 ) -> Robustness | None:
     """Evaluate on all variations how good the base network's winner of a size is; None without one.
 
-    The winner is the first of `base.ranking(size)`: it has the fewest messages within 1 % of the
-    best time. Its slowdown on a variation is its time there, divided by that of the variation's
-    first. It can be slightly below 1, since that one need not be the fastest.
+    The winner is the first of `base.ranking(size)`, i.e. the algorithm with the fewest messages
+    within 1 % of the best time. Its slowdown on a variation is its time there / the time of the
+    first in that variation's ranking. The latter may be slower, so the slowdown may be below 1.
 
-    - `wins`: number of variations with a slowdown of at most 1
-    - `worst_ratio`, `worst_variation`: the largest slowdown, and the name of the first variation
-      with it; 1.0 and "" if no slowdown is above 1
-    - `missing`: names of the variations on which it has no time, or one of both times is 0, in
-      order; they do not count above
-
-    None if no algorithm has a time on the base network. Without variations the numbers are 0 and
-    1.0.
+    - `wins`: number of variations with a slowdown of at most 1; 0 without variations.
+    - `worst_ratio`, `worst_variation`: the largest slowdown and the name of the variation, the
+      first one of equal ones; 1.0 and "" if none is above 1.
+    - `missing`: names, in order, of variations without a time of the winner, or with a time of 0 of
+      the winner or of the first. They do not count otherwise.
     """
     ranking = base.ranking(size)
     if not ranking:

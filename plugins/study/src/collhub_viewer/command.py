@@ -132,24 +132,19 @@ def _group_rank_files(
 def _read_subjects(
     context: CommandContext, source: str, more: tuple[str, ...], request: _ViewRequest
 ) -> list[PageSubject]:
-    """Return the subjects of the page for one IN; algorithms and jobs are simulated.
+    """Return the subjects of the page for the input `source`, by the first rule that applies.
 
-    The first rule that applies:
+    1. A folder with `report.json`: the comparisons and files of this tuned folder.
+    2. A file that is a report of the hub: one subject.
+    3. A network description such as `ring:8`: the network. The text must have a colon or be an
+       identifier, no path may have this name, and `more` and `--from` must be absent. If it
+       cannot be read, a text with a colon raises the error; an identifier goes on to rule 4.
+    4. An algorithm or job that can be opened: it is simulated on `request.topology`, else on its
+       network. An algorithm without either: `UsageError` (`no-topology`).
+    5. An existing file that can be read as a network.
 
-    1. `source` is a folder with a file `report.json`: the comparisons and files of this tuned
-       folder (several subjects).
-    2. `source` is a file with a report of the hub: one subject.
-    3. No file has this name, there is neither `--from` nor `more`, and the text has a colon or
-       is an identifier, for example `ring:8`: the network that it describes. If the text cannot
-       be read: for a text with a colon the error of the topology, otherwise the next rule.
-    4. A workload, then an algorithm, which is simulated on `request.topology` or its own
-       network.
-    5. A network file.
-
-    `more`: the files of the other ranks, which are opened together with `source`. If rules 4
-    and 5 both fail, the error of opening the algorithm or job is raised. Errors of reports and
-    of simulations are raised too, for example `UsageError` (`no-topology`) for an algorithm
-    without a network.
+    `more`: files of other ranks, opened with `source` by rule 4 only. If rules 4 and 5 fail, the
+    error of rule 4 is raised. Errors of a report, of reading and of simulation are raised too.
     """
     from collhub_viewer.report_inputs import read_report, read_tuned_folder
 

@@ -246,16 +246,14 @@ def list_critical_path(
 ) -> dict[str, object] | None:
     """Return the steps that determine when the run ends, in order of time; None if none is shown.
 
-    The path is that of `trace_critical_path`; rows that never ended do not count. Only its
-    first `MAX_LISTED` (20000) nodes are considered, and nodes that the page does not show are
-    omitted. The result is a dictionary: `steps`, the numbers of the steps, and `entries`, one
-    dictionary per step in the same order. An entry has `step`, `reason`, `start` and `duration`
-    in ns, and `text`.
+    The path is that of `trace_critical_path`, without rows that never ended. Only its first
+    `MAX_LISTED` (20000) nodes are used. Nodes that the page does not show are omitted. The result
+    has `steps`, the numbers of the steps on the page, and `entries`, one dictionary per step in
+    this order: `step`, `reason`, `start` and `duration` in ns, and `text`.
 
-    The reason is `message` for rows that are not in `is_local`. For local rows it is `compute`
-    if the previous node of the path has the same rank or there is none, otherwise `order`.
-
-    `partner`: send of each receive (row), -1 without one. `is_local`: bool per row.
+    `reason` is `message` for rows that are not in `is_local`. For local rows it is `compute` if the
+    previous node of the path, shown or not, has the same rank, or if there is none; otherwise
+    `order`. `partner`: send of each receive (row), -1 without one. `is_local`: bool per row.
     """
     started_by = subject.partners(run.start, run.end)
     is_receive = subject.is_message & (partner >= 0) & (started_by != np.arange(len(partner)))

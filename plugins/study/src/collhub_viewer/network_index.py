@@ -67,15 +67,16 @@ def index_links(
 ) -> dict[str, object] | None:
     """Describe the links of a network and their transfers for the page; add columns to `lines`.
 
-    The result is None, and no column is added, without `result.transfers` or with more than
-    4096 nodes. `position`: number of each row of the step table, -1 if it is not shown; its
-    transfers are then omitted. All other transfers are sorted by link, then start; equal ones
-    keep their order. The values of the result are references to the columns, except `names`:
+    The result is None, and no column is added, without `result.transfers` or with more than 4096
+    nodes. `position`: number of each row of the step table. Transfers of rows with -1 (not shown)
+    are omitted. The others are sorted by link, then start; equal ones keep their order. The values
+    of the result are references to the columns, except `names`:
+
     - per link: `names` (texts `A -> B`), `from` and `to` (nodes), `capacity` (bytes/s)
     - `first`: position of each link's first transfer, then the number of all transfers
-    - per transfer, in ns: `gap` (from the end of the previous transfer of the link, or time
-      0, to the start), `duration` (of the use of the link), `queued` (from the arrival at the
-      link to the start; None if the page has no room)
+    - per transfer, in ns: `gap` (from the end of the previous listed transfer of the link, or time
+      0, to the start), `duration` (of the use of the link), `queued` (from the arrival at the link
+      to the start; None if the page has no room)
     - `step`: `position` of the row of each transfer
     """
     transfers = result.transfers

@@ -177,13 +177,16 @@ def _compare_selected(document: Any, collective: Any) -> dict[str, Any]:
 
 
 def index_waits(graph: WaitForGraph) -> dict[str, object]:
-    """Return the page's data of a wait-for graph: the ranks of a hung job, and their waits.
+    """Return the data of a wait-for graph for the page: the ranks of a hung job and their waits.
 
-    `edges` has one entry from every waiting rank to each awaited rank, with the text of the
-    operation: by wait, then by waiting rank, then by awaited rank. Only the first 20,000 edges are
-    listed. `nodes` has every rank that is a culprit, waits or is awaited, ascending, also those
-    without an edge. Its state is the first that applies: `culprit`; `waiting` if an edge begins at
-    it; `unknown`. So ranks that wait only beyond the limit may be `unknown`.
+    - `edges`: objects with `from` (waiting rank), `to` (awaited rank) and `text` (operation).
+      The order is that of `graph.waits`, then of the waiting, then of the awaited ranks. Only
+      the first 20,000 are listed.
+    - `nodes`: objects with `rank` and `state`, ascending by rank. They are all culprits,
+      waiting and awaited ranks, also without an edge.
+
+    The state is the first that applies: `culprit`; `waiting` if the rank has a listed edge as
+    `from`; `unknown`. Ranks whose edges exceed the limit may be `waiting` or `unknown`.
     """
     edges: list[dict[str, object]] = []
     ranks = set(graph.culprits)
@@ -257,10 +260,12 @@ def index_report(report: ReportDocument) -> tuple[str, dict[str, object]]:
 def _index_job_comparison(report: ReportDocument) -> dict[str, object]:
     """Return the page's data of a job's comparison: `title`, `facts` and `rows`.
 
-    The title is that of the report. The facts are the source of the job and its number of ranks.
-    There is one row per result, in the order of the report: algorithms, network, speedup and
-    failure unchanged, and both the time and the exposed time of communication in ns. `is_baseline`
-    is True for every result whose algorithms and network are equal to those of the baseline.
+    The title is that of the report. The facts are `["job", SOURCE]` and `["ranks", NUMBER]`, as
+    texts. There is one row per result, in the order of the report, with unchanged values:
+    `algorithms`, `network` (its topology), `time_ns`, `exposed_ns` (the longest time of a rank
+    without computation), `speedup` and `failure`. `is_baseline` is True for every result whose
+    algorithms and topology are equal to those of the baseline. All members must exist
+    (`KeyError`).
     """
     document: Mapping[str, Any] = report.document
     baseline = document["baseline"]
@@ -386,14 +391,18 @@ def _list_winners(
 ) -> list[dict[str, object]]:
     """Return ranges of consecutive sizes with the same winner, as dicts, in the order of `sizes`.
 
-    `winners`: one per size, None without a winner. `from_bytes` and `to_bytes` are the first and
-    last size of a range. `algorithm` is the index of the winner in `names`, None without a winner
-    or for a name that is not in `names`. Neighbouring sizes with None form one range, also if
-    their winners differ.
+    `winners`: one per size, None without a winner. The keys of a dict are:
 
-    `text` is that of the first size of the range: the winner's name, followed by its time if
-    `times` has one (ns by name and size). Without a winner it is `no algorithm has a time`.
-    Without sizes the result is []. Raises `ValueError` if the numbers of sizes and winners differ.
+    - `from_bytes`, `to_bytes`: first and last size of the range
+    - `algorithm`: first index of the winner in `names`; None without a winner, or if `names`
+      lacks it
+    - `text`: the winner of the first size, or `no algorithm has a time` without a winner. If
+      `times` (ns by name and size) has its time, the time and the size follow.
+
+    Neighbouring sizes with an equal `algorithm` form one range. So sizes without an index are
+    united, also if their winners differ. The result is [] without sizes.
+
+    Raises `ValueError` if `sizes` and `winners` have different lengths.
     """
     bands: list[dict[str, object]] = []
     for size, winner in zip(sizes, winners, strict=True):

@@ -68,16 +68,19 @@ class IndexedRun:
 def index_run(timeline: RunTimeline | JobTimeline, lines: ColumnLines) -> IndexedRun:
     """Describe a run for the page, and add its columns to `lines`.
 
-    The run is first indexed with at most `MAX_STEPS` steps. If `lines` then exceeds its budget by a
-    factor f > 1, the columns of this run are removed and it is indexed again, repeatedly. The new
-    limit is 0.95 / f times the number of steps so far; later steps are omitted first. A limit below
-    `_MIN_STEPS` (1000) is the last attempt, so its result may exceed the budget.
+    The run is first indexed with at most `MAX_STEPS` steps; the steps that begin last are
+    omitted. If `lines.excess`, the size relative to the budget, is then above 1, the columns
+    of this run are removed. It is indexed again with a limit of 0.95 times the number of steps
+    so far, divided by the excess and rounded down. This repeats until the excess is at most 1,
+    or until an attempt had a limit below `_MIN_STEPS` (1000). That last attempt may exceed the
+    budget.
 
     Errors, in the order of the checks:
 
     - `UsageError` (`no-step-times`) if the run has no times of steps
     - `InputError` (`step-times`) for another number of times than steps
-    - `UsageError` (`nothing-to-show`) if no step started, or if the excerpt is invalid or empty
+    - `UsageError` (`nothing-to-show`) if no step started, or if the excerpt is invalid or
+      empty
     """
     subject: AlgorithmSteps | JobNodes
     if isinstance(timeline, RunTimeline):

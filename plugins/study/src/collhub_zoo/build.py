@@ -76,18 +76,17 @@ def build_index(
 ) -> tuple[ZooBuildReport, dict[str, bytes]]:
     """Return the index of all requested entries, and the files for runtimes and pages by path.
 
-    A group is a machine and a collective. All groups are evaluated, by `request.jobs` processes.
-    Results, groups, skipped entries and failures of groups are in the order of `request.machines`,
-    then of collectives, also with several processes. Entries are in the order of the catalogue.
+    A group is a machine and a collective; `request.jobs` processes evaluate all groups. Results,
+    groups, skipped entries and failures of groups are in the order of `request.machines`, then of
+    collectives. Entries are in the order of the catalogue.
 
-    Failures of entries and of worker processes are listed in the index. Errors of the catalogue
-    come last in this list, without entry and machine. `previous`: an earlier index as parsed JSON;
-    the curves that became worse since then are listed (`compare_indexes`). For `None` this list is
-    empty.
+    Failures of entries and of processes are listed in `failures`, followed by errors of the
+    catalogue (with empty texts as entry, machine and collective). `worse` lists curves that became
+    worse since `previous`, an earlier index as JSON (`compare_indexes`); it is empty for None.
 
-    `progress` is called after each group with the finished fraction (0 to 1) and the label `MACHINE
-    COLLECTIVE`, in the order in which groups finish. Raises `HubError` for a machine that cannot be
-    read, for an entry that the catalogue lacks, and if worker processes cannot be started.
+    `progress` is called after each group, in the order in which groups finish, with the finished
+    fraction (0 to 1) and `MACHINE COLLECTIVE`. Raises `HubError` for an unreadable machine, an
+    entry that the catalogue lacks, and if processes cannot be started.
     """
     catalogue = request.catalogue
     groups = list_requests(

@@ -290,13 +290,14 @@ def _time_algorithm(
 ) -> PointItem:
     """Return the simulated times of an algorithm at one size in bytes, in ns.
 
-    - `time_ns`: on nominal links. `link_ns`: the time for which the busiest link is occupied in
-      this simulation, 0 without links.
-    - `calibrated_ns`: on the known machine of the topology; None without one.
-    - `latency_ns`: the given value, the time with messages of one byte.
-    - `ratio_to_bound`: the exact time in ps divided by the bound, at least 1, rounded to 4
-      decimals. It is None without a bound, for a time or a bound of 0, and for a time that is below
-      the bound by more than its rounding error.
+    - `time_ns`: on nominal links; None if a rank never finishes.
+    - `link_ns`: the time for which the busiest link is occupied in this simulation, 0 without
+      links.
+    - `calibrated_ns`: on the measured machine `place.timing.machine`; None without one.
+    - `latency_ns`: the argument, i.e. the time with messages of one byte.
+    - `ratio_to_bound`: exact time in ps / bound, at least 1, rounded to 4 decimals. None if the
+      bound is None or 0, or the time is None or 0. None also if time + its rounding error is below
+      the bound.
 
     Raises the `HubError`s of the simulators.
     """
@@ -433,14 +434,15 @@ def _write_file(
 def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
     """Rank the correct results at every size, and add the bounds and the measured times.
 
-    `best` has one item per size with its fastest result and the slower ones, ordered by simulated
-    time on nominal links, then by entry name. Results that are incorrect, have no time or have 0 ns
-    are left out. A size without results is not in `best`. Each slower result has its time divided
-    by the fastest time (4 decimals) and a reason from `explain_difference`, such as `latency`.
-
-    `bounds` has one item per size, in ns; an unknown bound has the time None and the method "".
-    `measured` has the times of libraries on the machine (`_list_measured`), for the sizes that were
-    measured there.
+    - `best`: one item per size, in the order of the request, with the fastest result, its time and
+      its ratio to the bound. `slower` has all other results, also those with an equal time. The
+      order is by simulated time on nominal links, then by entry name. Results that are incorrect or
+      have no time or 0 ns are left out. A size without results is not in `best`. `ratio` of a
+      slower result is its time / the fastest time (4 decimals), `reason` that of
+      `explain_difference`.
+    - `bounds`: one item per size, in ns; an unknown bound has the time None and the method "".
+    - `measured`: times of libraries on the machine (`_list_measured`), for the sizes of its tables.
+    - `machine`, `collective`: the topology and the collective of the request.
     """
     best = []
     for position, size in enumerate(place.request.sizes):

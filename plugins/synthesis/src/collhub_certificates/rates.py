@@ -211,8 +211,9 @@ def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[
     """Return the data sent on a plane by (sending rank, receiving rank), as fractions of all data.
 
     A fraction is the sum of the units of all SEND steps of the pair divided by the units of the
-    collective; it may exceed 1. Channel c belongs to plane c modulo `num_planes`. Pairs that send
-    nothing on the plane are missing. Peers are not checked: an invalid peer gives a separate pair.
+    collective; it may exceed 1. Channel c belongs to plane c modulo `num_planes`. Pairs are in
+    ascending order; a pair without a SEND step on the plane is missing. A pair whose steps have 0
+    units has the fraction 0. Peers are not checked: an invalid peer gives a separate pair.
     """
     steps = algorithm.steps
     # A message on channel c takes links of plane c modulo the number of planes.
@@ -237,20 +238,20 @@ def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[
 
 
 def compute_carried_rate(claim: Claim, algorithm: Algorithm | None) -> Fraction:
-    """Check the trees of all planes, and return the sum of their rates.
+    """Check the trees of all planes, and return the sum of their rates in bytes/s.
 
-    Rates are in bytes of the collective per second. A plane is an independent network. If there are
-    several, those without trees and without an entry in the certificate are skipped. Every other
-    plane is checked by `_compute_plane_rate`, in ascending order. `algorithm`: its traffic must be
-    that of the trees; None skips this check.
+    The bytes are those of the complete collective. A plane is an independent network; a tree
+    without `plane` is on plane 0. `_compute_plane_rate` checks the planes in ascending order. If
+    the network has several, those without trees and without an entry in the certificate are
+    skipped. `algorithm`: its traffic must be that of the trees; None skips this check.
 
     Raises `FlawError`, in this order:
 
-    - `planes`: there are several planes, and the shares of the entries do not add up to 1, or an
-      entry is of an unknown plane
-    - `tree`, `load`, `rate`, `parts`, `planes` or `traffic`: a plane is wrong
-      (`_compute_plane_rate`); a network of one plane needs at least one tree
-    - `planes`: a tree is on a plane that the network does not have
+    1. `planes`: there are several planes, and the shares of the entries do not add up to 1, or an
+       entry is of an unknown plane.
+    2. `tree`, `load`, `rate`, `parts`, `planes` or `traffic`: a plane is wrong
+       (`_compute_plane_rate`). The only plane of a network needs at least one tree.
+    3. `planes`: a tree is on a plane that the network does not have.
     """
     carrying = claim.carrying_planes()
     trees = claim.document["trees"]
@@ -273,20 +274,17 @@ def _compute_plane_rate(
     carrying: Mapping[int, CertifiedPlane],
     algorithm: Algorithm | None,
 ) -> Fraction:
-    """Recompute and check the rate of the trees of one plane.
+    """Recompute and check the rate of a plane's trees, in bytes of the collective per second.
 
-    The unit is bytes of the collective per second. A plane is an independent network.
-    `entries`: the certificate's trees on it. `carrying`: the certificate's entries of
-    planes by number; {} for a network of one plane, whose claimed rate is not compared
-    here. The checks, in this order; the first flaw raises `FlawError`:
+    A plane is an independent network. `entries`: the certificate's trees on it. `carrying`: the
+    certificate's planes by number; {} for a network of one plane. The first flaw raises
+    `FlawError`:
 
     1. Every entry is a valid tree (`direct_tree`).
     2. The trees fit into the links and serve all ranks equally (`_compute_packed_rate`).
-    3. If `carrying` has entries, one is of this plane, and its rate is the recomputed one
-       (`planes`).
-    4. The algorithm sends on the plane exactly the data of the trees (`traffic`). All trees
-       together carry the plane's share of the data; without an entry of the plane this is
-       all data. Skipped if `algorithm` is None.
+    3. Unless `carrying` is empty, it has this plane with the recomputed rate (`planes`).
+    4. Unless `algorithm` is None, it sends on the plane exactly the data of the trees (`traffic`).
+       The trees carry the share of the plane in `carrying`, or all data if `carrying` is empty.
     """
     directed_trees: list[DirectedTree] = []
     for tree in entries:

@@ -169,24 +169,20 @@ def compare_numbers(
     bound: Fraction | None,
     algorithm: Algorithm | None = None,
 ) -> None:
-    """Raise `FlawError` for the first wrong number of a certificate.
+    """Raise `FlawError` for the first wrong number of a certificate; codes are in parentheses.
 
-    `rate`, `bound`: the recomputed values in bytes of the collective per second; None if
-    not recomputed. The checks, in this order, with the code of the error:
+    `rate`, `bound`: recomputed, in bytes of the collective per second; None skips checks with it.
 
-    1. The claimed rate equals `rate` (`rate`); skipped if that is None.
-    2. The claimed bound equals `bound` (`bound`); skipped if that is None.
-    3. Certificate and algorithm have the same size in bytes (`collective`); skipped if one
-       has none.
-    4. A claimed lower bound of the time is at most size / `bound`, and there is a size
-       (`bound`); skipped if `bound` is None.
-    5. If `rate` is None and trees are listed, the checks end here.
-    6. The number of trees fits the other claims (`trees`, `_check_tree_count`).
-    7. If `rate` is None, the checks end here.
-    8. The depth of every tree is its maximum number of hops from the root (`tree`). For two
-       trees of an all-reduce it is that of the deeper one.
-    9. `rate` is at most `bound` (`bound`), and `is_optimal` is true exactly if they are
-       equal (`optimal`); skipped if `bound` is None.
+    1. The claimed rate equals `rate` (`rate`), then the claimed bound `bound` (`bound`).
+    2. Certificate and algorithm have the same size, if both have one (`collective`).
+    3. A claimed lower bound of the time has a size and is at most size / `bound` (`bound`). A
+       `bound` of 0 allows any time.
+    4. The number of trees fits the other claims (`trees`); not if `rate` is None and trees are
+       listed.
+    5. Only with `rate`: the depth of each tree is its maximum hops from the root, of both
+       directions if it has two (`tree`).
+    6. With both: `rate` is at most `bound` (`bound`); `is_optimal` is true if and only if they are
+       equal (`optimal`).
     """
     _check_equal("rate", document["rate"], rate)
     _check_equal("bound", document["bound"]["rate"], bound)
@@ -498,15 +494,17 @@ def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
 
 
 def _check_tree_count(document: Certificate) -> None:
-    """Raise `FlawError` (`trees`) if the claimed number of trees contradicts other claims.
+    """Raise `FlawError` (`trees`) if the claim `tree_count` contradicts other claims.
 
-    The claim `tree_count` must exist. Checked in this order:
+    The claim has a number of trees, `at_least` (a lower bound of that number), a status and
+    optionally a unit of weights. `KeyError` without the claim. Checked in this order:
 
-    - Listed trees, if any, must be as many as claimed.
-    - `at_least` must not exceed the number, and must equal it if its status is optimal.
-    - Every weight of a listed tree must be a multiple of the unit, if there is one above 0.
+    1. If the document has trees, there are as many as claimed.
+    2. `at_least` does not exceed the number.
+    3. If the status of the claim is `optimal`, `at_least` equals the number.
+    4. Every weight of a tree is a multiple of the unit. Not checked if the unit is missing or 0.
 
-    That no packing has fewer trees is not checked.
+    Whether a packing with fewer trees exists is not checked.
     """
     count = document["tree_count"]
     trees = document.get("trees")

@@ -236,8 +236,9 @@ def _add_distances(
 def _find_distances(start: int, neighbours: Neighbours) -> dict[int, int]:
     """Compute the shortest distance from a node to every reachable node (Dijkstra).
 
-    `neighbours`: (head, length) of the links of every node, with lengths of at least 0. The result
-    includes `start` with 0. Unreachable nodes are missing. It is in ascending order of distance.
+    `neighbours`: (head, length) of the links of every node, with lengths of at least 0. A node
+    without an entry has no links. The result includes `start` with 0. Unreachable nodes are
+    missing. It is in ascending order of distance.
     """
     done: dict[int, int] = {}
     queue = [(0, start)]
@@ -315,18 +316,19 @@ class _TimeCut:
 def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCut:
     """Parse the document of a cut in time, with link times in picoseconds for a one-unit message.
 
-    The size of a unit is collective bytes / units rounded down, at least 1 byte. Sending takes
-    size / bandwidth, and a message arrives after that and the latency of the link. With the
-    occupancy ALPHA_BETA a link is busy until the arrival, otherwise only while sending. Times of
-    links are exact fractions. `share` is the number of units per part. Without a topology the
-    links are those of the document. Raises `FlawError`, in this order:
+    - A unit has collective bytes / units bytes, rounded down, but at least 1.
+    - A message takes size / bandwidth to send, and arrives after that and the latency of the link.
+      A link is busy until the arrival with ALPHA_BETA, else while sending. Times are exact
+      fractions.
+    - `share` is the number of units per part of the collective. `root` is its NPU, None without
+      one.
+    - Without a topology the links are those of the document.
 
-    1. `topology`: the topology is not the network of the document, or has other latencies than
-       the document; without one, the document lists no links or its digest is wrong.
-    2. `form`: a field is missing or invalid, or the network has several planes.
-    3. `form`: the number of times is not that of the nodes, the units do not divide evenly among
-       the parts, or the collective is custom.
-    4. `ranks`: the ranks are not different nodes of the network.
+    Raises `FlawError`, in this order: `topology` if the topology is not the document's network or
+    has other latencies, or without topology if links are missing or have a wrong digest; `form` if
+    a field is missing or invalid, or the network has several planes; `form` if `since_ps` has not
+    one time per node, units do not divide evenly among the parts, or the collective is custom;
+    `ranks` if the ranks are not different nodes.
     """
     try:
         (capacities,) = read_capacities(cast(Certificate, document), topology)
@@ -359,14 +361,15 @@ def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCu
 def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> Latencies:
     """Return the latency of every link in seconds, as exact fractions by (source, destination).
 
-    With a topology they are those of its links, as the fraction of their shortest decimal form. If
-    the document has `latencies_s` too, these must be equal in the order of the links; otherwise
-    `FlawError` (`topology`) is raised. Without a topology they are the `latencies_s` of the
-    document, in the order of its links; `ValueError` is raised if the numbers of both differ, also
-    if `latencies_s` is missing. Of parallel links the first counts.
+    Of parallel links the first counts.
 
-    An entry of `latencies_s` that is no number raises `ValueError` or `TypeError`, also with a
-    topology.
+    - With a topology: the latencies of its links, as the fraction of their shortest decimal form.
+      If the document has `latencies_s`, all its values must be equal to them, in the order of the
+      links. Otherwise `FlawError` (`topology`) is raised.
+    - Without: the `latencies_s` of the document, in the order of its links. `ValueError` is raised
+      if there are more or fewer values than links, also if `latencies_s` is missing.
+
+    A value in `latencies_s` that is no number raises `ValueError` or `TypeError` in both cases.
     """
     declared = [Fraction(latency) for latency in document.get("latencies_s", ())]
     if topology is None:

@@ -62,24 +62,21 @@ def estimate_line_exchange_s(topology: Topology, size: int) -> float:
 
 
 def build_line_exchange(num_ranks: int, *, is_ring: bool) -> AllToAllSteps:
-    """Build an all-to-all on a line, or a ring, in two phases of long messages.
+    """Build an all-to-all on a line or ring in two phases, with one unit per pair of ranks.
 
-    The data of one rank for another are one unit. INPUT is not changed; results are in OUTPUT, at
-    the index of the source rank. `num_ranks` is at least 2 and not checked.
+    Data go right (ascending ranks, channel 0) or left (channel 1): on a line towards the target, on
+    a ring the shorter way. At the opposite rank of an even ring, data of even ranks go right,
+    others left. A distance d is a * width + b with 0 <= b < width, where width is
+    floor(sqrt(largest d)) + 1. INPUT is unchanged; a result is in OUTPUT at the index of its
+    source. Steps of a rank, each to the right first:
 
-    Data go to the right (ascending ranks, channel 0) or to the left (channel 1): on a line towards
-    the target, on a ring the shorter way. On an even ring, the data of even ranks for the opposite
-    rank go to the right, those of odd ranks to the left.
+    1. Copy INPUT twice to SCRATCH, and the rank's unit for itself to OUTPUT.
+    2. Send all units with the same a in one message to the rank a * width away; then receive.
+    3. Copy the units by b. Send those of the same b in one message to the rank b away.
+    4. Receive the second messages, and copy their units to OUTPUT.
 
-    The steps of a rank are in this order, to the right first in each part:
-
-    1. Copy INPUT twice to SCRATCH, and the rank's own unit to OUTPUT.
-    2. Send the messages of the first phase, then receive them.
-    3. Arrange units for the second phase, and send them.
-    4. Receive the messages of the second phase, and copy their units to OUTPUT.
-
-    Raises `InputError` (`too-large`) if 9 x `num_ranks`^2 is above `MAX_CELLS`: more than 1930
-    ranks.
+    Raises `InputError` (`too-large`) if 9 * `num_ranks`^2 > `MAX_CELLS`: above 1930 ranks.
+    `num_ranks` must be 2 or more (not checked).
     """
     check_cells(_CELLS_PER_UNIT * num_ranks**2, num_ranks)
     rank = np.arange(num_ranks)
@@ -167,16 +164,17 @@ class _Direction:
         return self._base + block * self.width + along
 
     def send_blocks(self, rows: StepRows, copies: list[Int64Array]) -> None:
-        """Add the sends of the first phase, from block 1 on; block 0 stays on its rank.
+        """Add to `rows` the sends of the first phase: by block from 1 on, then by rank.
 
-        A unit for the rank at distance d has the block d // width, rounded down. For each block,
-        each rank with units of the block sends all of them in one message, to the rank at the
-        distance block x width. The message is one range of the two copies of INPUT in SCRATCH. The
-        channel is 0 to the right, 1 to the left.
+        Block b has the units for the ranks at the distances b x width to (b + 1) x width - 1 in
+        this direction. A rank sends only the units up to its reach. Ranks with no such unit send
+        nothing. The others send all units of the block in one message to the rank at distance b x
+        width, modulo the number of ranks. Block 0 stays on its rank. Channel 0 is to the right, 1
+        to the left.
 
-        `copies`: by copy, the rows of its COPY steps on all ranks. A send uses the data of the
-        copies in which its range is: one, or both. The rows are added to `rows`, sorted by block,
-        then rank.
+        The message is read from SCRATCH units 0 to 2 x ranks - 1, which hold INPUT twice. Its units
+        are in ascending order of the destination rank. `copies[c]`: for each rank, the row of the
+        COPY step of copy c (0 or 1). A send depends on each of the two steps whose units it reads.
         """
         size = len(self._rank)
         for block in range(1, self.blocks):

@@ -80,12 +80,15 @@ class Fold:
 
 
 def extend_all_reduce(fold: Fold, inner: MessagePlan) -> MessagePlan:
-    """Extend an all-reduce among the virtual ranks of a fold, `inner`, to all ranks.
+    """Extend `inner`, an all-reduce among the virtual ranks of a fold, to all ranks.
 
-    A fold unites the first 2 * `extra` ranks to pairs, so that a power of two virtual ranks
-    remains. In a round before `inner`, the even rank of each pair sends all blocks to the odd rank,
-    which reduces them. In a round after it, the odd rank sends all blocks of the result back.
-    Without pairs, no round is added.
+    A fold unites ranks 2 v and 2 v + 1 to a pair, for v below `extra`. The odd rank of a pair
+    acts for virtual rank v. Every other virtual rank v is the rank v + `extra`. `inner` runs
+    on these acting ranks (`Fold.rank_of`); it is not changed.
+
+    One round is added before it: the even rank of each pair sends all blocks to the odd rank,
+    which reduces them. One round is added after it: the odd rank sends all blocks back to the
+    even rank, which overwrites its blocks. If `extra` is 0, no round is added.
     """
     plan = inner.renamed(fold.rank_of, np.arange(inner.num_blocks))
     if not fold.extra:
@@ -331,17 +334,14 @@ def _list_distances(num_ranks: int) -> list[int]:
 def plan_pat_all_gather(num_ranks: int, aggregation: int) -> MessagePlan:
     """Plan PAT's all-gather (parallel aggregated trees) for any number n of ranks.
 
-    P is the smallest power of two from n on. `aggregation`: largest number A of blocks in a
-    message, a power of two, at most P / 2 but at least 1 (not checked). In every round each
-    rank r sends one message to rank r - d. It has the blocks r + i for the offsets i that the
-    round defines. Ranks and blocks are modulo n.
+    P is the smallest power of two from n on. `aggregation` (A) is the largest number of blocks in a
+    message: a power of two from 1 to max(1, P / 2), not checked. In each round every rank r sends
+    one message to rank r - d, with blocks r + i (modulo n). Rounds, with d and offsets i:
 
-    - First one round for each distance d = P / 2, P / 4, ... down to P / A; none for A = 1. The
-      offsets are 0, 2 d, 4 d, ... below n - d.
-    - Then one round for each node v = 1..P / A - 1 of a binomial tree, depth first and largest
-      child first. For P / A = 8 the order is 4, 6, 7, 5, 2, 3, 1. Nodes from n on are omitted.
-      The distance d is the lowest set bit of v. The offsets are v - d, v - d + P / A, v - d + 2
-      P / A, ... below n - d.
+    1. d = P / 2, P / 4, ... down to P / A, none for A = 1: i = 0, 2 d, 4 d, ... below n - d.
+    2. One round per node v = 1..P / A - 1 of a binomial tree, depth first, largest child first (for
+       P / A = 8: 4, 6, 7, 5, 2, 3, 1), without nodes from n on. d is the lowest set bit of v; i = v
+       - d, v - d + P / A, v - d + 2 P / A, ... below n - d.
 
     One rank gives no rounds.
     """

@@ -448,18 +448,17 @@ def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None =
     """Estimate the time of a plan in ns, as the sum of the times of its rounds.
 
     A round takes as long as its slowest message. A message takes the sum over the links of its
-    route. On each link it takes the link's latency plus the bytes of all messages of the round on
-    this link, divided by its bandwidth. A block has `collective_bytes` / `plan.num_blocks` bytes;
-    in an all-to-all `collective_bytes` is divided by `num_blocks` / ranks instead. The result is
-    rounded up and at least 1.
+    route: the latency of the link, plus the bytes of all messages of the round on it divided
+    by its bandwidth. A block has `collective_bytes` / `num_blocks` bytes; for an all-to-all
+    the divisor is `num_blocks` // ranks. The result is rounded up, and at least 1.
 
-    `max_messages`: approximate number of messages to sample, at least 1; None for all. Of each s =
-    messages // `max_messages` messages, one is used. First, rounds are skipped: every r-th round is
-    used, r = min(s, rounds). Within a round, every (s // r)-th message is used, with s // r times
-    its bytes. The sum is then scaled to all rounds.
+    `max_messages`: approximate number of sampled messages, at least 1; None for all. Let s be
+    messages // `max_messages`, at least 1, and r the smaller one of s and the number of
+    rounds. Every r-th round is used, and in it every (s // r)-th message, with s // r times
+    its bytes. The sum is multiplied by rounds / used rounds.
 
-    Raises `InputError` (`disconnected`) for a message without a path, and `ValueError` for a plan
-    without messages.
+    Raises `InputError` (`disconnected`) for a message without a path, and `ValueError` for a
+    plan without messages.
     """
     npu_of = np.asarray(task.npus, np.int64)
     is_square = task.kind is CollectiveKind.ALL_TO_ALL

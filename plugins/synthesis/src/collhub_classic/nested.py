@@ -198,18 +198,18 @@ def _generate_nested(
     The option `chunks`, if not 0, is the only number, without a limit. Otherwise the numbers are 1,
     2, 4 ..., ascending, as far as they are at most (1 is always allowed):
 
-    - 16, or 1 for a shape with `one_shot_levels` of at least 512 ranks
-    - 4.2e6 steps, or 8.2e6 if `is_forwarded`, divided by the steps of one chunk
-    - bytes // (units of one chunk x 64), so that units have about 64 bytes or more
+    - 16, or 1 from 512 ranks on if the shape has one-shot levels (`list_one_shot_levels`)
+    - 4.2e6 steps, or 8.2e6 if `is_forwarded`, divided by the steps of the shape
+    - bytes // (units of the shape x 64), so that units have about 64 bytes or more
 
-    If one chunk has more than 1e6 steps, only the largest number is used.
+    If the shape has more than 1e6 steps, only the largest number is used.
 
-    A candidate is (collective, steps, SCRATCH units of a rank, statistics). The collective has the
-    units of the shape and both modes. SCRATCH has all units for a reduce-scatter. With
-    `one_shot_levels` it has them once per exchange, except for an exchange before which no level is
-    reduced. Otherwise it has none. The statistics are sizes, parts, moved, chunks, rounds and cost
-    (of one chunk), True as `forwarded`, and as `one shot` the sizes of the levels in one shot.
-    Raises `UsageError` (`size-too-small`) at a candidate with more units than bytes.
+    A candidate is (collective, steps, SCRATCH units of a rank, statistics). The collective allows
+    calls in place and out of place. SCRATCH has all units once per one-shot level, once less if all
+    levels are one-shot. Without one-shot levels it has all units for a reduce-scatter, else none.
+    The statistics are `sizes`, `parts`, `moved`, `chunks`, `rounds` and `cost`. `forwarded` (True)
+    and `one shot` (sizes of these levels, as `2x4`) are added if they apply. Raises `UsageError`
+    (`size-too-small`) at a candidate with more units than bytes.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
@@ -307,15 +307,17 @@ def _build_exchange(request: SynthesisRequest, options: NestedOptions) -> _Candi
 def _find_exchange_grid(
     request: SynthesisRequest, options: NestedOptions
 ) -> tuple[list[int], list[bool]]:
-    """Return the dimensions for an all-to-all: (sizes, whether each is a ring), as `find_grid`.
+    """Return the dimensions for an all-to-all: (sizes, whether each is a ring).
 
-    The network must be a torus, whose dimensions are all rings, or a single line. The first
-    dimension varies fastest with the rank. Dimensions of one rank are left out; those of two ranks
-    count as rings. Raises, in this order:
+    The network must be a torus, whose dimensions are all rings, or a single line, without switches.
+    The first dimension varies fastest. Dimensions of one NPU are left out; those of two NPUs count
+    as rings. Raises, in this order:
 
-    1. `InputError` (`not-a-torus`) for other networks, such as a mesh of two lines
-    2. `UsageError` (`option-range`) for an option `sizes` other than `auto` that, without 1s,
-       differs from the sizes; and for an option `chunks` above 1
+    1. `InputError` (`not-a-torus`) for other networks: a mesh of several lines, a network with
+       switches, or one without a dimension above 1.
+    2. `UsageError` (`option-range`) if the product of the option `sizes` is not the number of NPUs.
+    3. `UsageError` (`option-range`) if the option `sizes`, unless `auto`, differs from the result.
+       Sizes of 1 in the option are ignored. Also if the option `chunks` is above 1.
     """
     sizes, is_ring = find_grid(request.topology)
     if not sizes or (len(sizes) > 1 and not all(is_ring)):
@@ -343,12 +345,14 @@ def _generate_on_trees(
     `_choose_tree_chunks` gives the numbers of chunks per tree and per message, in this order. A
     candidate is (collective, steps, SCRATCH units of a rank, statistics). The collective has trees
     x chunks units, and is for calls in place and out of place. SCRATCH has as many units for a
-    reduce, none for a broadcast.
+    reduce, none for a broadcast. The steps limit the chunks on the way to those that a link sends
+    in a message's latency: 2 more for a grouped broadcast, at least 2 for a reduce on trees that
+    share links, rounded down (and 2 per level) for a grouped reduce.
 
     The statistics are `trees`, `depth` and `chunks` (per tree). If all messages have one chunk,
     `cost` follows, with depth - 1 + chunks rounds. Otherwise `chunks per message` follows, from 1
-    to the largest number. Raises `UsageError` (`size-too-small`) at the candidate that has more
-    units than bytes.
+    to the largest number. Raises `UsageError` (`size-too-small`) at the first candidate that has
+    more units than bytes.
     """
     parents, count = trees.parents, len(trees.parents)
     is_reduce = request.collective.kind is CollectiveKind.REDUCE
@@ -397,23 +401,21 @@ def _count_latency_chunks(request: SynthesisRequest, trees: RootedTrees, chunks:
 def _choose_tree_chunks(
     request: SynthesisRequest, options: NestedOptions, trees: RootedTrees
 ) -> list[tuple[int, Int64Array | None]]:
-    """Return the candidates to try: (chunks per tree, chunks of each message or None).
+    """Return the candidates to try: (chunks per tree, chunks of each message; None for one each).
 
-    None means one chunk per message. E is the number of chunks with the smallest modelled time,
-    from 1 to 256, with at least 64 bytes per chunk and within the limit of steps. E is large if it
-    gives more than 1e6 steps. The first rule that applies decides:
+    E is the number of chunks with the smallest modelled time: at least 1, at most 256, at least 64
+    bytes per chunk, at most 4.2 million steps (8.2 million from 4096 ranks on). E is large if it
+    gives more than 1 million steps. The first rule that applies:
 
-    1. The option `chunks` is not 0: (`chunks`, None).
-    2. The request has a target: (E, None).
-    3. The trees have groups: the results of `choose_group_messages` for at most E chunks (without
-       the limits 256 and of steps) and for at most 512. If E is large, only the latter. Equal
-       results occur once.
-    4. Fewer than 512 ranks: (E, None).
-    5. Trees that share links: M is 512, or less by the limits of bytes and steps. The candidates
-       are (E, None), unless E is large, and (M, None). If M is not above E, only (E, None).
-    6. Disjoint trees: M is 32 per hop of the depth, or less by the limit of bytes. The candidates
-       are (E, None), unless E is large, and M with the messages of `choose_grains`. If M is not
-       above E or `choose_grains` gives None, only (E, None).
+    1. Option `chunks` is not 0: only (`chunks`, None).
+    2. The request has a target: only (E, None).
+    3. Trees over groups: the results of `choose_group_messages` with two limits of chunks, E
+       (without the limit of steps) and 512. If E is large, only with 512. Equal results occur once.
+    4. Fewer than 512 ranks: only (E, None).
+    5. Otherwise (E, None), omitted if E is large, then (M, messages). If the trees share links, M
+       is 512, limited like E, with None. If they are disjoint, M is 32 per hop of depth, limited by
+       bytes, with the messages of `choose_grains`. If M <= E or `choose_grains` gives None: only
+       (E, None).
     """
     if options.chunks:
         return [(options.chunks, None)]
@@ -474,19 +476,17 @@ def _estimate_ns(
 ) -> int:
     """Return an estimated time of the complete collective in ns, rounded up, at least 1.
 
-    m is the size in bytes, n the number of ranks; alpha (s) and beta (s per byte) are those of
-    `_find_link`. The first rule that applies gives the time:
+    m: size in bytes; n: ranks; alpha (s), beta (s per byte): those of `_find_link`. The first rule
+    that applies:
 
     1. all-to-all: `estimate_torus_exchange_s` if all dimensions are rings, otherwise
        `estimate_line_exchange_s`
-    2. with `trees`: depth x alpha + m beta / trees
-    3. all-reduce: the smallest time of `choose_small_shapes`, if it gives any
-    4. all others: L alpha + (n - 1) / n x m beta / P, for an all-reduce twice that. L, the
-       latencies, and P, the links in use, are those of `_compute_cost` for the shape of
-       `choose_shape`.
+    2. `trees` given: depth x alpha + m beta / (number of trees)
+    3. all-reduce with shapes of `choose_small_shapes`: the least of their times
+    4. otherwise rounds x alpha + (n - 1) / n x m beta / ports, twice that for an all-reduce. Rounds
+       and ports are those of `_compute_cost` for the shape of `choose_shape`.
 
-    Chunks have no effect. Raises `UsageError` (`option-range`) as `choose_levels`, and in rule 1
-    the errors of `_find_exchange_grid`.
+    Chunks matter only for errors. Those of `_find_exchange_grid` (1) and `choose_shape` (4) pass.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     size = request.collective_bytes

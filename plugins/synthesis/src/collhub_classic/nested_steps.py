@@ -169,16 +169,18 @@ class _Stream:
     def gather_level(self, phase: int) -> Iterator[None]:
         """Add the steps that gather along one level; yield after each send and receive.
 
-        `phase`: position of the level in the part's order of levels, from 0. The level needs at
-        least two ranks. A message has one row per range of contiguous units, without a yield
-        between these rows. A send reads OUTPUT and depends on the rows that wrote its range. In a
-        forwarded shape it also waits for an earlier receive of the level (`_limit_messages`). A
-        receive writes to OUTPUT and becomes the only writer of its range.
+        `phase`: position of the level in this part's order of levels, from 0. The level needs at
+        least two ranks. A message has one row per range of contiguous units; there is no yield
+        between these rows. The generator must be exhausted.
+
+        - A send reads OUTPUT and depends on the rows that wrote its range. If the shape is
+          forwarded (`is_forwarded`: the last level sends data on before the level before is
+          complete), it may also wait for an earlier receive of the level (`_limit_messages`).
+        - A receive writes to OUTPUT and becomes the only writer of its range.
 
         At the end, the last receive waits for all other receives of the phase and becomes
-        `last_row`. Then the ranges of the level are united to one range that has all their writers.
-        They are not united if messages are not contiguous, nor in the last two levels of a
-        forwarded shape. The generator must be exhausted.
+        `last_row`. Then the ranges of the level become one range with all their writers. This is
+        left out if messages are not contiguous, and in the last two levels of a forwarded shape.
         """
         level = self._order[phase]
         receives: list[int] = []

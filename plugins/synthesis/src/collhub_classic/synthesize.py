@@ -61,22 +61,18 @@ _MAX_ESTIMATED_RANKS = 128
 def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
     """Synthesize the classic algorithm `name` in the fastest of the rank orders that it permits.
 
-    An uneven collective is passed to `_synthesize_uneven`. For any other one:
+    An uneven collective is passed to `_synthesize_uneven`. Otherwise each order of `_find_orders`
+    is simulated; a time of None or 0 is replaced by an estimate. The first of equally fast orders
+    wins.
 
-    - Each order of `_find_orders` is simulated; if that gives no time or 0, the time is estimated
-      from all messages. The first of equally fast orders is used.
-    - A single order is not timed if `request.needs_time` is False. Its time is then the lower bound
-      in ns, or 1 without a bound.
-    - After Ctrl-C or at a limit of the search, the best order so far is used; without one,
-      `KeyboardInterrupt` is raised.
+    - With one order and `request.needs_time` False, the time is the lower bound in ns (1 if none).
+    - Ctrl-C or a limit: the best order so far, or `KeyboardInterrupt` if no order is complete.
 
-    The statistics have rounds, cost and details of the plan, and the order unless it is 0, 1, 2,
-    ... They are also in the algorithm's extension, with topology, occupancy and size, and the time
-    if the order was timed.
-
-    Raises `InputError` (`collective-unsupported`, `too-large`, `size-too-small`, `size-not-served`,
-    `disconnected`, or of the plan), and `UsageError` for a single rank or an invalid option
-    `order`.
+    Statistics are rounds, cost, details of the plan, and the order unless it is 0, 1, 2, ... The
+    algorithm's extension has them too, with name, topology, occupancy, size and any simulated or
+    estimated time. Raises `InputError` (`collective-unsupported`, `too-large`, `size-too-small`,
+    `size-not-served`, `disconnected`, or of the plan), and `UsageError` for a single rank or an
+    invalid option `order`.
     """
     if request.collective.kind.traits.is_uneven:
         return _synthesize_uneven(name, request, options)
@@ -249,15 +245,17 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
 def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
     """Return the planning task of the algorithm `name` for a request.
 
-    It has the collective's kind and ranks, the bytes of the collective, the options, the
-    topology, the NPU of each rank, and `request.chunk_limits`, the allowed numbers of units.
-    `alpha_s` and `beta_s_per_byte` are the mean latency in s and the mean time per byte in s of
-    the routes from rank 0 to the ranks that it reaches (`compute_mean_link`). If it reaches
-    none, the routes from the other ranks to rank 0 are used.
+    It has the collective's kind, number of ranks and bytes, the options, the topology, the NPU of
+    each rank, and `request.chunk_limits`, the allowed numbers of units. `alpha_s` (latency in s)
+    and `beta_s_per_byte` (time per byte in s) are means (`compute_mean_link`) over these routes:
 
-    Raises, in this order, `KeyError` for an unknown `name`, `InputError`
-    (`collective-unsupported`) for a collective that the algorithm does not define, and
-    `UsageError` (`one-rank`) for a single rank. Options and sizes are not checked.
+    1. From rank 0 to the other ranks that it reaches.
+    2. If it reaches none: from the other ranks that reach rank 0.
+    3. If there are none either, both means are NaN.
+
+    Of more than 4096 other ranks, 1024 evenly spaced ones are used. Raises, in this order,
+    `KeyError` for an unknown `name`, `InputError` (`collective-unsupported`) if the algorithm does
+    not define the collective, and `UsageError` (`one-rank`) for one rank. Options are not checked.
     """
     # Raise an error for collectives that the algorithm does not define, and for a single rank.
     classic = ALGORITHMS[name]

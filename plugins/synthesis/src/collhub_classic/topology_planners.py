@@ -102,23 +102,20 @@ def _divide_among_ports(cost: AlphaBetaCost, ports: int) -> AlphaBetaCost:
 
 
 def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather on a grid: rings along one dimension after the other.
+    """Plan an all-gather on a grid of ranks: rings along one dimension after the other.
 
-    The sizes of the grid are those of the option `sizes`. For `auto` they are the dimensions of the
-    topology if all its NPUs are ranks, else the most square grid. Sizes of 1 are dropped. The first
-    dimension varies fastest with the rank.
+    The grid has the option `sizes`. For `auto` these are the dimensions of the topology if all NPUs
+    are ranks, else the most square grid. Sizes of 1 are dropped. Dimension 0 varies fastest.
 
-    The data are divided into equal parts, one per pair (start dimension, direction). A part runs
-    along its start dimension f, then f + 1 and so on, cyclically:
+    The data are divided equally, one part per pair of start dimension f and ring direction. A part
+    runs along f, f + 1 and so on, cyclically. With `ports=one` the only pair is (0, 1). Otherwise:
 
-    - Option `ports=one`: one part, with start dimension 0 and direction 1.
-    - Otherwise the start dimensions are all if all sizes are equal or with `ports=all`, else only
-      0. The directions are both if all sizes are above 2, else only 1.
+    - Start dimensions: all if all sizes are equal or `ports=all`, else only 0.
+    - Directions: 1 and -1 if all sizes are above 2, else only 1. `direction` -1 reverses all rings.
 
-    `direction`: 1, or -1 to reverse all rings. The cost has the latency terms of the part with
-    start dimension 0; its time per byte is divided by the number of parts. The detail `sizes` is a
-    text such as `8x4`. Raises `UsageError` for an option `sizes` that is no list of sizes
-    (`option-value`) or whose product is not the number of ranks (`option-range`).
+    The cost is that of start dimension 0, its time per byte divided by the number of parts. Raises
+    `UsageError` if `sizes` is no list such as `8x4` (`option-value`) or has another product than
+    the number of ranks (`option-range`).
     """
     sizes = _choose_sizes(task, _find_dimensions(task))
     count = len(sizes)

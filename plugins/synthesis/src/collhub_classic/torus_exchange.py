@@ -53,21 +53,17 @@ def build_torus_exchange(sizes: Sequence[int]) -> AllToAllSteps:
     """Build the steps of an all-to-all on a torus, out of place.
 
     `sizes`: ranks of each of the D dimensions, each at least 2; the first varies fastest with the
-    rank. The units are divided into D classes, and there are D phases. In phase p, class c moves
-    along dimension (c + p) mod D on channel c, so that all dimensions are used at the same time. On
-    a ring, units take the shorter direction, hop by hop. Units at half of the ring are divided
+    rank. There are D phases, and the units are divided into D classes. In phase p, class c moves
+    along dimension (c + p) mod D on channel c, so that all dimensions are used at the same time.
+    On a ring, units take the shorter direction, hop by hop. Units at half of the ring are divided
     between both directions. A dimension of two ranks has one direction.
 
-    `_choose_units` decides on the classes by the divisibility of the sizes and by its limits on the
-    number of ranks and of units in memory:
+    `_choose_units` chooses the number of units of a pair of ranks and the rule of the classes:
+    unit u is in class u mod D, or the displacement of the pair decides on the class of all its
+    units.
 
-    - If D divides all sizes, or the network is too large for the second case: all units of a pair
-      of ranks are in one class, which depends on their displacement. A pair has one unit, or two if
-      they are needed for equal halves.
-    - Otherwise: unit u of each pair is in class u mod D. A pair has D or 2 D units.
-
-    Before each phase, ranks copy units into the order of the next messages; after the last one, to
-    OUTPUT. The first sends of a phase wait for the last arrivals of all classes at their rank.
+    Before each phase, ranks copy units into the order of the next messages; after the last phase,
+    to OUTPUT. The first sends of a phase wait for the last arrivals of all classes at their rank.
     Returns the step table, the units of a pair, and the SCRATCH units of a rank. Raises
     `InputError` (`too-large`) if buffers and messages of all ranks have more than 2^25 units.
     """

@@ -45,20 +45,17 @@ def generate_candidates(
 ) -> Iterator[Candidate]:
     """Yield (details, algorithm) for the variants of the algorithm `name` of an uneven collective.
 
-    - All-to-all-v, `direct`: two variants with the detail `message order`, first `rotated`
-      (receivers by ascending distance from the sender), then `largest first`.
-    - All-to-all-v, any other name: four hierarchical variants with the details `levels` and
-      `messages between nodes`. Their order is (node first, united), (node first, separate),
-      (network first, united), (network first, separate). Node first has relays on the sender's
-      node, network first on the receiver's node.
-    - All other kinds: one variant with empty details. It is direct for the name `direct`, a
-      ring in both directions for `bidirectional-ring`, and a ring in one direction for any
-      other name.
+    - All-to-all-v, `direct`: `message order` is first `rotated` (receivers by ascending distance
+      from the sender), then `largest first`.
+    - All-to-all-v, any other name: `levels` and `messages between nodes` are (node first, united),
+      (node first, separate), (network first, united), (network first, separate). Node first relays
+      on the sender's node, network first on the receiver's.
+    - All other kinds: one variant with empty details. It is direct for `direct`, a ring in both
+      directions for `bidirectional-ring`, a ring in one direction for any other name.
 
-    `groups`: ranks of every node, int64[nodes, ranks per node]; None for the groups of the
-    topology (`find_equal_groups`). They matter only to hierarchical variants. For these, the
-    first iteration raises `UsageError` (`option-value`) if there are fewer than two nodes or
-    two ranks per node.
+    Only the second case uses `groups`: int64[nodes, ranks per node], None for `find_equal_groups`.
+    With fewer than two nodes or ranks per node, its first iteration raises `UsageError`
+    (`option-value`).
     """
     kind = request.collective.kind
     if kind is not CollectiveKind.ALL_TO_ALL_V:
@@ -268,19 +265,18 @@ class _Exchange:
         """Plan an all-to-all-v in two levels: within nodes, and between equal local indices.
 
         `groups`: ranks of every node; the local index of a rank is its position in the row. Data of
-        a pair of ranks are handled as follows:
+        a pair of ranks are treated as follows:
 
-        - Sender and receiver are the same rank: copied.
-        - Both are on one node: sent directly.
-        - Otherwise they pass SCRATCH of a relay: with `is_node_first` the rank on the sender's node
-          that has the receiver's local index, else the rank on the receiver's node that has the
-          sender's. SCRATCH is ordered by the other end of the message between the nodes, then by
-          the offset in the OUTPUT of the receiver (`is_node_first`) or the INPUT of the sender.
+        - Sender and receiver are the same rank: copied. Both are on one node: sent directly.
+        - Otherwise a relay forwards the data. With `is_node_first` the relay is the rank on the
+          sender's node with the receiver's local index. Without, it is the rank on the receiver's
+          node with the sender's local index.
+        - The relay is the sender or receiver: sent directly. With `is_united`, this requires that
+          no other pair has the same relay and the same rank at the other end between the nodes.
 
-        `is_united`: adjacent data of a hop between the same ranks become one message, otherwise
-        every pair has separate ones. If the relay is the sender or receiver, the data are sent
-        directly without it. With `is_united` this holds only if no other data share the message
-        between the nodes; otherwise the relay copies them through SCRATCH.
+        With `is_node_first`, SCRATCH of a relay is sorted by receiver, then OUTPUT offset; without,
+        by sender, then INPUT offset. With `is_united`, data into or out of a relay become one
+        message if they have the same two ranks and are adjacent in both buffers.
         """
         node, local = np.empty(self._ranks, np.int64), np.empty(self._ranks, np.int64)
         node[groups] = np.arange(len(groups))[:, None]
@@ -413,15 +409,16 @@ def _combine(
 ) -> _Plan:
     """Combine direct messages, copies and the two hops of relayed data into a plan.
 
-    `direct`: messages; `own`: copies within a rank. `first`, `second`: the hops, each as (messages,
-    index of the message of each piece), with the same pieces in both. A hop's message from a rank
-    to itself becomes a copy.
+    `direct`: messages. `own`: copies within a rank. `first`, `second`: the hops, each as (messages,
+    index of the message of each piece), with the same pieces in both. A message of a hop from a
+    rank to itself becomes a copy.
 
-    The messages of the plan are `direct`, then those of the first, then of the second hop. Its
-    copies are `own`, then those of the hops in the same order. For each piece, the send or copy of
-    the second hop waits for the receive or copy of the first hop. `user_of[k]` is the waiting row
-    and `arrival_of[k]` the awaited one; each such pair occurs once, in ascending order. `scratch`
-    is the end of the last piece on each rank, 0 on ranks that relay no data.
+    - Messages: `direct`, then those of the first, then those of the second hop.
+    - Copies: `own`, then those of the first, then those of the second hop.
+    - Dependencies: for each piece, the send or copy of the second hop (row `user_of[k]`) waits for
+      the receive or copy of the first hop (row `arrival_of[k]`). Each pair occurs once, ascending
+      by (arrival, user). Rows count all receives, then all sends, then all copies.
+    - `scratch`: the end of the last message or copy of the first hop on each rank, else 0.
     """
     hops = [first[0], second[0]]
     is_copy = [hop.source == hop.destination for hop in hops]
@@ -459,11 +456,18 @@ def _concatenate(parts: list[_Messages]) -> _Messages:
 def _build_exchange(request: SynthesisRequest, plan: _Plan, provenance: Provenance) -> Algorithm:
     """Build the algorithm of a planned all-to-all-v; rank r runs on NPU `request.npus[r]`.
 
-    The steps of a rank are in this order: sends of direct messages and first hops, receives of
-    first hops, copies into SCRATCH, sends of second hops, all other receives, all other copies.
-    Within these, direct messages are in the order of the plan, followed by hops in the order of
-    (destination - source) modulo the ranks. The algorithm has one rank per NPU of the topology;
-    other ranks have no steps. It is for calls out of place.
+    The steps of a rank are in this order:
+
+    1. sends: direct messages in the order of the plan, then first hops by distance
+    2. receives of first hops by distance
+    3. copies into SCRATCH, in the order of the plan
+    4. sends of second hops by distance
+    5. receives: direct messages in the order of the plan, then second hops by distance
+    6. all other copies, in the order of the plan
+
+    The distance is (destination - source) of the hop modulo the ranks; equal ones are in the order
+    of the plan. The algorithm has one rank per NPU of the topology; others than `npus` have no
+    steps. It is for calls out of place.
     """
     messages, copies, total = plan.messages, plan.copies, len(plan.messages)
     npus = np.asarray(request.npus, np.int64)

@@ -329,13 +329,15 @@ class FlowJobs:
                 return
 
     def _reverse(self) -> FlowJobs:
-        """Return the jobs in reversed time: each piece moves from its target to its source.
+        """Return new jobs in reversed time: each piece moves from its target to its source.
 
-        The order of jobs and pieces is reversed: job j of n becomes job n - 1 - j, and the last
-        piece becomes piece 0. Jobs and pieces keep their values: link, durations, units, path,
-        and index in the path. `piece` and `indptr` have the new numbers. The order between equal
-        times (`around`) is new: that of number 0 for the new pieces. `is_forwarded` is False
-        everywhere, because in reversed time no job is bound to the arrival order of a switch.
+        Job j of n becomes job n - 1 - j, and piece p of m becomes piece m - 1 - p; `piece` and
+        `indptr` follow these new numbers. Each job keeps its link, durations and index in the path;
+        each piece keeps its units and path. Two fields are new:
+
+        - `around`, the order between equal times: tie order 0 (`_spread_jobs`) for the new pieces.
+        - `is_forwarded`: False for all jobs. In reversed time no job is bound to the arrival order
+          of a switch.
         """
         last = len(self.units) - 1
         lengths = np.diff(self.indptr)

@@ -78,18 +78,17 @@ class FlowDemand:
     def of(cls, collective: Collective, npus: Sequence[int], num_npus: int) -> FlowDemand:
         """Build the demand of a collective: the shares that each NPU must send to each other NPU.
 
-        Rank r runs on `npus[r]`. There is no share from a rank to itself.
+        Rank r runs on `npus[r]`. No rank sends to itself. A missing root is rank 0.
 
         - All-to-all: from every rank to every other rank.
-        - Scatter: from the root to every other rank.
-        - Gather: from every other rank to the root.
-        - With counts (all-to-all-v): the counts divided by `scale`. This is the mean of all
-          positive counts between different ranks, or 1 if there are none. `wants` is float64, and
-          `parts` is the number of units.
+        - Scatter: from the root to all others. Gather: from all others to the root.
+        - With counts (all-to-all-v): the counts divided by `scale`, the mean of all positive counts
+          between different ranks (1 if there are none).
 
-        A missing root is rank 0. Without counts, `wants` is bool, `scale` is 1, and `parts` is the
-        number of ranks. The table has one row per NPU that sends, ascending, and a column for every
-        NPU. Raises `InputError` (`collective-unsupported`) for all other collectives.
+        `wants` is a table with one row per NPU that sends anything (`sources`, ascending), and a
+        column per NPU. With counts it is float64 and `parts` is the number of units. Otherwise it
+        is bool, `parts` the number of ranks and `scale` 1. Raises `InputError`
+        (`collective-unsupported`) for any other collective.
         """
         if collective.kind not in KINDS:
             raise InputError(

@@ -237,18 +237,17 @@ class _Problem:
     def share_units(self) -> int:
         """Return the number of units per part of the data.
 
-        A part is a share, i.e. the data from one NPU to another, or with uneven counts one unit of
-        the counts. Let b be the bytes of a part, rounded down. The first rule that applies:
+        A part is the data from one NPU to another or, with uneven counts, one unit of the counts.
+        b is the bytes of a part, rounded down. The first rule that applies:
 
-        1. `request.units` limits the units: the largest allowed number that is at most 256
-           (`_MAX_SHARE_UNITS`) and at most b. If all allowed numbers are larger, the smallest
-           allowed one.
-        2. Equal shares: 240 (`_SHARE_UNITS`), but at most b.
-        3. Uneven shares: `fine_share_units` divided by `demand.scale` (parts of a mean share),
-           rounded up, but at most b.
+        1. `request.units` is not None: its largest allowed number that is at most 256
+           (`_MAX_SHARE_UNITS`) and at most b. If all are larger, the smallest one.
+        2. Equal shares: the smaller of 240 (`_SHARE_UNITS`) and b.
+        3. Uneven shares: the smaller of b and `fine_share_units` / `demand.scale`, rounded up.
+           `demand.scale` is the number of parts of a mean share.
 
-        Raises `UsageError` (`size-too-small`) if a part has less than one byte, and `InputError`
-        (`size-not-served`) if the limits allow no number.
+        Raises `UsageError` (`size-too-small`) first, if a part has less than one byte. Raises
+        `InputError` (`size-not-served`) if `request.units` allows no number.
         """
         if self.part_bytes < 1:
             raise UsageError(
@@ -408,23 +407,19 @@ def _generate_all(
     """Yield candidates with few pieces per path, then faster ones with many pieces.
 
     A path's data are sent in equal pieces, one after the other. The candidates are those of
-    `_generate_candidates`, with their times. The numbers of pieces are:
+    `_generate_candidates`, with their times. All candidates with few pieces are yielded. Their
+    numbers of pieces are the option `pieces`, or else 1, 2, 4 and 8. For uneven shares without the
+    option, they are means, and 16 to 256 (powers of two) follow.
 
-    - few: the option `pieces`; without it 1, 2, 4 and 8. For uneven shares they are means, and 16
-      to 256 (powers of two) follow.
-    - many: 16, 32 and 64, in finer units of a share.
+    Then 16, 32 and 64 pieces are tried, with shares in smaller units (`fine_share_units`), unless
+    one of these cases holds:
 
-    All candidates with few pieces are yielded. Many pieces are tried only if all of these hold:
+    - Shares have unequal sizes, or the option `pieces` or the request (`units`) limits them.
+    - The best time so far is at most `_FAR_RATIO` (1.03) * `bound_ns`, the bound of the flow in ns.
+    - The number of pieces gives more than `_MAX_FINE_JOBS` (150 000) jobs.
 
-    - Shares have equal sizes, and neither the option `pieces` nor the request limits pieces or
-      units.
-    - The best time so far exceeds `_FAR_RATIO` (1.03) times `bound_ns`, the bound of the flow in
-      ns.
-    - The number of pieces gives at most `_MAX_FINE_JOBS` (150 000) jobs. Larger numbers are left
-      out.
-
-    A candidate with many pieces is yielded only if it is faster than the best one with few pieces
-    by at least the fraction `_MIN_FINE_GAIN` (1 %).
+    A candidate with many pieces is yielded only if its time is at most 0.99 times that of the best
+    one with few pieces (`_MIN_FINE_GAIN`).
     """
     ladder: tuple[int, ...] = (options.pieces,) if options.pieces else _LADDER
     if paths.is_uneven and not options.pieces:
@@ -473,23 +468,20 @@ def _generate_by_pieces(
     """Yield a simulated schedule per number of pieces, then schedules with improved orders.
 
     The numbers of pieces (for uneven shares the means) are those of `ladder`, in its order. The
-    first number is always used. The search stops before a later number in two cases:
+    first is always used. The search stops before a later number with more than 400 000 jobs
+    (150 000 for 64, 128 and 256 pieces). It also stops if the fastest time so far exceeds the bound
+    of the number (`bound_ps`) by at most 1 % (3 % for 256 pieces). The order of a number is
+    `order_by_progress` for uneven shares, otherwise `order_by_pieces`.
 
-    - It has more than 400 000 jobs (`_MAX_JOBS`), for those in `_FINE_UNEVEN_LADDER` 150 000.
-    - The fastest time so far exceeds its bound (`bound_ps`) by at most 1 %, for the last number of
-      that ladder by at most 3 %.
+    Then improved orders follow, by number. A number is improved if it has at most 50 000 jobs; the
+    fastest and the last number if they have at most 400 000. Uneven shares are not improved if the
+    fastest time is within 1 % of the number's bound. The candidates are the result of
+    `improve_orders` with the least planned time and, for uneven shares, the same from the first
+    order. One is skipped if it equals the first order, or if its planned time exceeds 1.05 times
+    the smallest planned first time.
 
-    The first order of a number is `order_by_progress` for uneven shares, otherwise
-    `order_by_pieces`. After all numbers, improved orders follow, in the order of the numbers. A
-    number gets one if it has at most 50 000 jobs. The fastest and the last number get one if they
-    have at most 400 000. It is the order of `improve_orders` with the least planned time.
-
-    Uneven shares get a second one, improved from the first order. They get none if the fastest
-    first time is within 1 % of the number's bound. An improved order is skipped if it equals the
-    first one, or if its planned time exceeds 1.05 times the smallest planned first time.
-
-    For uneven shares with switches, `_generate_with_tie_orders` follows. Progress is reported
-    before each number of pieces.
+    For uneven shares with switches, improved schedules get `order_as_planned`, and
+    `_generate_with_tie_orders` follows. Progress is reported before each number of pieces.
     """
     topology = problem.request.topology
     has_switches, is_uneven = topology.num_nodes > topology.num_npus, paths.is_uneven

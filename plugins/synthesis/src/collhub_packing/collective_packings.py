@@ -421,14 +421,15 @@ def _compute_touching(links: DuplexLinks, scale: int) -> Int64Array:
 
 
 def _divide_links(links: DuplexLinks, capacity: Int64Array, arriving: Int64Array) -> Int64Array:
-    """Divide the capacity of each link, so that `arriving` leads into each node.
+    """Divide the capacity of each link between its two directions, with a limit at each node.
 
-    `capacity`: int64 by link; `arriving`: int64[nodes], as of `_compute_arriving`. Returns the
-    capacity from `low` to `high` of every link; the rest is that from `high` to `low`. It starts
-    with equal halves (the smaller one from `low` to `high`) and computes one flow from nodes with
-    too much incoming capacity to nodes with too little: turning capacity from (u to v) into (v to
-    u) moves it from the capacity into v to that into u. `AssertionError` if no division lowers the
-    incoming capacity of every node to `arriving`.
+    Returns the capacity from `low` to `high` of every link: int64[links]. The rest of the capacity
+    is that from `high` to `low`. The division starts with equal halves; for an odd capacity, the
+    smaller half is from `low` to `high`. One flow then turns capacity around, so that at most
+    `arriving` leads into each node.
+
+    `capacity`: int64 by link; `arriving`: int64[nodes], as of `_compute_arriving`. Neither is
+    changed. Raises `AssertionError` if no division satisfies all limits.
     """
     up = capacity // 2
     # Compute the capacity into every node minus `arriving`.

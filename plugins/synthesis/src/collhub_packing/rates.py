@@ -266,8 +266,11 @@ def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> li
     The result is a list of ascending node numbers: all of `block`, no other compute
     node, and any switches. The capacity is that of all links in `links` (with equal
     capacity in both directions) from this set to other nodes. Of several minimum sets
-    the one with the fewest nodes is returned. `block` is not changed. Raises
-    `InputError` (`capacities`) if the capacities add up to 2^60 or more.
+    the one with the fewest nodes is returned. `block` is not changed.
+
+    Raises `InputError` (`capacities`) if s + n * (s + 1) is 2^60 or more. Here s is the
+    sum of the capacities of all links, counted in both directions, and n is the number
+    of compute nodes.
     """
     allowed = np.arange(graph.num_nodes) >= graph.num_compute
     allowed[block] = True

@@ -94,22 +94,20 @@ def without_switches(
     *,
     spread: SwitchSpread = SwitchSpread.NOWHERE,
 ) -> DirectNetwork:
-    """Replace all switches by direct links, so that compute nodes can send as much as before.
+    """Replace all switches by direct links that have room for the same demand.
 
-    `sent`: one amount per compute node, in units of the capacities. The network must have room for
-    this demand: if node v sends `sent[v]` to all other compute nodes, all at once, each node can
-    receive the sum. The result still has room for it. Its links are arcs between compute nodes,
-    each with its physical route as arc numbers of `graph`; arcs without capacity are dropped.
+    `sent`: one amount per compute node, in units of the capacities. Each compute node v sends
+    `sent[v]` to all others at once; each must be able to receive the sum. The links of the result
+    connect compute nodes. Each has its physical route as arc numbers of `graph`. Arcs without
+    capacity are dropped.
 
     Switches are removed one by one: first those with the fewest arcs from a compute node, ties by
-    number. A switch without links in or out is dropped with its other links. `spread`: at which
-    switches the capacity is distributed evenly among pairs of neighbours (nowhere, everywhere, or
-    at those of `_connects_widest_links`). At all other switches every pair takes as much as
-    possible.
+    number. A switch without links in or out is dropped. `spread`: switches at which capacity is
+    divided evenly among pairs of neighbours (nowhere, everywhere, or `_connects_widest_links`). At
+    other switches each pair takes as much as possible.
 
-    Raises `InputError` (`no-room`) if the network has no room for the demand,
-    (`unbalanced-switch`) if capacity remains both into and out of a switch, and `InputError` for
-    capacities that add up to 2^60. Without switches nothing is checked.
+    Raises `InputError`: `no-room` without room for the demand, `unbalanced-switch` if capacity
+    remains into and out of a switch, also if capacities add up to 2^60. Checked only at switches.
     """
     demand = np.asarray(sent, np.int64)
     # Map (source, destination) to the capacity of every arc with capacity, routed over itself.
@@ -152,13 +150,14 @@ def remove_switches(
 
 
 def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNetwork:
-    """Build a network from links between compute nodes, with one arc per route.
+    """Build a network from links between compute nodes, with one arc per entry of `links`.
 
-    `links`: capacities with their routes by (source, destination), only between compute nodes.
-    Arcs are sorted by source, destination, route and capacity, so parallel arcs remain if routes
-    differ. The network has only the compute nodes of `graph`, with the same numbers. The row of an
-    arc is that of the first arc of its route, and the capacity unit is that of `graph`. Without
-    links the network has no arcs.
+    `links`: capacities with their routes by (source, destination), only between compute nodes. A
+    route is a sequence of arcs of `graph`. Entries are not merged, so arcs may be parallel. Arcs
+    are sorted by source, destination, route and capacity.
+
+    The network has only the compute nodes of `graph`, with the same numbers, and its capacity unit.
+    An arc has the `row` of the first arc of its route. Without links the network has no arcs.
     """
     arcs = []
     for (source, destination), routed in links.items():
@@ -278,22 +277,21 @@ def _split_off(
     demand: Int64Array,
     is_spread: bool,
 ) -> Int64Array:
-    """Return how much capacity through a switch becomes a direct link, by pair of neighbours.
+    """Return how much capacity through a switch becomes direct links, by pair of neighbours.
 
-    The result is int64[senders, receivers] in the order of both lists. `links` and `graph` are
-    not changed. Each pair takes as much as possible, provided that every compute node can still
-    receive the entire demand from all compute nodes together.
+    The result is int64[senders, receivers] in the order of the lists. `links` and `graph` are not
+    changed. A pair takes all it can, as long as every compute node can still receive the demand
+    from all compute nodes together. Rounds, each by sender in order, then by receiver as in
+    `_order_neighbours`:
 
-    The pairs are taken in rounds. In each round, senders are in their order, and for each of them
-    receivers in the order of `_order_neighbours`. Without `is_spread`, there are two rounds
-    without limits. With `is_spread`, two rounds come before these. They limit each pair to the
-    share of the sender's capacity that is proportional to the receiver's capacity, rounded down in
-    the first round and up in the second. Capacity from a node back to itself is taken only in the
-    last round.
+    1. Only with `is_spread`: at most the share of the sender's capacity that is proportional to the
+       receiver's capacity, rounded down.
+    2. Only with `is_spread`: at most the same share, rounded up.
+    3. Without limit. Capacity from a node back to itself is not taken in rounds 1 to 3.
+    4. Without limit, also from a node back to itself.
 
-    Raises `InputError` (`no-room`) if the demand does not fit before the removal. Raises
-    `InputError` (`unbalanced-switch`) if capacity remains afterwards both into and out of the
-    switch. Capacity that remains only on one side is dropped.
+    Raises `InputError`: `no-room` if the demand does not fit at the start, `unbalanced-switch` if
+    capacity remains both into and out of the switch. If it remains on one side only, it is dropped.
     """
     # numba takes a second to import.
     from collhub_packing import kernels
@@ -383,14 +381,16 @@ def _compute_round_limits(
 ) -> Int64Array:
     """Return how much capacity each pair may move in each round of splitting off a switch.
 
-    A pair is a sender to and a receiver from the switch; `enters` has the capacity of each sender,
+    A pair is a sender to and a receiver from the switch. `enters` has the capacity of each sender,
     `leaves` that of each receiver. The result is int64[rounds, senders, receivers]. A limit counts
-    for its round only; no limit is 2^60.
+    for its round only. No limit is 2^60.
 
-    With `is_spread` there are four rounds. In the first, the limit of a pair is enters * leaves /
-    (the sum of `leaves` of all receivers except the sender itself), rounded down. In the second it
-    is rounded up. The third and fourth have no limit. Without `is_spread`, there are two rounds
-    without limit. A pair of a node with itself has the limit 0 in all rounds but the last one.
+    - With `is_spread`, the limit in the first round is enters * leaves / (sum of `leaves` of all
+      receivers except the sender), rounded down. In the second round it is rounded up. If the sum
+      is 0, both are 0. A third and fourth round have no limit.
+    - Without `is_spread`, there are two rounds without limit.
+
+    In both cases a pair of a node with itself has the limit 0, except in the last round.
     """
     # Traffic back to its sender is useless.
     is_different = np.asarray(senders)[:, None] != np.asarray(receivers)

@@ -194,12 +194,13 @@ class _CutRows:
     def __init__(self, graph: CapacityGraph, networks: _TwoNetworks) -> None:
         """Create the linear program that divides links between trees down and trees up.
 
-        `graph` must have an arc of positive capacity; capacities are divided by the largest one.
-        Columns, costs and units are those of `_build_program`. The first rows are:
+        `graph` has an arc of positive capacity. All capacities are divided by the largest one.
+        `_build_program` gives columns, costs and units. The first rows, in this order, are:
 
-        - by switch: the capacity given to the way down is equal into and out of the switch
-        - by compute node v: `_add` for the set {v}, down then up, and for all other nodes, down
-          then up. A set that already has a row for its way gets no second one.
+        1. For each switch, ascending: the capacity for the way down is equal into and out of it.
+        2. For each compute node v, ascending: the rows of `_add` for the set {v}, down then up,
+           and for all nodes except v, down then up. A set with a row for the same way gets no
+           second one.
 
         `networks`: the graph and its reverse; they are stored for `add_violated`.
         """

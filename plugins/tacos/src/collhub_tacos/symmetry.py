@@ -342,14 +342,18 @@ def compute_diameter_ps(
 ) -> int:
     """Return the time in ps of the longest shortest path that data must take; 0 without any path.
 
-    `members`: NPU of each rank, at least one. The length of a path is the sum of the arrival
-    times of its links, which may pass any nodes. The paths are those from the root to all
-    members (broadcast, scatter), from all members to the root (reduce, gather), or between all
-    pairs of members (all other kinds). Pairs without a path are ignored.
+    `members`: NPU of each rank, at least one. The length of a path is the sum of the arrival times
+    of its links; it may pass any nodes. Pairs without a path are ignored. The paths are:
 
-    Between pairs, the result is only a lower limit if members times links exceed 2^19: it then
-    considers the paths from four members. The first is `members[0]`, each further one is the
-    farthest reachable member from the one before. This gives the maximum on meshes.
+    - broadcast, scatter: from the root to all members
+    - reduce, gather: from all members to the root
+    - all other kinds: between all pairs of members
+
+    For all pairs, the result is only a lower limit if members times links exceed 2^19. Then the
+    paths from four members are considered. The first one is `members[0]`. Each next one is the
+    member farthest from the previous one (unreachable members do not count; ties: the lowest
+    rank). On meshes this gives the exact maximum. Raises `AssertionError` if a kind with a root
+    has none.
     """
     source, destination = network.source, network.destination
     # Paths to the root are paths from the root on reversed links.

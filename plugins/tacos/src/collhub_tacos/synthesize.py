@@ -79,18 +79,20 @@ def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRes
 def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
     """Return the fastest algorithm that the search finds, with its time, bounds and statistics.
 
-    The algorithm has provenance, and an extension with statistics, time, bounds and the certificate
-    (`prove_bounds`). If only some ranks are requested (`request.wanted`), it has only the steps of
-    these, the result is partial, and the entire schedule is verified if possible (`_build_answer`).
-    Otherwise it is not verified here.
+    It has provenance, and an extension with statistics, time, bounds and the certificate
+    (`prove_bounds`). There are two cases:
 
-    If all ranks are requested, the memory of the steps is checked: before the search with a lower
-    bound of the number of transfers, and after it with the transfers of the fastest candidate.
+    - All ranks are requested: their steps must not exceed the option `memory`. This is checked
+      before the search with a lower bound of the transfers, and after it with their number.
+      The algorithm is not verified here.
+    - `request.wanted` names some ranks: the algorithm has only their steps, the result is
+      partial, and memory is not checked. The entire schedule is verified if possible
+      (`_build_answer`).
 
-    Raises `UsageError` for options that `Setting.of` refuses, then for a single rank (`one-rank`),
-    then for units of less than one byte (`size-too-small`). Raises `InputError` for steps that
-    exceed the option `memory` (`memory`), an invalid schedule, and a network that does not connect
-    the participating NPUs. Other errors of `find_fastest_candidate` propagate.
+    Raises `UsageError` for options that `Setting.of` refuses, then for a single rank
+    (`one-rank`), then for units of less than one byte (`size-too-small`). Raises `InputError`
+    for too many steps (`memory`), an invalid schedule, and a network that does not connect the
+    participating NPUs. Other errors of `find_fastest_candidate` propagate.
     """
     setting = Setting.of(request, options)
     if setting.collective.num_ranks == 1:
@@ -252,14 +254,14 @@ def _build_extension(
 def compute_exact_times(network: LinkNetwork, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
     """Return the times of one message on every link in ps, computed exactly and rounded down.
 
-    The results `busy` and `arrival` are int64[links] in the order of `network`. A message has
-    `chunk_bytes` bytes. Its transmission takes size / bandwidth, and it arrives after the
-    transmission and the latency. With alpha-beta occupancy a link is busy until the arrival,
-    otherwise only for the transmission.
+    `busy` and `arrival` of the result are int64[links] in the order of `network`.
 
-    Bandwidths and latencies have the value of their shortest decimal text, as in certificates: 0.1
-    means exactly 1/10. Since times are rounded down, lower bounds that are computed from them are
-    valid.
+    - `arrival`: `chunk_bytes` / bandwidth + latency.
+    - `busy`: the same with alpha-beta occupancy, otherwise `chunk_bytes` / bandwidth.
+
+    A sum is rounded once, at the end. Bandwidths and latencies have the value of their shortest
+    decimal text, as in certificates: 0.1 means exactly 1/10. Times are rounded down so that lower
+    bounds computed from them are valid. Raises `OverflowError` if a time is 2^63 ps or more.
     """
     topology, row = network.topology, network.row
     kinds = np.stack([topology.bandwidth_bytes_per_s[row], topology.latency_s[row]])
@@ -410,9 +412,9 @@ def _build_proof(
 ) -> dict[str, JsonValue]:
     """Return the certificate of the lower bound on the time, as `{"bound_certificate": document}`.
 
-    `cut`: the cut in time that gives the bound. The document is that of `build_certificate`, for
-    the collective of `best`, because it contains the number of units. Returns {} without a cut, or
-    if its time is 0 ps.
+    `cut`: the cut in time that gives the bound. Returns {} if it is None or its time is 0 ps. The
+    document is that of `build_certificate`. It refers to the collective of `best`, whose number of
+    units depends on the candidate.
     """
     if cut is None or not cut.time_ps:
         return {}

@@ -385,15 +385,16 @@ def evacuation_bound(
 ) -> EvacuationBound | None:
     """Return a lower bound in ps on the time of every all-gather: the largest over all NPUs.
 
-    Chunk x starts at NPU `origin[x]`; every NPU must receive all chunks. The search starts at
-    `at_least_ps`, a known bound, so the result is not lower. NPUs are tried in ascending
-    order. `node` of the result is the last one that raised the bound, and `since` its proof.
-    If none raised it, `node` is 0 and `since` is None. Time is counted in steps, the busy
-    time of a link, which must be above 0.
+    Chunk x starts at NPU `origin[x]`, and every NPU must receive all chunks. Time is counted in
+    steps: the busy time of a link in ps, which must be above 0. The search starts at `at_least_ps`,
+    rounded down to a step. NPUs are tried in ascending order. While a minimum cut proves that
+    not all chunks can be at an NPU in time, the bound grows by a step. `time_ps` is the final
+    bound, at least `at_least_ps`. `node` and `since` are the NPU and the proof of the last
+    growth; 0 and None if there was none.
 
-    Returns None if link times differ, with switches, without links, or if (steps + 1) x nodes
-    x NPUs exceeds `max_cells`. The last one also happens if an NPU cannot receive all chunks.
-    Raises `InputError` (`capacities`) if capacities of the flows add up to 2^60 or more.
+    Returns None if link times differ, with switches, without links, or if (steps + 1) * nodes *
+    NPUs exceeds `max_cells`. The last case also occurs if an NPU can never receive all chunks.
+    Raises `InputError` (`capacities`) if the capacities of the flow sum to 2^60 or more.
     """
     if not times.is_equal or not network.num_links or network.num_nodes > network.num_npus:
         return None

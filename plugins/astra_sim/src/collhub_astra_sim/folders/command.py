@@ -84,18 +84,16 @@ def astra_sim(
 def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
     """Read the algorithm of `PATH` or `PATH@SIZE,SIZE`; return it once per size, in order.
 
-    The text after the last `@` is the list of sizes, so a path with `@` must be followed by
-    `@`. STEM is the file name without its folder, up to the first dot: `ring` for
-    `a/ring.v2.xml`.
+    The text after the last `@` is the list of sizes. A path that contains `@` must end with `@`.
+    STEM is the file name without folder, up to the first dot: `ring` for `a/ring.v2.xml`.
 
-    - With sizes, as in `ring.xml@1MiB,2MB`: one entry per size, in the given order, also for
-      equal sizes. The names are STEM and the size as typed: `ring-1MiB`, `ring-2MB`.
-    - Without sizes, also with nothing after `@`: one entry with the name STEM. Its size is the
-      one that the algorithm states, otherwise the result of `chakra_bytes` (1 MiB per unit up
-      to 2^20 units, otherwise 1 byte per unit).
+    - With sizes: one entry per size, also for equal sizes. Its name is STEM and the size as typed:
+      `ring.xml@1MiB,2MB` gives `ring-1MiB` and `ring-2MB`.
+    - Without sizes, or with nothing after `@`: one entry named STEM. Its size is that of
+      `chakra_bytes`: the algorithm's size, else 1 MiB per unit up to 2^20 units, else 1 byte each.
 
-    Raises `HubError` if the file cannot be read, and `UsageError` if a size is empty, has no
-    unit, or is no positive whole number of bytes up to 2^62.
+    Raises `HubError` if the file cannot be read. Then raises `UsageError` for a size that is empty,
+    has no unit, or is no positive whole number of bytes up to 2^62.
     """
     from collhub_astra_sim.folders.write import NamedAlgorithm
     from hub_core import chakra_bytes

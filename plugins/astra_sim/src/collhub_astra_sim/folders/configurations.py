@@ -237,22 +237,20 @@ class AlgorithmUses:
     def __init__(self, files: FolderFiles, *, are_natives_enough: bool = False) -> None:
         """Read which custom algorithms the system configuration of a folder names.
 
-        A custom algorithm is a set of traces that replaces ASTRA-sim's native algorithm. The system
-        configuration is the JSON object of the folder that has a key for custom algorithms; with
-        `are_natives_enough` a key for native algorithms suffices. Of several candidates
-        `system.json` is used. The attributes are set:
+        A custom algorithm is a set of traces that replaces ASTRA-sim's native algorithm. The
+        configuration is the JSON object with a key for custom algorithms; with `are_natives_enough`
+        also a key for native ones suffices. Of several such objects `system.json` is used.
+        Attributes:
 
         - `file`: name of the configuration
-        - `by_kind`: collective to prefix of the traces, only for the custom keys in the file
-        - `by_node`: identity of a workload node to prefix, from the YAML file that the key
-          `PER_NODE_KEY` names; empty without the key
+        - `by_kind`: prefix of the traces by collective, only for the custom keys in the file
+        - `by_node`: prefix by identity of a workload node, from the YAML file named by
+          `PER_NODE_KEY`; {} without that key
 
-        Prefixes are relative to the folder. Raises `InputError` in these cases:
-
-        - no candidate, or several of which none is `system.json`
-        - a value of a collective that is not a list of exactly one text (ASTRA-sim aborts on it)
-        - a missing, empty or invalid YAML file, or a node number of 2^31 or more
-        - a prefix that fits no set of traces in the folder, or several equally well
+        Prefixes are relative to the folder. Raises `InputError`: no such object, or several without
+        `system.json`; a value of a collective that is no list of exactly one text; a missing, empty
+        or invalid YAML file; a node number of 2^31 or more; a prefix of no or of several sets of
+        traces.
         """
         self._files = files
         self._keys = {*COLLECTIVE_KEYS.values(), PER_NODE_KEY}

@@ -422,10 +422,13 @@ def encode_collective_workload(
 ) -> bytes:
     """Return the trace of a member rank: one collective node per collective, in the given order.
 
-    `collectives`: (kind, comm_size in bytes as ASTRA-sim counts it) of each; the kind must be in
-    `COMM_TYPES`, else `KeyError`. Node i has the id i and a data dependency on node i - 1; node 0
-    has none. With `in_group` the nodes name the group `GROUP`; otherwise they belong to all ranks.
-    Without collectives the trace contains only the metadata record.
+    `collectives`: (kind, bytes) of each. The bytes are those of `comm_size` as ASTRA-sim counts
+    them. Node i has the id i, the name of its kind, and the attributes `is_cpu_op` (false),
+    `comm_type` and `comm_size`. Node i depends on node i - 1 (data); node 0 depends on none.
+
+    With `in_group` the nodes also name the group `GROUP` (`pg_name`); otherwise they are of all
+    ranks. Without collectives there is only the metadata record. Raises `KeyError` for a kind that
+    is not in `COMM_TYPES`.
     """
     nodes = []
     for number, (kind, comm_size) in enumerate(collectives):

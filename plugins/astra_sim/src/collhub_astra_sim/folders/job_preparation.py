@@ -164,12 +164,13 @@ def _assign_numbers(workload: Workload) -> Workload:
 
 
 def _add_group_of_all(workload: Workload) -> Workload:
-    """Assign the collectives of all ranks to a new process group of all ranks.
+    """Assign the collectives without a process group to a new group of all ranks.
 
     This is done only if the job has both collectives without a group and collectives with one:
-    ASTRA-sim would number their streams together, and messages would not match. Otherwise the same
-    object is returned. The new group is the last one; its name is the highest number of a group
-    plus 1, so all names must be numbers. The `extra` attributes of the changed nodes are removed.
+    ASTRA-sim would number their streams together, and messages would not match. Otherwise
+    `workload` itself is returned. The new group is the last one. Its name is the highest group
+    name plus 1; all names must be integers as text (`ValueError` otherwise). Changed nodes lose
+    their `extra` attributes. `workload` is not changed.
     """
     nodes = workload.nodes
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
@@ -243,16 +244,20 @@ class CustomSets:
 def collect_custom_sets(workload: Workload) -> CustomSets:
     """Collect the custom algorithms of a job: one set of traces per algorithm and size.
 
-    A custom algorithm replaces ASTRA-sim's own at the collective nodes that name it. Its size
-    in bytes is that of the node, for an all-gather without counts times the ranks of its
-    group. Sets are numbered from 0, sorted by the position of the algorithm in the workload,
+    A custom algorithm replaces ASTRA-sim's own algorithm at the collective nodes that name it.
+    The size is the bytes of the node; for an all-gather without counts it is this times the
+    ranks of the group. Sets are numbered from 0, by position of the algorithm in the workload,
     then by size.
 
-    `programs` maps names such as `all-gather-1` to (algorithm, size), and `per_node` maps
-    identities of nodes to names. Nodes get new identities, in a copy of the workload, if one
-    identity has several sets or one is `NODE_LIMIT` (2^31) or more. Raises `InputError` for a
-    node with counts but no algorithm (`no-algorithm`), then for an algorithm of other ranks
-    or another collective (`algorithm`).
+    `programs` maps names such as `all-gather-1` to (algorithm, size). `per_node` maps
+    identities of nodes to names. Both are empty, with the workload itself, if no node names an
+    algorithm. In a copy of the workload, all nodes get new identities if two collectives of
+    one identity have different sets, if only one of them has a set, or if an identity of a
+    node with a set is at least `NODE_LIMIT` (2^31).
+
+    Raises `InputError` for a node with counts but no algorithm (`no-algorithm`). Then it is
+    raised for an algorithm with another number of ranks than the group, or of another
+    collective (`algorithm`).
     """
     nodes = workload.nodes
     is_open = (nodes.counts >= 0) & (nodes.algorithm < 0)

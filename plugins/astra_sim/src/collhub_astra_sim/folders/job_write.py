@@ -154,19 +154,15 @@ def _write_as_workload(workload: Workload, options: JobWriteOptions) -> WriteRes
 
     1. Collectives with an algorithm become custom collectives, with traces in `traces/`.
     2. The job is changed so that ASTRA-sim can run it. A note describes each change.
-    3. If the duration of a computation on a device is not an integer number of microseconds,
-       all of these computations are written as numbers of operations, so that ns are exact. A
-       note reports it. This step is omitted if an option gives the memory bandwidth or the
-       peak TFLOPS.
-    4. With `host_times=carry`, host times are rounded so that the sum of a rank decreases by
-       less than 1 us.
-    5. The configurations are built.
+    3. If a device computation has a duration above 0 that is no multiple of 1 us, all device
+       computations are written as numbers of operations. Their ns are then exact, and a note is
+       added. The step is omitted if an option gives the memory bandwidth or the peak TFLOPS.
+    4. With `host_times=carry`, host times become whole us; the sum of a rank decreases by < 1 us.
 
-    ASTRA-sim rounds all remaining durations down to microseconds. The losses compare the
-    durations before steps 3 and 4 with those of the folder as read back. All files are
-    returned in memory: traces of algorithms, traces of the job, configurations, run.sh.
-    Raises `InputError` for an algorithm that cannot be a custom collective, and `UsageError`
-    for network options that do not fit.
+    ASTRA-sim rounds all other durations down to us. The losses compare the durations before step 3
+    with those of the files as read back. The result has all files in memory: traces of algorithms,
+    traces of the job, configurations, run.sh. Raises `InputError` for a node with counts but no
+    algorithm and for an algorithm of other ranks or kind, `UsageError` for unfit network options.
     """
     sets: CustomSets = collect_custom_sets(workload)
     workload, notes = apply_cures(sets.workload)
@@ -317,18 +313,18 @@ def _build_script(
 
 
 def _write_network(workload: Workload, options: JobWriteOptions) -> str:
-    """Return the text of network.yml for the network of the option `topology`.
+    """Return the text of network.yml for the options `topology` and `network`.
 
-    Without the option it is a full mesh of the workload's ranks, whose links have
-    `_DEFAULT_BANDWIDTH_BYTES_PER_S` (50 GiB/s) and `_DEFAULT_LATENCY_S` (500 ns).
+    Without `topology` it is a full mesh of the workload's ranks. Its links have 50 GiB/s
+    (`_DEFAULT_BANDWIDTH_BYTES_PER_S`) and 500 ns (`_DEFAULT_LATENCY_S`). Fewer than two ranks give
+    `UsageError` (`too-few-npus`). The option `network` has no effect.
 
-    With the option, rank r is NPU r of the topology; the number of NPUs is not compared with the
-    number of ranks. `find_astra_network` decides on the network. It gets the pairs that may
-    communicate: any two different ranks if the job has a collective, otherwise sender and receiver
-    of each SEND. It may write a topology as a full mesh; the loss that it then reports is dropped.
-
-    Raises `UsageError` without the option for fewer than two ranks (`too-few-npus`), with it if
-    ASTRA-sim cannot express the topology (`inexpressible-topology`), and the errors of
+    With `topology`, rank r is NPU r; the number of NPUs is not compared with the number of ranks.
+    `find_astra_network` chooses the network. Its inputs are the backend (`network`:
+    congestion-aware or not) and the pairs of NPUs that may communicate. These are all pairs of
+    different ranks if the job has a collective, otherwise sender and receiver of each SEND. The
+    network may be a full mesh instead of the dimensions of the topology; this loss is not
+    reported. Raises `UsageError` (`inexpressible-topology`, `too-few-npus`) and the errors of
     `parse_topology`.
     """
     if options.topology is None:

@@ -52,20 +52,18 @@ from hub_core.plugin_api import NoOptions, Source, SourcePart
 def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     """Read an algorithm from a folder (format `astra-sim`), placed on the NPUs that run it.
 
-    - Algorithm: that of `-O algorithm`, else the traces that the user named, else the only one of
-      the folder.
-    - Size: that in the traces. Traces with sizes in chunks get the bytes of the first workload node
-      that runs them.
+    If the user opened the traces of one algorithm, only these traces are read in two cases: the
+    configuration of their folder is invalid (reported as a warning), or it does not use them. No
+    option `algorithm` or `group`, size or placement then applies. In all other cases:
+
+    - Algorithm: the option `algorithm`, else the opened traces, else the only one of the folder.
+    - Size: that in the traces. If they have sizes in chunks only, the `comm_size` of the workload.
     - Placement: rank i is on the i-th NPU of the option `group`, else of the only group that runs
-      the algorithm, else of all NPUs.
+      the algorithm, else on NPU i.
 
-    If the user named traces, and the configuration of their folder is invalid (reported as a
-    warning) or does not use them, only these traces are read. Size in chunks, placement, `-O
-    algorithm` and `-O group` then have no effect.
-
-    A note is reported if the script of the folder uses the congestion-unaware backend. Raises
+    A note (`congestion-unaware`) is reported if the script of the folder runs that backend. Raises
     `InputError` (`astra-sim-folder`) for missing or ambiguous parts, and if the numbers of traces
-    and NPUs differ. Errors of the readers are raised.
+    and of NPUs (those of the group or of the folder) differ. Errors of the readers are raised.
     """
     files = FolderFiles.of(source)
     named = files.chosen_prefix
@@ -236,22 +234,17 @@ PRIVATE_ATTRIBUTES = frozenset({"duration_ns", "root", "collhub_algorithm", "col
 def read_job(source: Source, options: JobFolderOptions) -> Workload:
     """Read the job of a folder with its configurations (format `astra-sim-job`).
 
-    The workload is the first of these sets of traces: the one that the user named, that of the
-    option `workload`, the set named `workload`, or the only set that is not a custom algorithm.
-    `groups` of the result are those of the groups file: first the groups that nodes use, then the
-    unused ones. `algorithms` contains the custom algorithms that the system configuration names,
-    sorted by the prefix of their traces. Findings of the reader of the workload are not reported.
+    The workload is the set of traces that the user named, or the option `workload`, or the set
+    `workload`, or the only set that is not a custom algorithm, in this order. Its findings are
+    dropped. `groups` are those of the groups file: used ones first. `algorithms` are the custom
+    algorithms that the system configuration names, by ascending prefix of their traces.
 
-    The extension `EXTENSION` is a mapping from which the folder can be simulated and written again:
-    - `system`, `network`, `memory`: texts of these files; the last two None without a file. Of
-      several candidates `system.json`, `network.yml` and `memory.json` are used.
-    - `backend`: the backend whose binary `run.sh` names; None if it names neither.
-    - `custom`: list of the prefixes, in the order of `algorithms`.
-    - `by_kind`, `per_node`: prefixes by name of the collective and by node number (as text).
-
-    Raises `InputError` in these cases: no system configuration or no workload; several candidates
-    without the default name; a prefix without traces; a node in a group that the groups file does
-    not define; and invalid files or traces.
+    The extension `EXTENSION` has: `system`, `network`, `memory` (texts; the last two None without a
+    file), `backend` (named in `run.sh`, or None), `custom` (prefixes of `algorithms`), `by_kind`
+    and `per_node` (prefix by collective, and by node number as text). Of several candidate files,
+    `system.json`, `network.yml` or `memory.json` is used; without it, raises `InputError`. It is
+    also raised for no system configuration, no or several workloads, a prefix without traces, a
+    used group that the groups file lacks, and invalid files.
     """
     files = FolderFiles.of(source)
     uses = AlgorithmUses(files, are_natives_enough=True)

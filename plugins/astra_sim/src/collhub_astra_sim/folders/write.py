@@ -100,22 +100,19 @@ def build_folder_of_several(
 ) -> AstraFolder:
     """Return the folder for several algorithms, which ASTRA-sim runs one after the other.
 
-    At least one is required, and all must have the same number of ranks; this is not checked.
-    Programs are in the order of `named`. All get the NPUs that `choose_placement` selects for
-    the first algorithm, and the folder has the network that `_find_network` returns for the
-    first one. The options `name` and `size` are ignored, because each entry has its own.
+    `named`: at least one algorithm, all with the same number of ranks (not checked); programs keep
+    this order. NPUs (`choose_placement`) and network (`_find_network`) are those of the first
+    algorithm. The options `name` and `size` are ignored, because each entry has its own.
 
-    Losses are in the order of the algorithms: those of the traces, of the network, and of
-    `collect_losses`; equal ones are listed once. Messages of less than 1 ns at the start are a
-    loss only of the first algorithm.
+    Losses are in the order of the algorithms, each with those of traces, network and
+    `collect_losses`. Equal ones are listed once. Messages below 1 ns at the start count only for
+    the first algorithm.
 
-    Raises `UsageError` in these cases, after the checks of the separate algorithms:
+    Raises the errors of `write` for the first algorithm that has one. Then raises `UsageError`:
 
-    - Only a part of the NPUs has ranks, and two algorithms run as the same collective, because
-      the second would never run. Collectives unknown to ASTRA-sim run as all-reduce.
-    - Two algorithms have networks with different dimensions.
-
-    Other errors are those of `write`, for the first algorithm that has one.
+    - if only a part of the NPUs has ranks and two algorithms run as the same collective, since the
+      second would never run. Collectives unknown to ASTRA-sim run as all-reduce.
+    - if two algorithms need networks with different dimensions
     """
     placement = choose_placement(named[0].algorithm, topology, options)
     programs: list[FolderProgram] = []

@@ -48,21 +48,21 @@ class FatTree:
     tiers: tuple[Tier, ...]
 
     def defect(self) -> str | None:
-        """Return the first reason why no fat tree has these numbers; None without one.
+        """Return the first reason why no fat tree has these numbers; None if a fat tree has them.
 
         There must be a tier, and no divisor may be 0. In the rules, t is every tier but the
         highest, and u is the tier above t. `uplinks`(t) is the number of links from tier t to u,
         without bundles: `uplinks`(t - 1) (for tier 0: `npus`) * speed of t / (speed of u *
-        `oversubscribed` of t).
+        `oversubscribed` of t). "Whole" means an integer of at least 1.
 
         1. `npus` is 1 to `MAX_NODES` // 4.
-        2. `npus` / `pod_size` and `pod_size` / `radix_down` of tier 0 are integers of at least 1.
-        3. So are, for each t: `uplinks`(t), `uplinks`(t) / `radix_down` of u, and `radix_up` of t /
-           `bundle` of u.
+        2. `npus` / `pod_size` and `pod_size` / `radix_down` of tier 0 are whole.
+        3. For each t, `uplinks`(t), `uplinks`(t) / `radix_down` of u, and `radix_up` of t /
+           `bundle` of u are whole.
         4. There are at most `MAX_LINKS` // 2 cables.
-        5. For each t: all switches of t have as many ports up as all switches of u have ports down,
-           and then: `radix_up` of t is the number of switches of u that are connected to a switch
-           of t, times `bundle` of u.
+        5. For each t, first: all switches of t have as many ports up as all switches of u have
+           ports down. Second: `radix_up` of t is `bundle` of u times the number of switches of u
+           that are connected to a switch of t.
         """
         if not 1 <= self.npus <= MAX_NODES // 4:
             return f"Nodes {self.npus} is not in 1..{MAX_NODES // 4}"

@@ -15,14 +15,15 @@ from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
 
 def write(topology: Topology, options: NoOptions) -> WriteResult:
-    """Write the network as one topology file of htsim (format `htsim`), encoded on demand.
+    """Write the network as one topology file of htsim (format `htsim`).
 
-    It must be a fat tree of two or three tiers with equal links in a tier; NPUs of consecutive
-    numbers are connected to the same switch. Losses are the multicast and the reduction of
-    switches, names of nodes, and groups of NPUs, each if present. Switches and links may have other
-    numbers when the file is read again. Raises `UsageError` (`inexpressible-topology`) with the
-    reason for all other networks, also for several planes and for links without an equal reverse
-    link.
+    The network must be a fat tree of two or three tiers with equal links in a tier; NPUs of
+    consecutive numbers are connected to the same switch. Losses are the multicast and the
+    reduction of switches, names of nodes, and groups of NPUs, each if present. Switches and links
+    may have other numbers when the file is read again. `options` has no effect.
+
+    Raises `UsageError` (`inexpressible-topology`) with the reason for all other networks, also for
+    several planes and for links without an equal reverse link.
     """
     del options
     try:

@@ -149,13 +149,17 @@ def _rows(root: Value) -> Iterator[_Row]:
 def _kind_names(root: Value, count: int) -> list[Value]:
     """Return the name of the kind of each of `count` dimensions, with its place in the file.
 
-    1. The entries of `topologies-per-dim`, if the file has it.
-    2. Otherwise the parts of `topology-name` between underscores. If it is only a torus, such as
-       `Torus` or `Torus3D`, and there are several dimensions, every dimension is a `Ring`.
+    1. The entries of `topologies-per-dim`, if the file has this member.
+    2. If `topology-name` is `Torus`, or `Torus1D` to `Torus9D`, in any case of letters, and
+       `count` is above 1: `Ring` for every dimension.
+    3. Otherwise the parts of `topology-name` between underscores.
 
-    The names are not checked here. Raises `InputError` if both members are missing, if
-    `topology-name` says that the kinds are per dimension, and if the number of names or of
-    dimensions of the torus is not `count`.
+    The names are not checked here. Raises `InputError` in these cases:
+
+    - Both members are missing.
+    - `topologies-per-dim` is missing, and `topology-name` is `hierarchical`, in any case of
+      letters.
+    - The number of entries or parts, or the number in the name of the torus, is not `count`.
     """
     if root.get("topologies-per-dim") is not None:
         return _entries(root, "topologies-per-dim", count)
@@ -289,14 +293,15 @@ def _latency(value: Value | None) -> float:
 
 
 def _warn_of_ignored(root: Value, findings: NetworkFindings) -> None:
-    """Add warnings to `findings` for keys that are unknown or have no effect here.
+    """Add warnings to `findings` for keys that are unknown or have no effect here, in this order.
 
-    - `unknown-keys`: all keys of the file outside `_KNOWN_KEYS`, in one warning. Their names are
-      cut to 200 characters.
-    - `memory`: any number of `hbm-scale` is not 0. In ASTRA-sim the memory then limits the time of
-      messages, but a topology has no memory.
+    - `unknown-keys`: all keys of the file outside `_KNOWN_KEYS`, in one warning. The list of names
+      is cut to 200 characters.
+    - `memory`: a number of `hbm-scale` (a number or a list) is not 0. In ASTRA-sim the memory then
+      limits the time of messages, but a topology has no memory.
 
-    Raises `InputError` if `hbm-scale` is an empty list or contains a value that is no number.
+    Both are at the file, without a line. Raises `InputError` if `hbm-scale` is an empty list, or
+    has a value that is no number before any number other than 0; later values are not read.
     """
     place = Location(root.file)
     unknown = [key for key, _ in root.entries() if key not in _KNOWN_KEYS]
@@ -322,9 +327,10 @@ def _column(root: Value, key: str, count: int) -> Sequence[Value | None]:
 
 
 def _entries(root: Value, key: str, count: int | None = None) -> list[Value]:
-    """Return the values at a key; a single value is a list of one.
+    """Return the values at a key; a value that is no list gives a list of this one value.
 
-    Raises `InputError` if the key is absent, and for another number of values than `count`.
+    Raises `InputError` if the key is absent or its value is null, and for an empty list. With
+    `count`, any other number of values is also an error.
     """
     value = root[key]
     entries = list(value.items()) if isinstance(value.raw, list) else [value]

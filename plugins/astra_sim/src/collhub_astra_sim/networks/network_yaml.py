@@ -134,13 +134,14 @@ def _parse_plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
 
     Importing the library takes 0.03 s. Simple lines are, each without indentation:
 
-    - `key: value` or `key: [ value, value ]`, where a value is an ASCII letter or digit, followed
-      by letters, digits and `.+_-`
+    - `key: value` or `key: [ value, value ]`. A key is an ASCII letter, followed by letters,
+      digits and `_-`. A value is a letter or digit, followed by letters, digits and `.+_-`.
     - empty lines and comments in ASCII; a comment may also follow a value and a blank
 
-    Returns the entries by key, each with its line from 1, in the order of the file. Keys outside of
-    `_KEYS` are included. A single value is a list of one. None for any other line (such as one with
-    quotes), a repeated key, and if a key of `_KEYS` is missing. Raises no exception.
+    Returns the entries by key, each with its line from 1, in the order of the file. Keys outside
+    of `_KEYS` are included. A single value is a list of one. None for any other line (such as one
+    with quotes, or `key: []`), a repeated key, and if a key of `_KEYS` is missing. Raises no
+    exception.
     """
     values: dict[str, list[_Scalar]] = {}
     lines = content.decode("ascii", "replace").removesuffix("\n").split("\n")

@@ -105,22 +105,21 @@ class _Words:
         return topology_of(self._source.name, len(npus), header.nodes, cables)
 
     def _read_header(self) -> _Header:
-        """Read the numbers of nodes, switches and cables from the header of ASTRA-sim or of SimAI.
+        """Read the numbers of nodes, switches and cables; the next word to read is that after the
+        header.
 
-        ASTRA-sim's header has three integers: nodes, switches, cables. SimAI's has six words:
-        nodes, GPUs per server (ignored), NVSwitches, switches, cables and the type of GPU
-        (ignored). The header is SimAI's if the fourth and fifth words are decimal and the sixth
-        exists and does not begin with a digit. Its `switches` in the result are NVSwitches plus
-        switches. The next word to read is the one after the header.
+        - ASTRA-sim's header: three integers (nodes, switches, cables).
+        - SimAI's header: nodes, GPUs per server (ignored), NVSwitches, switches, cables, GPU type
+          (ignored). It is assumed if words 4 and 5 are decimal and word 6 exists and begins with no
+          digit. `switches` of the result are NVSwitches plus switches.
 
         Raises `InputError` (`invalid-ns3-topology`) at the line of the last word read, in this
         order:
 
-        1. One of the first three words is missing or no decimal number. Up to 2^20 nodes and 2^24
-           of the other two are accepted.
-        2. The header is SimAI's and the first line has exactly seven words, as forks of SimAI write
-           it.
-        3. A number of SimAI's switches or cables is above 2^24.
+        1. One of the first three words is missing, no decimal number, or above 2^20 (first), 2^24
+           (others).
+        2. SimAI's header is in a first line of exactly seven words, as forks of SimAI write it.
+        3. SimAI's switches or cables are above 2^24.
         4. There are at least as many switches as nodes.
         """
         first = [self._read_integer("a number of nodes", MAX_NODES + 1)]

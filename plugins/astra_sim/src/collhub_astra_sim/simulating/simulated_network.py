@@ -190,18 +190,16 @@ _HOPS_THROUGH_SWITCH = 2
 def find_private_links(
     topology: Topology, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None
 ) -> tuple[Float64Array, Float64Array]:
-    """Return bandwidth and latency by pair of NPUs, for messages that share no link.
+    """Return bandwidth (bytes/s) and latency (ns) by pair of NPUs, for messages that share no link.
 
-    The bandwidths (bytes/s) and latencies (ns) are float64 arrays in the order of the pairs
-    (`sources[i]`, `destinations[i]`).
+    Both are float64, in the order of the pairs (`sources[i]`, `destinations[i]`).
 
-    - Topology with dimensions: the first dimension decides in which the NPUs differ, as in
-      ASTRA-sim's congestion-unaware network (`_measure_first_dimension`). Later dimensions,
-      links and `channels` are ignored. Two equal NPUs get 0 and 0.
+    - Topology with dimensions: the values of the first dimension in which the NPUs differ, as in
+      ASTRA-sim's congestion-unaware network (`_measure_first_dimension`). Later dimensions, links
+      and `channels` are ignored. Two equal NPUs get 0 and 0.
     - Other topologies: the minimum bandwidth and the sum of the latencies of the links on the
-      route. `channels`: int64 per pair, selects the plane of the route; None for the default.
-      The NPUs of a pair must differ, which is not checked. Raises `InputError` for a pair
-      without a path.
+      route. `channels`: int64 per pair, selects the plane of the route; None for plane 0. NPUs of a
+      pair must differ (not checked). Raises `InputError` for a pair without a path.
     """
     if topology.dimensions:
         return _measure_first_dimension(topology.dimensions, sources, destinations)

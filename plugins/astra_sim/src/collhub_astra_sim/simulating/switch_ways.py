@@ -137,12 +137,19 @@ class _Layout:
             switched["first_copy"][source] = node
 
     def add(self, nodes: Int64Array, routes: Int64Array) -> None:
-        """Record which messages of a group enter which sums in switches, and which arrive together.
+        """Record which messages to one receiver switches add, and which are delivered together.
 
-        `nodes`: SENDs of the group, which must have one receiver; `routes`: number of the route of
-        each. Each sum is appended to `sums`: the node that carries it on (the first one), number of
-        messages, and the next sum that it enters with the hop (-1 for none). A message may enter
-        several sums, one after the other.
+        `nodes`: SENDs of the messages. `routes`: numbers of their routes, in the same order. The
+        sums are those of `_Shapes.sums`; without a switch that supports reduction nothing is
+        recorded.
+
+        - Each sum appends a list to `sums`: the node of its first message, which carries the result
+          on; the number of added messages; the next sum that the result enters, and the position of
+          the last link before that sum. The last two are -1 if there is no next sum.
+        - The record of a message names the first sum that it enters, and the position there.
+        - The record of a message that arrives with others refers to these (`_join_arrivals`).
+
+        A position is an index in the links of all routes, one after another.
         """
         group_sums = self._shapes.sums(routes)
         last: dict[int, int] = {}

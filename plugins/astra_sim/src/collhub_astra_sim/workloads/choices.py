@@ -264,18 +264,22 @@ def _collect_members(
 ) -> tuple[Int64Array, Records, Int64Array]:
     """Collect the pairs of a process group and a rank that run its collectives.
 
-    `rows`: row numbers of collectives. Returns the index of the pair by node of the job (-1 for
-    nodes without a group, and outside of `rows`), the records of the pairs (`MEMBER`), and the
-    ranks of all groups of the job, concatenated. Pairs are sorted by index of the group, then rank.
-    There is at least one record, with zeros if there are no pairs.
+    `rows`: row numbers of collectives. The results are:
 
-    A record has the base of the group's stream numbers, the number of streams so far (0), the index
-    of the group's first rank in the third result, the position of the rank in the group, the size
-    of the group, and whether the group is smaller than the job. The base is `_STREAMS_OF_A_GROUP`
-    times ASTRA-sim's number of the group: its name if that is a decimal number up to `MAX_GROUP`,
-    else the largest such name (0 without one) plus 1 plus the index of the group. Raises
-    `InputError` (`group`), located at the first node of the first such pair, if a group lacks its
-    node's rank.
+    1. The index of the pair by node of the job; -1 for nodes without a group or not in `rows`.
+    2. The records of the pairs (`MEMBER`), sorted by index of the group, then rank. Without pairs
+       there is one record of zeros.
+    3. The ranks of all groups of the job, concatenated.
+
+    A record has the base of the group's stream numbers, 0 (streams so far), the index of the
+    group's first rank in result 3, the position of the rank in the group, the size of the group,
+    and whether the group is smaller than the job. The base is `_STREAMS_OF_A_GROUP` * n:
+
+    - If the name of the group is a decimal number up to `MAX_GROUP`, n is this number.
+    - Otherwise n is the index of the group + 1 + the largest such name of any group (0 without).
+
+    Raises `InputError` (`group`) if a group lacks the rank of its node. The error is for the first
+    such pair and located at one of its nodes, the first in `rows`.
     """
     nodes = workload.nodes
     groups = workload.groups

@@ -259,9 +259,14 @@ def is_empty_work(workload: Workload, system: System) -> BoolArray:
 
 
 def report_empty_work(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
-    """Return a warning (`h3`) if a roofline times computations of 0 bytes; () without any.
+    """Return one warning (`h3`) about computations of 0 bytes; () if there are none.
 
-    Such a computation takes no time in ASTRA-sim. The warning has the first one and their number.
+    Counted are computations on the device with exactly 0 bytes, if the system has a roofline model.
+    ASTRA-sim then computes their times from bytes, so that they take no time. Computations of the
+    host and unknown (negative) bytes are not counted. Without a roofline model the result is ().
+
+    The warning names the first such node by row, with its location. It gives the number of such
+    nodes only if there are several.
     """
     rows = np.flatnonzero(is_empty_work(workload, system))
     if not len(rows):

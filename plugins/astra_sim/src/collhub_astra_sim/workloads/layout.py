@@ -225,15 +225,16 @@ class Layout:
     def _compute_margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
         """Return an upper bound for the messages, delays or streams that one event creates.
 
-        An event creates objects of one rank only. A stream is a part of the collective of a node.
-        The bound is 64 + 2 (nodes + streams + `custom_nodes`) + 4 * active * (width + 4):
+        An event creates objects of one rank only. The bound is 64 + 2 * (nodes + streams +
+        `custom_nodes`) + 4 * active * (width + 4), where:
 
         - nodes: the highest number of nodes of any rank
-        - streams: with `has_slots` (a rank runs one collective at a time) the highest number of any
-          node, otherwise of any rank; nodes without a choice of algorithms (`NO_CHOICE`) have none
+        - streams: parts of a node's collective. With `has_slots` (a rank runs one collective at a
+          time) it is the highest number of any node, otherwise the highest sum of any rank. Nodes
+          without a choice of algorithms (`NO_CHOICE`) count 0.
         - `custom_nodes`: nodes of a custom algorithm on a rank
-        - active: the streams; with `has_slots` at most 2 * a * d + 2, for a concurrent streams per
-          dimension (`system.active_chunks`) and d dimensions
+        - active: the streams. With `has_slots` it is at most 2 * `system.active_chunks` * (number
+          of dimensions) + 2.
         - width: ranks of the largest phase, at least 1
         """
         widths = self.choices.phase["size"].max(initial=1) + 4
@@ -253,18 +254,19 @@ class Layout:
     ) -> tuple[Records, Int64Array, Int64Array, Int64Array, Int64Array]:
         """Return the links and the routes of all ordered pairs of ranks that may communicate.
 
-        The pairs are those of the collectives, and for every SEND and RECV the rank and its peer in
-        both directions. If the system only replays times, SEND and RECV add no pairs. Each pair has
-        one route; routes are sorted by source, then destination. The tuple has:
+        The pairs are those of the collectives, and for every SEND and RECV the rank and its peer
+        in both directions. If the system only replays times, SEND and RECV add no pairs. Each pair
+        has one route; routes are sorted by source, then destination. The tuple has:
 
-        1. link records, with the bandwidth in bytes/ns and the latency in ns
+        1. link records, with the bandwidth in bytes/ns and the latency in ns; `first`, `last` are
+           -1
         2. first route of each source rank, with one more entry for the end
         3. destination of each route
         4. first hop of each route, with one more entry for the end
         5. link of each hop
 
         With `is_shared` the links are those of the topology. Otherwise route i has one hop, its
-        private link i, with the bandwidth and latency of the pair. Raises `InputError` for a pair
+        private link i, with the values of `find_private_links`. Raises `InputError` for a pair
         without a path.
         """
         nodes, ranks = self.workload.nodes, self.workload.num_ranks

@@ -221,14 +221,16 @@ def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
     """Send messages of a stream whose packet became ready; return whether the phase is done.
 
     `index`: the stream, `now`: ns. For trees, the result is that of `_handle_tree_packet`.
-    Otherwise the packet is counted as free, then the first case applies:
+    Otherwise the number of free packets (`free`) rises by 1. W is the limit of packets in flight
+    (`_count_packets_in_flight`). The first case applies:
 
-    1. In the second half of a direct all-reduce (at most one message per peer remains to be sent):
-       once a message of every peer has arrived, as many are sent as may be in flight. Before that
-       nothing is sent, and the result is False.
-    2. Any other phase: one message is sent, if one remains.
+    1. A direct all-reduce whose remaining messages (`to_send`) are at most one per peer, i.e. its
+       second half. If fewer messages than peers have arrived, nothing is sent, and the result is
+       False. Otherwise up to W messages are sent.
+    2. Any other phase: at most one message is sent.
 
-    The phase is done if no message remains to be sent and all packets are free.
+    `_send_packet` sends nothing if no message remains or no packet is ready. The phase is done if
+    then no message remains to be sent and W packets are free.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -253,13 +255,14 @@ def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
 def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
     """Send the next packet of a stream at `now` (ns), and post the receive of the matching message.
 
-    Does nothing if all ready packets are sent, if no message remains to be sent, or if the stream
-    has no free slot. Otherwise `sent` of the stream increases by 1, and `to_send` and `free`
+    Does nothing if all ready packets (`made`) are sent, if no message remains to be sent, or if the
+    stream has no free slot. Otherwise `sent` of the stream increases by 1, and `to_send` and `free`
     decrease by 1.
 
-    The receiver is `_compute_distance` positions after the stream's, or before it in a reverse
-    stream. The message to receive comes from the same distance in the opposite direction. With
-    halving-doubling it comes from the receiver itself.
+    Both messages have the bytes of `_compute_packet_bytes`. The receiver is `_compute_distance`
+    positions after the stream's position, or before it in a reverse stream. The message to receive
+    comes from the same distance in the opposite direction. With halving-doubling it comes from the
+    receiver itself.
     """
     stream = machine.stream[index]
     if stream["sent"] == stream["made"] or stream["to_send"] == 0 or stream["free"] == 0:

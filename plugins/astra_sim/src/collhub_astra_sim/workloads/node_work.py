@@ -144,18 +144,16 @@ def _set_computations(
     action: npt.NDArray[np.uint8],
     work: Int64Array,
 ) -> None:
-    """Set the durations of computations on devices in `work` (ns, in place), by the roofline model.
+    """Apply the roofline model to computations on devices; change `action` and `work` in place.
 
-    `is_device`: mask of these computations; other nodes are not changed. Nothing is changed or
-    checked if the system has no roofline or no local memory bandwidth. The first rule that
-    applies to a node:
+    `work` is in ns. `is_device`: mask of the computations. Nothing is changed or checked if the
+    system has no roofline or no local memory bandwidth. First, `InputError` (`no-operations`) is
+    raised at the first computation whose operations or bytes are missing (negative). Then:
 
-    1. Operations or bytes are missing (negative): `InputError` (`no-operations`) at the first
-       such node, before any change.
-    2. 0 bytes: the action becomes `SKIPPED`, also for 0 operations.
-    3. 0 operations: the action becomes `NEVER_ENDS`.
-    4. Otherwise the work is operations / min(memory bandwidth * operations / bytes, peak rate),
-       rounded down to ns, so it may be 0.
+    1. 0 bytes: the action becomes `SKIPPED`, also for 0 operations. `work` is kept.
+    2. Otherwise 0 operations: the action becomes `NEVER_ENDS`. `work` is kept.
+    3. Otherwise the work is operations / min(memory bandwidth * operations / bytes, peak rate),
+       rounded down to ns, so it may be 0. The action is kept.
     """
     if not system.has_roofline or system.local_memory_gb_per_s is None:
         return

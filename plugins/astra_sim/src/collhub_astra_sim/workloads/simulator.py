@@ -96,19 +96,17 @@ def _simulate_folder(
 ) -> WorkloadTimes:
     """Simulate a job from a folder for ASTRA-sim, or report why ASTRA-sim would abort.
 
-    The network is that of the request, else of the folder. The backend is that of `options`, else
-    of the folder, else congestion-aware. Reasons to abort are errors, in this order:
+    Network: that of the request, else of the folder. Backend: that of `options`, else of the
+    folder, else congestion-aware. Reasons to abort are errors, in this order:
 
-    1. The hazards of the job with a code in `ABORTS`.
-    2. The error of `find_network_abort` for this backend. A network of the request that has several
-       dimensions, or none, is not checked. If neither `options` nor `folder` names a backend, it is
-       no reason to abort. The job is then simulated with the congestion-unaware backend, and the
-       error becomes a warning after the other findings.
+    1. Hazards of the job with a code in `ABORTS`.
+    2. The error of `find_network_abort`, if `options` or `folder` names the backend. Without a
+       named backend the congestion-unaware one is used instead, and the error becomes a final
+       warning. A network of the request is checked only if it has exactly one dimension.
 
-    If there is a reason to abort, and the option `slots` is that of ASTRA-sim, no rank has a time,
-    and the findings are only the reasons. Otherwise the job is simulated, and reasons to abort are
-    not reported. Raises `UsageError` without a network, and for options of the system although
-    `folder` has one.
+    With a reason and the option `slots` of ASTRA-sim, no rank has a time, and the reasons are the
+    only findings. Otherwise the job is simulated, and reasons are not reported. Raises `UsageError`
+    without a network, or for options of the system if the folder has a system.
     """
     workload = request.workload
     system, memory = _read_system(folder, options)
@@ -231,16 +229,15 @@ def _read_system(
 def _read_algorithms(
     workload: Workload, folder: Mapping[str, JsonValue], system: System
 ) -> dict[str, NodeTable]:
-    """Return the trace nodes of a folder's custom algorithms by prefix of their trace files.
+    """Return the trace nodes of a folder's custom algorithms, by prefix of their trace files.
 
-    Prefix i of the list `custom` of `folder` belongs to `workload.algorithms[i]`. Algorithms
-    without a prefix are ignored; only nodes refer to them. Returns {} if `custom` is no list or
-    empty, or `by_kind` is no map.
+    Prefix i of the list `custom` of `folder` belongs to `workload.algorithms[i]`. A list of
+    different length is cut to the shorter one. An algorithm without a size is used with 0
+    bytes. The result is {} if `custom` is no list or empty, or `by_kind` is no map.
 
-    The map `by_kind` of `folder` gives a prefix for each kind of collective. Each kind in
-    `system.custom` adds a second key to the nodes of its prefix: the path that `system.custom`
-    configures for it. Raises `KeyError` if its prefix is missing. An algorithm without a size is
-    used with 0 bytes.
+    The map `by_kind` gives a prefix for a kind of collective. For each kind in
+    `system.custom`, the nodes of that prefix also get the key that `system.custom` has for the
+    kind: a path. Raises `KeyError` if `by_kind` lacks the kind, or if the prefix has no nodes.
     """
     prefixes, by_kind = folder.get("custom"), folder.get("by_kind")
     if not isinstance(prefixes, list) or not prefixes or not isinstance(by_kind, dict):
@@ -345,11 +342,13 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _simulate_findings(workload: Workload) -> Iterator[Diagnostic]:
     """Simulate a job with default options; yield its findings by rank, at most `MAX_FINDINGS`.
 
-    Findings of one rank are in the order of the simulation. A finding without a rank counts as one
-    of rank 0. Of findings with equal messages only the first one counts. If there are more than
-    `MAX_FINDINGS`, one further finding has the number of the remaining ones; its code is that of
-    the last finding by rank. If the simulation raises a `HubError`, its diagnostics are yielded
-    instead, without a limit.
+    - Of findings with equal messages, only the first in the order of the simulation counts.
+    - The findings of a rank are in the order of the simulation. A finding without a rank is sorted
+      as one of rank 0.
+    - If more than `MAX_FINDINGS` different findings exist, an additional one states the number of
+      the others. It has the code of the last finding in the sorted order.
+
+    If the simulation raises a `HubError`, all its diagnostics are yielded instead, without a limit.
     """
     try:
         times = simulate(WorkloadRequest(workload), JobOptions())

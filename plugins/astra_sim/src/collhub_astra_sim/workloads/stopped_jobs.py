@@ -286,10 +286,13 @@ class _StoppedJob:
     def _describe_cure(self) -> str:
         """Return the advice to run the collectives of all ranks in a process group of all ranks.
 
-        This separates the numbers of their messages from those of other groups. If the job has
-        such a group, the advice is to name the first one in these nodes. Otherwise it is to add
-        one, whose name is the largest number that is the name of a group, plus 1 ("1" without
-        such names). Up to `_LISTED_RANKS` ranks are listed, more ranks as `[0, ..., N]`.
+        - The workload has a group with as many members as ranks: the advice is to name it (the
+          first one) in the nodes that the error is about.
+        - Otherwise: the advice is to add such a group and name it there. Its name is n + 1, where n
+          is the largest name of a group that is a number of at most `MAX_GROUP`; n is 0 without
+          one.
+
+        Up to `_LISTED_RANKS` (8) ranks are listed, more ranks as `[0, ..., N]`.
         """
         groups, count = self._workload.groups, self._workload.num_ranks
         name = next((group.name for group in groups if len(group.ranks) == count), None)

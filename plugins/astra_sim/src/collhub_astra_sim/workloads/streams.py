@@ -118,16 +118,18 @@ def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
 
 @outlined
 def close_custom_node(progress_index: Integer, now: Integer, machine: Machine) -> bool:
-    """End a node of a custom algorithm at `now` (ns); start the nodes that waited only for it.
+    """End a node of a custom algorithm at `now` (ns), and start its children that became ready.
 
-    `progress_index`: progress record of the node. The record of the collective's node in the job
-    changes: `ongoing`, the number of started nodes without an end, first decreases by 1, and
-    `ended_by` becomes the kind of the ended node. `unmet` of each child decreases by 1. Children
-    without further parents start in the iteration order of ASTRA-sim's hash set of ready nodes,
-    whose number of buckets (`buckets`) may grow. Each start (`_start_node`) increases `ongoing` by
-    1.
+    `progress_index`: progress record of the ended node. Two records change:
 
-    Returns True if the algorithm has finished on the rank: `ongoing` is 0 after these starts.
+    - Record of the job node that is this collective: `ongoing` (number of started nodes that have
+      not ended) decreases by 1. `ended_by` becomes the kind of the ended node. `buckets` may grow.
+    - Progress record of each child: `unmet` (number of parents that have not ended) decreases by 1.
+
+    Children whose `unmet` is now 0 start (`_start_node`), which increases `ongoing` by 1 each.
+    Their order is the iteration order of ASTRA-sim's hash set with `buckets` buckets.
+
+    Returns True if `ongoing` is 0 after these starts: the algorithm has finished on the rank.
     """
     progress = machine.progress[progress_index]
     node = machine.node[machine.stream[progress["stream"]]["row"]]
@@ -346,11 +348,13 @@ def stop_stream(number: Integer, now: Integer, machine: Machine) -> None:
 def start_next_phase(index: Integer, now: Integer, machine: Machine) -> None:
     """Advance a stream to its next phase at `now` (ns), and start waiting streams of both queues.
 
-    `index`: number of the stream, which moves from the queue of its phase to that of the next one;
-    there must be a next phase. After a reduce-scatter its bytes are divided by the size of the
-    dimension, rounded down. After an all-gather they are multiplied by it. Other phases, and trees,
-    do not change them. First streams of the left queue start, then those of the entered queue.
-    `machine` is changed.
+    `index`: number of the stream; it must have a next phase. The changes in `machine`, in order:
+
+    1. `bytes` of the stream: after a reduce-scatter divided by the size of the dimension, rounded
+       down; after an all-gather multiplied by it. Other phases and trees keep it.
+    2. The stream is appended to the queue of its next phase (possibly the same queue).
+    3. The left queue has one active stream less, and starts waiting streams up to its capacity.
+    4. The entered queue does the same, perhaps with this stream.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]

@@ -57,23 +57,18 @@ def find_fewest_all_reduce_trees(
 ) -> TreeSearchResult:
     """Find the fewest spanning trees that carry an all-reduce at the best rate.
 
-    The trees have integer weights whose sum is `total`, the strength of the network.
-    `known`: an available packing, possibly empty. Numbers of trees are tried in ascending
-    order: from `total` / the weight of the widest tree, rounded up, to one below the number
-    of `known` trees (to `total` without any). The first packing is the result; its trees
-    are rooted at their centres.
+    The integer weights of the trees sum to `total`, the network's strength. `known` is a packing,
+    or empty. Numbers of trees are tried ascending: from `total` / (largest weight of a tree),
+    rounded up, to `len(known)` - 1 (without `known` to `total`). The first packing is the result;
+    its trees are rooted at their centres. Otherwise the result has the trees `known`:
 
-    `known`, also an empty one, is the result in these cases:
+    - No tried number has a packing.
+    - An attempt is not complete: `budget` used up, more than 127 nodes, or a number above 12 or
+      with more than 4096 vectors of weights.
+    - Ctrl-C sets `budget.is_interrupted`; without `known`, `KeyboardInterrupt` is raised.
 
-    - No smaller number has a packing.
-    - The search is not complete: the `budget` is used up, the network has more than 127
-      nodes, or a number is above 12 or has more than 4096 vectors of weights.
-    - On Ctrl-C, which sets `budget.is_interrupted`. Without `known`, `KeyboardInterrupt` is
-      raised.
-
-    The result also has a lower bound of the number of trees, with its reason. It begins
-    with the first number; each number that is proved to be impossible raises it to the next
-    one.
+    The result has a lower bound of the number and its reason: the first number, or one more than
+    the last number that is proved to be impossible.
     """
     links = DuplexLinks.of(graph)
     widest = _find_widest_tree_weight(links)
@@ -358,10 +353,10 @@ class _JointSearch:
         return min(outcomes) if self.waiting else FOUND
 
     def result(self) -> list[tuple[Int64Array, int]]:
-        """Return (numbers of links, weight) of every tree, in the order of the weights.
+        """Return (numbers of links, weight) of every tree, in the order of the field `weights`.
 
-        Links are numbered as in the original network. They are in no particular order. Valid
-        only after `resume` has returned FOUND.
+        In this order no weight is larger than the previous one. Links are numbered as in the
+        original network, in no particular order. Valid only after `resume` has returned FOUND.
         """
         trees = []
         for tree, weight in enumerate(self.weights):

@@ -146,14 +146,14 @@ def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
     and the total weight of the trees is a.
 
     First, `task.seeds` random orders give a packing. Then smaller numbers of trees are tried in
-    ascending order, with steps from `task.budget`. A number without a packing raises `at_least`,
-    the proved minimum; `reason` explains it. If the budget ends first, or a number is too large to
-    search, the first packing is returned. Ctrl-C in the search has the same effect, and sets
-    `task.budget.is_interrupted`.
+    ascending order, with steps from `task.budget` (`find_fewest_all_reduce_trees`). A number for
+    which no packing exists raises `at_least`, the proved minimum; `reason` explains it. The first
+    packing is the result if no smaller number works, the budget ends, a number is too large to
+    search, or on Ctrl-C, which sets `task.budget.is_interrupted`.
 
-    The bound is that of the partition that limits the strength, or by minimum cuts if switches
-    multicast or reduce. Raises `InputError` as `strength` does (`one-node`, `not-duplex`,
-    `unreachable`, `capacities`).
+    The bound of the rate is that of the partition that gives the strength. If switches multicast
+    or reduce, it is the bound by minimum cuts. Raises `InputError` as `strength` does (`one-node`,
+    `not-duplex`, `unreachable`, `capacities`).
     """
     network = task.network
     graph = network.graph
@@ -216,18 +216,20 @@ def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> Placed
 
 
 def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:
-    """Build all-reduce trees of a network with switches, which direct arcs between ranks replace.
+    """Build all-reduce trees of a network with switches, at a rate equal to its strength.
 
-    `spread`: at which switches traffic is distributed evenly to all pairs of neighbours.
-    `task.seeds_of_flat_trees` random orders are tried, with seeds from `task.seed` on. The packing
-    with the fewest trees is chosen, then the one with the smallest sum of weight * depth. The rate
-    is the strength of the network.
+    Direct arcs between ranks replace the switches. `spread`: at which switches traffic is
+    distributed evenly to all pairs of neighbours. One packing is computed for each of
+    `task.seeds_of_flat_trees` seeds (at least one), from `task.seed` on. The packing with the
+    fewest trees is chosen, then the smallest sum of weight * depth, then the lowest seed.
 
-    The trees are placed on the routes of the arcs in the network with switches. The unit is that of
-    the graph divided by the scale of the packing, so weights are integers. The bound is that of the
-    partition of the nodes that limits the strength. If switches multicast or reduce, it is the
-    bound by minimum cuts. `at_least` is 1. Raises `InputError` as `strength` does (`one-node`,
-    `not-duplex`, `unreachable`, `capacities`).
+    The trees are placed on the routes of the arcs. The unit of the result is the unit of the
+    graph divided by the scale of the packing. Its bound is `to_partition_bound` of the
+    strength, which is the bound by minimum cuts if switches multicast or reduce. `at_least` is
+    1.
+
+    Raises the `InputError`s of `strength` and `orient_links`: `one-node`, `not-duplex`,
+    `unreachable`, `capacities`.
     """
     network = task.network
     optimal_packing = all_reduce_packing(

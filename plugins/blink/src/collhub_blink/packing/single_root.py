@@ -65,13 +65,15 @@ def _generate_front_packings(
 ) -> Iterator[PlacedPacking]:
     """Yield packings with the fewest trees for their depth, by ascending number of trees.
 
-    Each has more trees and less depth than the one before. They are the results of
-    `find_tree_front`, which starts from an arborescence packing with the seeds of the task. If the
-    task has a maximum depth, there is one packing. All nodes of the network must be ranks. `total`:
-    sum of the weights of a packing's trees.
+    Each packing has more trees and less depth than the one before (`find_tree_front`, with a
+    packing of arborescences as start, from `task.seeds` and `task.seed`). There is only one packing
+    if the task has a maximum depth, or if the network has more than 24 nodes. The list also ends
+    early when the search budget is used up, or on Ctrl-C.
 
-    Each packing has `bound`, and the proved minimum number of trees with its reason. The errors of
-    the search, such as `InputError` (`depth`), are raised at the first step of the iteration.
+    All nodes of `network` must be ranks. `total`: sum of the weights of a packing's trees. Each
+    packing has `bound`, the method `fewest trees`, and a proved lower bound of the number of trees
+    with its reason. Errors are raised at the first step of the iteration, such as `InputError`
+    (`depth`) if no packing has the maximum depth of the task.
     """
     graph = network.graph
     known = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
@@ -93,20 +95,20 @@ def _generate_switched_packings(
 ) -> Iterator[PlacedPacking]:
     """Yield packings of spanning trees in a network with switches, one at a time, in this order.
 
-    1. One chain through all ranks, if `find_chain_packing` returns one: it reaches the rate of
-       `bound`, an upper limit of the rate.
-    2. Trees at the best rate, with data of the root only. Traffic at a switch is concentrated on
+    1. One chain through all ranks, if `find_chain_packing` returns one, i.e. it reaches the
+       rate of `bound`, an upper limit of the rate.
+    2. Trees at the best rate for data of the root, with traffic at a switch concentrated on
        few pairs of neighbours, which gives fewer trees.
-    3. The same with the traffic spread evenly over all pairs of neighbours, which gives flatter
-       trees. It is omitted if its trees and its unit are equal to those of case 2.
-    4. The packings of `build_rooted_machine_packings`: one for each division of the ranks into
-       equal hosts. There is none without a division.
+    3. The same trees, with traffic spread evenly over all pairs of neighbours, which gives
+       flatter trees. It is omitted if its unit and trees equal those of case 2.
+    4. One packing per division of the ranks into equal hosts
+       (`build_rooted_machine_packings`), none without such a division.
 
-    In cases 2 and 3, each switch is first replaced by direct arcs between its neighbours. Each
-    packing gets `bound` as its bound.
+    Cases 2 and 3 replace switches by direct arcs first, and use `task.seeds` random orders
+    from `task.seed` on. Each packing has `bound` as its bound.
 
-    Raises `InputError` (`depth`) at the first request if the task limits the depth of trees.
-    Errors of a method, such as `unbalanced-switch`, are raised when its packing is requested.
+    Raises `InputError` (`depth`) at the first request if `task.depth` is not None. Errors of a
+    case, such as `unbalanced-switch`, are raised when its packing is requested.
     """
     graph = network.graph
     if task.depth is not None:

@@ -196,20 +196,18 @@ class PackingTask:
     def of(cls, request: SynthesisRequest, options: BlinkOptions) -> PackingTask:
         """Build the packing task of a request and its options, after checking both.
 
-        The collective of the task has the smallest possible unit count: that of the request,
-        divided by its units per rank. The options `depth` 0 (hops) and `within` 0 (s) become None:
-        no limit. Other values of `within` become ns. `chunks` becomes a number, or None for
-        `auto`. `time_limit` (s) becomes 1 000 000 search steps per second (`STEPS_PER_SECOND`),
-        rounded down. Each step that is taken from this budget is also reported to
-        `request.budget`.
+        - The collective gets the smallest unit count: that of the request divided by its units per
+          rank.
+        - `depth` (hops) and `within` (s) of 0 become None, no limit. Other values of `within`
+          become ns.
+        - `chunks` becomes a number, or None for `auto`.
+        - `time_limit` (s) becomes a budget of 1 000 000 search steps per second, rounded down.
+          Steps taken from the budget are also taken from `request.budget`.
 
-        Raises, in this order:
-
-        - `InputError` (`trees-unsuitable`) for all-to-all and custom collectives;
-        - `UsageError` (`one-rank`) for a single rank;
-        - `InputError` (`disconnected`) of `check_paths` if data cannot reach a rank;
-        - `InputError` (`capacities`) if bandwidths have no common unit of usable size;
-        - `UsageError` for `chunks` that are neither `auto` nor a number from 1 to 2^20.
+        All other values are unchanged. Raises, in this order: `InputError` (`trees-unsuitable`) for
+        all-to-all and custom collectives, `UsageError` (`one-rank`) for one rank, `InputError`
+        (`disconnected`) if data cannot reach a rank, `InputError` (`capacities`) if bandwidths have
+        no usable common unit, `UsageError` if `chunks` is neither `auto` nor 1 to 2^20.
         """
         collective = request.collective
         _check_suitable(collective)

@@ -186,14 +186,19 @@ def search_counts(
 ) -> TreeSearchResult:
     """Find a packing with few trees: try the numbers of trees in `counts` until one works.
 
-    `attempt(count)` returns (trees, or None without any; whether it is proved that this number is
-    impossible). `counts` ascend. A proof raises the lower bound to count + 1, with the exhaustive
-    search as reason. At first it is `bound` with `reason`.
+    `counts` ascend. `attempt(count)` returns (trees, is_proved). Trees are None if the attempt has
+    no packing; `is_proved` then says whether this number is proved to be impossible. The first
+    attempt with trees gives the result. In these cases the result has the trees `known` (perhaps
+    none):
 
-    The result has the trees of the first successful attempt. It has the trees `known` before
-    (perhaps none) in these cases: an attempt ends without trees and without a proof, a count is not
-    below the number of known trees, `counts` is exhausted, or Ctrl-C. Ctrl-C sets
-    `budget.is_interrupted`; without known trees it is raised instead.
+    - An attempt has no trees, and nothing is proved.
+    - There are known trees, and a count is not below their number.
+    - `counts` is exhausted.
+    - Ctrl-C, which sets `budget.is_interrupted`. Without known trees, `KeyboardInterrupt` is
+      raised.
+
+    The result also has a lower bound of the number of trees, with its reason: at first `bound` and
+    `reason`. Each proof raises it to count + 1, with the exhaustive search as reason.
     """
     try:
         for count in counts:

@@ -59,13 +59,16 @@ class PackingSchedule:
 def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule | None:
     """Build the schedule of a packing with `task.chunks` chunks, or search for a good number.
 
-    With `task.chunks` (a requested number for the widest tree), the schedule has this number.
-    Raise `InputError` (`size-too-small`) if a chunk would then have less than one byte.
-    Otherwise `_CountSearch.run` chooses the number by planned time. Its search stops early if
-    the estimated time of refined schedules is not below `task.within_ns`; the coarse schedule
-    is then returned. Return None if every number tried gives chunks below one byte.
+    If `task.chunks` is not None, the widest tree (largest weight) gets about this number of chunks
+    (`compute_chunk_counts`). Raise `InputError` (`size-too-small`) if a chunk would then have less
+    than one byte.
 
-    Ctrl-C stops the search: the best schedule so far is returned. Without one,
+    Otherwise `_CountSearch.run` chooses the number by planned time. It first plans a quarter of the
+    maximum number. If even four times as many chunks are estimated to need at least
+    `task.within_ns`, the schedule with the quarter is returned. Return None if all numbers tried
+    give chunks below one byte.
+
+    Ctrl-C ends the search, and the best schedule so far is returned. If there is none yet,
     `KeyboardInterrupt` is raised again.
     """
     pipelining = prepare_pipelining(task, packing)
@@ -286,25 +289,23 @@ class _CountSearch:
         self.best: PackingSchedule | None = None
 
     def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
-        """Search for a number of chunks with a good planned time; store its schedule in `best`.
+        """Choose the number of chunks by planned time, and store its schedule in `best`.
 
-        M is the maximum number of chunks for the tree with the most. Divisions are rounded down. To
-        try a number means to plan its schedule. The schedule becomes `best` if there is none yet,
-        or if its time exceeds that of `best` by at most a tolerance.
+        M: largest number of chunks of the widest tree that the limits allow. Quotients are rounded
+        down.
 
-        1. M / 4 is planned. With time t, the best time to be expected is `bandwidth_ns` + (t -
-           `bandwidth_ns`) / 4. If this is at least `within_ns` (None: no such limit), the schedule
-           becomes `best` and the search ends.
-        2. If t is at most 0.5 % above `bandwidth_ns`, M / 4 is tried first, otherwise M. But for an
-           all-reduce with more than 2^19 messages for M, `_refine` decides otherwise: the search
-           ends if it stores a schedule, or else M / 4 is tried first. Then a quarter of the number
-           is tried, and so on, with a tolerance of 0.5 %. This ends at 0, and at the first schedule
-           that does not become `best`.
-        3. If `best` is None, 1 is tried. Otherwise half of its number is tried with a tolerance of
-           0.3 %, unless a quarter of it was planned and took more than 1.8 % longer than `best`.
+        1. If the time t of M / 4 gives `bandwidth_ns` + (t - `bandwidth_ns`) / 4 >= `within_ns`
+           (unless None), M / 4 is stored and the search ends.
+        2. t is short if it is at most 0.5 % above `bandwidth_ns`. An all-reduce is slow if M / 4
+           has more than 2^17 messages. If it is slow and t is not short, `_refine` tries M / 2
+           and M. The search ends if it stores one.
+        3. M / 4 is stored if t is short or the all-reduce is slow, otherwise M. Then a quarter of
+           the last number is stored repeatedly, until it is over 0.5 % slower than `best`, or 0.
+        4. Half of the number in `best` is stored unless it is over 0.3 % slower. It is not tried
+           if a quarter of that number was planned and is over 1.8 % slower.
 
-        A number with chunks below one byte has no schedule and is skipped; `best` stays None if
-        this holds for all numbers.
+        Numbers with chunks below one byte are skipped. Without M / 4, step 3 begins with M. If no
+        number is stored, 1 is tried. `best` stays None if 1 fails too.
         """
         count = self._most
         quarter = self.build_schedule(count // 4)

@@ -74,17 +74,17 @@ def generate_candidates(
 ) -> Iterator[TimedSchedule]:
     """Yield coarse schedules for a network with switches, then refinements with more chunks.
 
-    With a fixed number of chunks there are no refinements. Otherwise the fastest coarse one of each
-    packing (the first of equal ones) is kept. In each round:
+    With a fixed number of chunks (`task.chunks`) there are no refinements. Otherwise the fastest
+    coarse schedule of each packing is kept, the first of equal ones. Each round:
 
-    1. Take the kept one with the smallest predicted time after refinement, the first of equal ones.
-       Without any, stop.
-    2. Stop if 1.001 times this time (1.003 times if the refinement takes seconds to simulate) is
-       not below the best time so far.
-    3. Stop if `task.within_ns`, the time of a known algorithm, is not above the time estimated for
-       four times the chunks. If it is None, continue.
-    4. Remove it and yield its refinements. Keep the fastest that achieves at least half of the
-       predicted gain, if any.
+    1. Choose the kept schedule with the smallest predicted time after refinement, the first of
+       equal ones. Stop if none is kept.
+    2. Stop if 1.001 times this prediction is at or above the best time so far. The factor is 1.003
+       if the refinement is slow to simulate (`_is_slow_to_simulate`).
+    3. Stop if its time with more chunks (`_estimate_limit_ns`) is at or above `task.within_ns`, the
+       time of a known algorithm. None is no limit.
+    4. Remove it and yield its refinements. Of those that achieve at least half of the predicted
+       gain, the fastest is kept.
     """
     fastest: dict[PlacedPacking, TimedSchedule] = {}
     for candidate in _generate_coarse_candidates(task, packings, evaluate_time_ns):
@@ -178,20 +178,20 @@ def _is_slower_than_best(
 def _generate_coarse_schedules(
     task: PackingTask, packings: Sequence[PlacedPacking], candidates: Sequence[TimedSchedule]
 ) -> Iterator[tuple[PlacedPacking, PackingSchedule]]:
-    """Yield a coarse schedule per packing, with its packing, by ascending planned time.
+    """Yield (packing, coarse schedule) for each packing, by ascending planned time.
 
-    Of equal planned times the packing with the lower index is first. A packing is left out in these
-    cases:
+    Of equal planned times the packing with the lower index is first. A packing is left out in
+    these cases:
 
     - It has no coarse schedule.
-    - Its schedule equals a yielded one in planned time and in the sorted starts and finishes of all
-      messages.
+    - Its schedule equals a yielded one in planned time and in the sorted starts and finishes of
+      all messages.
     - `candidates` is not empty, and the packing is slower than the best of them
       (`_is_slower_than_best`) even at its lower bound, 0.98 times its bandwidth time.
 
-    The caller adds the evaluated schedules to `candidates` during the iteration. A packing is
-    compared with them, and then scheduled, when all schedules with an earlier planned time than its
-    lower bound have been yielded.
+    The caller may append to `candidates` during the iteration. A packing is compared with their
+    state after all schedules with an earlier planned time than its lower bound were yielded. It is
+    scheduled directly after this comparison.
     """
     # By time and packing: schedules by their planned times, and packings without one yet by lower
     # bounds, so that a schedule is taken when all that may be planned earlier are built.

@@ -418,15 +418,15 @@ def bound_from_json(
 
     The first source that has a number is used:
 
-    - Symbol: `sizes`, then `bound` of the document, then the only size that the program permits.
-    - Ranks of a mesh axis: `mesh` by name, then `mesh_sizes` of the document by position.
-    - Ranks of a group: with several mesh axes the product of their ranks, with one axis its ranks.
-      Otherwise `num_ranks`, then `num_ranks` of the document (0 means none for both), then the
-      first table of counts of the program, then 4.
+    - Symbol: `sizes`, `bound` of the document, the only size that the program permits.
+    - Ranks of a mesh axis: `mesh` by name, `mesh_sizes` of the document by position.
+    - Number of ranks: with several axes the product over the axes, each of which needs a number.
+      With one axis or none: the ranks of the axis, `num_ranks` (unless 0), `num_ranks` of the
+      document (unless 0), the ranks of the first table of counts, 4.
 
     The history is `transformations` of the document. Raises `InputError` for invalid JSON, schema
-    or typing, for a missing or wrong number (`bind_sizes`), and (`ranks`) for another number of
-    ranks than the program was captured on.
+    or types, and for a wrong or missing number (`bind_sizes`). Raises `InputError` (`ranks`) if the
+    program was captured on another number of ranks.
     """
     # Options have priority over the document, which has priority over fixed sizes of the program.
     document = parse_json_object(content, file)
@@ -451,18 +451,16 @@ def bind_sizes(
     """Check the numbers of ranks and symbols of a program, and return them as a binding.
 
     `sizes`: a number for every symbol, even one with only one possible size. `mesh`: ranks by axis
-    name, None for none. With several axes, the number of ranks is the product of `mesh`, which must
-    have every axis; `num_ranks` is then ignored. With one axis or none, it is the first of these
-    that exists: the number of the axis in `mesh`, `num_ranks` (not 0), that of the first table of
-    counts, `DEFAULT_RANKS` (4). The binding lists ranks by axis only if the program has axes.
+    name, None for none. With several axes it must have each, and `num_ranks` is ignored. With one
+    axis or none, the first of these is the number of ranks: the number of the axis in `mesh`,
+    `num_ranks` (not 0), ranks of the first table of counts, `DEFAULT_RANKS` (4). The binding lists
+    ranks by axis only if the program has axes.
 
-    Raises `InputError`, in this order, for:
-
-    - an unknown axis, or one of several without a number (`axis`); invalid counts
-    - an unknown symbol, then one without a number (`symbol`)
-    - a size outside its inclusive bounds (`size`)
-    - fewer than 2 ranks (`ranks`), a size below 1 (`size`), or an axis with fewer than 1 rank
-    - arguments or operations that do not fit the ranks and sizes (`check_binding`)
+    Raises `InputError`, in this order: an unknown axis, or one of several without a number
+    (`axis`); invalid counts if they decide the ranks; an unknown symbol, then one without a number
+    (`symbol`); a size outside its inclusive bounds (`size`); fewer than 2 ranks (`ranks`), a size
+    below 1 (`size`), or an axis with fewer than 1 rank; arguments or operations that do not fit
+    (`check_binding`).
     """
     location = Location(program.name)
     axis_sizes = _bind_mesh(program, num_ranks, dict(mesh or {}))

@@ -174,14 +174,18 @@ class _StatementInference:
                 self.readers.setdefault(parent, []).append(row)
 
     def add(self, row: int) -> None:
-        """Parse the statement of a row, or infer it from operator name and inputs of the node.
+        """Store the statement of a row in `statements`, and name and shape of its value in `value`.
 
-        Rows must be added after the rows that they read. Stores the statement by row in
-        `statements`, and in `value` the name and the shape of the node's value. A parsed statement
-        gives the name of its last operation and an unknown shape, and no value if it has no
-        operations. An inferred statement has one operation, named `n` and the id of the node, and
-        adds a line to the report. Raises `InputError` if a statement is malformed or something
-        cannot be inferred, and `UsageError` if an element type is missing.
+        Rows must be added after the rows that they read.
+
+        - The node has a statement as text: the text is parsed. The value has the name of the last
+          operation and the shape None. If the statement has no operations, no value is stored.
+        - Otherwise the statement is inferred from the operator name, or the kind of collective, and
+          the inputs. It has one operation, `n` and the id of the node, and new arguments for
+          missing operands. The shape is None if it is unknown. A line is appended to `report`.
+
+        Raises `InputError` if the text is malformed, or if the operation or an operand cannot be
+        inferred. Raises `UsageError` if a new argument has no element type.
         """
         text = get_attribute(self.workload, row)
         if text:
@@ -250,18 +254,19 @@ class _StatementInference:
     def _find_shape(self, row: int, kind: Kind) -> Shape | None:
         """Find the shape of a node's value: () for scalars, None if it is unknown.
 
-        The first matching rule decides:
+        "Recorded" tensors are inputs or outputs of the node whose shape the workload records. The
+        first rule that applies decides:
 
-        - Norms, sums and maxima are scalars; collectives follow `_find_collective_shape` and raise
-          its errors.
-        - A node with recorded outputs has the shape of the first one that has a shape.
-        - A matrix product has the dimensions of its first recorded input, with the last one
-          replaced by the last one of the second. Only inputs with a recorded shape count; a third
-          one is ignored. Raises `InputError` for fewer than two, or if one of the first two has no
-          dimensions.
-        - Any other operation has the shape with most elements among the known shapes of its parents
-          and then of its recorded inputs; the first of equals. Raises `InputError` if a parent's
-          statement has no operations.
+        1. Norm, sum or maximum: ().
+        2. Collective: the shape of `_find_collective_shape`, which may raise errors.
+        3. The node has a recorded output: the shape of the first one.
+        4. Matrix product: the dimensions of the first recorded input, with the last one replaced
+           by the last one of the second input. Further inputs are ignored. `InputError` for fewer
+           than two inputs, or if one of the first two has no dimensions.
+        5. Otherwise the shape with most elements among the known shapes of the values that the
+           node reads from its parents, then of its recorded inputs; ties: the first one. None if
+           no shape is known. `InputError` if a parent has no value, i.e. no operation was written
+           for it.
         """
         if kind in (Kind.NORM, Kind.SUM, Kind.MAX):
             return ()
@@ -385,15 +390,16 @@ class _StatementInference:
         """Match the recorded inputs of a node in order; return its operands and its new arguments.
 
         `kind` has n operands, one for each of the first n inputs:
+
         - A number becomes a number operand.
         - A tensor becomes the name of the first unused parent value of equal or unknown shape.
-        - Any other tensor becomes a new replicated argument `n<id>_<i>`, i from 0. It has the
-          recorded shape, else (), and the recorded element type, else that of the option.
+        - Any other tensor becomes a new replicated argument `n<id>_<i>`, i from 0, with the
+          recorded shape (else ()) and element type (else that of the option).
 
         Further inputs are ignored if each is the number 1 for add and subtract, or 2 for norm.
-        Errors in order: `InputError` for other further inputs, and a parent without operations;
-        `UsageError` for a new argument without element type; `InputError` for an unused parent
-        value, and for fewer than n inputs.
+        Errors in order: `InputError` for other further inputs, then for a parent without
+        operations; `UsageError` for an argument without element type; `InputError` for an unused
+        parent value or fewer than n inputs.
         """
         count = TRAITS[kind].operands
         # A tensor has no number, and neither has a kind without a neutral one.

@@ -29,10 +29,14 @@ _BINDING_OF_CALLS = 5
 
 
 def statements(program: Program) -> list[str]:
-    """Format the statements of a program, such as `s = ReduceScatter(+, g, 0) [S_0]`.
+    """Format the statements of a program, such as `s = ReduceScatter(+, g, 0)  [S_0 on 1]`.
 
-    There is one line per operation, in the order of the program. Operations that are shown
-    within their reader (`_ExpressionWriter.is_inlined`) have no line.
+    There is one line per operation, in the order of the program. The brackets contain the layout
+    of the value, then ` on GROUP` unless the group is 0. `, AllReduce of one scalar` follows if
+    the operation reduces slices to a scalar.
+
+    An operation has no line, and its reader shows its expression, if both conditions hold: its name
+    begins with `_` and is no output; it is a slice, or its value is read exactly once.
     """
     writer = _ExpressionWriter(program)
     return [
@@ -120,18 +124,15 @@ class _ExpressionWriter:
     def _expression(self, operation: Operation) -> tuple[str, int]:
         """Return the expression of an operation as text, and how strongly its operator binds.
 
-        The binding is 1 for comparisons, 2 for `+` and `-`, 3 for `*` and `/`, 4 for `**`, and 5
-        for calls. Operands are names, numbers, or expressions of operations that are shown within
-        their reader.
+        The binding is 1 for comparisons, 2 for `+` and `-`, 3 for `*` and `/`, 4 for `**`, 5 for
+        calls. Operands are names, numbers, or inlined expressions. The three forms are:
 
-        - Arithmetic and comparisons are infix: `a - (b + c)`. Parentheses are put around an operand
-          that binds less, a right operand that binds equally, and the left operand of `**` that
-          binds equally.
-        - An opaque operation is a call of its operator with its operands only: `aten::relu(x)`.
-        - All other operations are calls of their kind, such as `ReduceScatter(+, g, 0)`. The
-          arguments are the reduction (`+` for a sum), the operands, then dimension, root, element
-          type, rate, start, count, shape in brackets, counts in parentheses, axes, order of
-          dimensions, seed, and offset with its sign. Attributes that are None are omitted.
+        - Arithmetic and comparison: infix, `a - (b + c)`. Parentheses are put around operands that
+          bind less. An equal binding also gets them on the right, and on the left of `**`.
+        - Opaque: a call of its operator, with operands only, such as `aten::relu(x)`.
+        - Otherwise: a call of the kind, such as `ReduceScatter(+, g, 0)`. Arguments, without those
+          that are None: reduction (`+` for a sum), operands, dimension, root, element type, rate,
+          start, count, shape in brackets, counts in parentheses, axes, order, seed, signed offset.
         """
         if operation.kind in _OPERATORS:
             sign, binding = _OPERATORS[operation.kind]

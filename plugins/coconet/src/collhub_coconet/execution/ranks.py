@@ -368,12 +368,14 @@ def _compute_update(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_dropout(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Apply Dropout to the operand on every rank; return one new array per rank.
+    """Apply Dropout to the operand on every rank; return one new array of its dtype per rank.
 
-    Dropout keeps each element or sets it to 0. Kept elements are divided by 1 - `rate`. The
-    decision depends only on the seed and on the index of the element in the complete tensor,
-    so that ranks with the same element decide equally. A missing rate or seed is 0; a rate of
-    0 keeps all elements.
+    A kept element is divided by 1 - `rate` in this dtype, any other becomes 0. The decision depends
+    only on `rate`, the seed and the index of the element in the complete tensor. Ranks with the
+    same element thus decide equally.
+
+    - A missing rate or seed is 0. A rate of 0 keeps all elements.
+    - `rate` must be below 1.
 
     The mask of the complete tensor (bool, True: kept) is appended to `run.masks`.
     """

@@ -172,18 +172,18 @@ def execute(
     """Execute the nodes one by one, in a random order that dependencies and messages permit.
 
     `arguments`: one array per rank, by name. `order`: rows in order, instead of the random order by
-    `seed` (`draw_order`). The result has the values of all operations, one array per rank of group
-    0, and the number of executed nodes.
+    `seed` (`draw_order`); only these rows are executed. The result has the values of all
+    operations, one array per rank of group 0 (the ranks in one group of the mesh), and the number
+    of executed nodes.
 
-    `expected`: a run of the same program. Every value is compared with it: float reductions over
-    ranks within a bound (`_ExecutionState._check_reduction`), after which the expected value is
-    used; all other values bit by bit. Deviations are listed in `differences` of the result and
-    raise no error. Without `expected`, `differences` and `errors` are empty.
+    `expected`: a run of the same program, with which every value is compared. Float reductions over
+    ranks must be within a bound, and the expected value is used afterwards; all others must be
+    equal bit by bit. Deviations are listed in `differences` and raise no error. `errors` has the
+    largest error of each reduction divided by its bound. Both are empty without `expected`.
 
-    Raises `InputError` (`mesh`) for a mesh of several axes, `InputError` (`deadlock`) if nodes wait
-    for each other, and `InputError` for reads of data that are not available or already
-    overwritten, which means that a dependency is missing. `KeyError` for a missing argument, and
-    for an `order` with a receive before its send.
+    Raises `InputError`: `mesh` for a mesh of several axes, `deadlock` if nodes wait for each other,
+    and for reads of data that are not available or already overwritten (a missing dependency).
+    Raises `KeyError` for a missing argument, and for an `order` with a receive before its send.
     """
     if len(flat.program.mesh) > 1:
         message = f"the mesh of {flat.program.name} has several axes: its graph is only timed"

@@ -324,23 +324,22 @@ class _FlatBuilder:
     def _add_computation(self, operations: list[Operation], *, is_partial: bool = False) -> None:
         """Add one COMPUTE node per rank and tile (set of chunks) for all given operations together.
 
-        The operations must have equal cuts into chunks and equal groups. Views get no node, but the
-        producers of their source. Tiles are those of the last operation that is no view; with only
-        views no node is added. The costs on a rank are divided among its tiles by their numbers of
-        chunks. A `Segment` is appended to `parts`.
+        The operations must have equal cuts into chunks and equal groups. A view has no node, but
+        gets the producers of its source. Tiles are those of the last operation that is no view;
+        with only views no node is added. The costs on a rank are divided among its tiles by their
+        numbers of chunks. A `Segment` is appended to `parts`.
 
         For each value read, a node waits on its rank. The first rule that applies:
 
-        1. If chunks are rows of an uneven collective, a right operand of a contraction: the
-           complete value.
-        2. The operand of a contraction from which its cut was derived: the chunks of the operand
-           that the tile needs.
-        3. A value with the same cut in the same chain or stage: the chunks that overlap its own
-           chunks.
-        4. Any other value: the complete value.
+        1. If chunks are rows of an uneven collective: for the complete right operand of a
+           contraction, and as in rule 3 for any other value.
+        2. For the operand of a contraction from which its cut was derived: the chunks of the
+           operand that the tile needs.
+        3. For a value with the same cut in the same chain or stage: the chunks that overlap its
+           chunks. For any other value: the complete value.
 
-        The nodes become the producers of the values. With `is_partial` the last value is completed
-        by an all-reduce later: the nodes become producers of its partial value only.
+        The nodes become the producers of the values. With `is_partial`, an all-reduce completes
+        the last value later. The nodes are then producers of its partial value only.
         """
         self._add_views(operations)
         working = [
@@ -625,11 +624,15 @@ class _FlatBuilder:
     ) -> tuple[Int64Array, Int64Array]:
         """Add the nodes of an algorithm once; return the number and the rank of each node.
 
-        Both results are int64[nodes] in the order of the algorithm's nodes, and the numbers are
-        consecutive. Position i of the algorithm runs on rank `members[i]` of the job. The nodes get
-        new message tags (`self.tags` advances), the dependencies of the algorithm, and a name from
-        `operations`. Their bytes are those of `_compute_message_bytes` for `choice`. They belong to
-        the part of the program that the caller appends to `parts` next.
+        Both results are int64[nodes] in the order of the algorithm (`contents.template`). The
+        numbers are consecutive. Position i of the algorithm runs on rank `members[i]` of the job.
+
+        The nodes get the bytes of `_compute_message_bytes` for `choice`, and the algorithm's kinds,
+        durations in ns, and data and control dependencies. Messages get new tags, and `self.tags`
+        advances. Nodes that are no messages have tag 0 and peer -1. All have one name: `origin=`,
+        the names of `operations` (at least one) joined by `+`, and the stage of the first
+        (`_add_name`). They belong to the part of the program that the caller appends to `parts`
+        next.
         """
         template = contents.template
         position = group_of_entry(template.first)

@@ -178,16 +178,16 @@ def find_viewed_value(program: Program, operation: Operation) -> str | None:
 def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm:
     """Extract one piece of a collective as an algorithm, to verify the flat graph.
 
-    `name`: the collective, or a member of a bucket, which gives the algorithm of the entire bucket.
-    `piece`: for an uneven collective the number of its chunk. Kinds, peers, tags and dependencies
-    are those of the graph; ranks are from 0 within the group, and the tag of a message becomes its
-    channel (0 for steps without a peer). Units, buffers and scratch are those of the original
-    algorithm. A receive with a reduction, two nodes of the graph, is one step again. Dependencies
-    on nodes outside of the piece are omitted.
+    `name`: the collective, or a member of a bucket, which gives the algorithm of the entire
+    bucket. `piece`: one run of the algorithm; for an uneven collective one of its chunks. Kinds,
+    peers, tags and dependencies are those of the graph. Ranks are from 0 within the group. The tag
+    of a message becomes its channel (0 for steps without a peer). Units, buffers and scratch are
+    those of the original algorithm. The two nodes of a receive with a reduction are one step.
+    Dependencies on nodes outside of the piece are omitted.
 
-    Raises `InputError` (`target`) if no collective has this name, for a Send, on a mesh of several
-    axes, and for a chunk of an uneven collective without rows. Another collective has no steps if
-    `piece` does not exist.
+    Raises `InputError` (`target`) if no collective has this name, for a Send, and on a mesh of
+    several axes. An uneven collective also raises it if chunk `piece` has no rows or does not
+    exist. For any other collective without this piece the result has no steps.
     """
     number, part = _find_collective(flat, name, piece)
     contents, nodes = part.contents, flat.workload.nodes

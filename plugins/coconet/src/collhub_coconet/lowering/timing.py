@@ -85,18 +85,17 @@ def makespan(
 ) -> Makespan:
     """Return the simulated time of a program in s, and its peak memory in bytes per rank.
 
-    The program is flattened for all ranks of all groups, and simulated by the analytical simulator
-    of jobs on `machine.network`. The number of nodes in flight is unlimited. Kernels of a rank run
-    one after the other, except for those that communicate. These are launched one after the other
-    (`LaunchList`), if `machine.launch_s` is above 0. The memory is that of `compute_peak_bytes`.
+    The analytical simulator of jobs runs all ranks of all groups on `machine.network`, without a
+    limit on simultaneous nodes. On a rank, kernels without communication run one after the other.
+    If `machine.launch_s` is above 0, kernels that communicate are launched in sequence. The memory
+    is that of `compute_peak_bytes`.
 
-    `choices`: algorithm by the name of a communication, or by "" for all others; default: rings in
-    one piece. `registry`: default that of the run. Pass `registry` and `algorithms` to save time in
-    repeated calls for one network.
+    - `choices`: algorithm and chunks by name of a communication; "" is for any other. None: trees
+      if there is a root, direct for AllToAll and AllToAllV, else rings; one piece.
+    - `registry`: None for that of the run. `algorithms`: those of an earlier call for this network.
 
-    Raises `InputError` for a network with fewer NPUs than ranks (`topology-too-small`) and for a
-    node or rank that never finishes (`never-ends`). Raises `HubError` for algorithms that do not
-    fit, and if the simulator is not installed or fails.
+    Raises `InputError` (`topology-too-small`, `never-ends`: a node or rank never finishes), and
+    other `HubError`s: unfit layouts or algorithms, a simulator that is not installed or fails.
     """
     registry = registry or run_registry()
     ranks = binding.num_ranks * program.num_groups

@@ -226,15 +226,19 @@ class _WorkloadBuilder:
     def _add_collective(self, operations: Sequence[Operation], kind: JobCollective) -> None:
         """Add one COLLECTIVE node per rank for one operation, or for the members of a bucket.
 
-        The first operation decides the axes, root and counts. The operand is the first one; for a
-        reduction to a scalar, the partial result. Ranks along the axes form a subgroup, which
-        becomes a process group if it is new. `root` is a rank of the job, -1 for none. `bytes` is
-        the sum of the operands on one rank (longest block), for uneven collectives of all counts.
+        The first operation decides the axes, root and counts. The operand of a communication is its
+        first one. The operand of a reduction to a scalar is its partial result. The ranks along the
+        axes form a subgroup, which becomes a process group if it is new. `root` is a rank of the
+        job, -1 for none. `bytes` is the sum of the operands on one rank (longest block), for uneven
+        collectives the sum of all counts.
 
-        A node waits for the producers of the operands on its rank, and produces the results. If a
-        subgroup has one rank, no node is added: the results get the producers of their operands,
-        and communications are recorded as views. Raises `InputError` for invalid counts
-        (`invalid-counts`), more than 2^62 bytes (`size`) or a symbol without a size (`symbol`).
+        - Subgroups of one rank: no node is added. The results get the producers of their operands,
+          and a communication is recorded as a view.
+        - Otherwise a node waits for the producers of its operands on its rank; it produces the
+          results.
+
+        Raises `InputError`: `invalid-counts`, `size` (more than 2^62 bytes), `symbol` (without a
+        size).
         """
         operation = operations[0]
         # A reduction of slices to a scalar is all-reduced after the computation.

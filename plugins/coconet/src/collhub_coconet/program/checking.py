@@ -98,9 +98,11 @@ class Checker:
             self._states.add(argument.name)
 
     def declare_argument(self, argument: Argument) -> None:
-        """Check an argument, and record it; raise `InputError` for its first violation.
+        """Check an argument, and record its type and whether it is a state.
 
-        After an error, the types and states are those before the call.
+        Checks are those of `_check_argument`; a repeated name is a violation. For a violation, the
+        earlier type and state of that name are restored, and `InputError` is raised. The error is
+        that of `raise_findings`, so that earlier violations in `self.findings` raise it too.
         """
         earlier, was_state = self.types.get(argument.name), argument.name in self._states
         self.add_argument(argument)

@@ -401,10 +401,14 @@ class Operands:
     def _explain_communication(self, layout: Layout, where: str) -> TypingMistakeError:
         """Return (do not raise) the error for a communication with an unsuitable operand layout.
 
-        It is called for layouts without a rule. The code is `partial` if the operand is partial
-        and the operation reduces, that is, with another reduction. The message then names both,
-        and the cure the reduction of the operand. All other errors have the code `layout`; the
-        message names the expected layout and that of the operand. `where` precedes the message.
+        `where` precedes the message. The first rule that applies gives the error:
+
+        1. The operand is partial and the operation reduces: code `partial`. The message names the
+           layout and the reduction of the operation. The cure names the reduction of the operand.
+        2. Otherwise: code `layout`. The message names the expected layout and that of the operand.
+           The cure depends on the operation: for an AllGather or AllToAll it also depends on
+           whether the operand is replicated; for a Broadcast or Reduce it is an AllGather; for a
+           Slice of slices, to use the operand; in other cases it depends on the layout (`_CURES`).
         """
         kind, name = self.operation.kind, self.name(0)
         if layout.placement is Placement.PARTIAL and self.operation.reduction is not None:

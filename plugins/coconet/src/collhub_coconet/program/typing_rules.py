@@ -71,22 +71,20 @@ def type_moving_communication(operands: Operands) -> TensorType:
 def type_uneven_communication(operands: Operands) -> TensorType:
     """Return the type of an AllToAllV, AllGatherV or ReduceScatterV, which move rows by counts.
 
-    A row is a position of the first dimension. The result has the element type, the group and the
-    further dimensions of the operand. Its first dimension is the largest number of rows that one
-    rank receives; for an AllGatherV the sum of all counts. Its layout on the axes of the operation
-    is local, for an AllGatherV replicated.
+    A row is a position of dimension 0. Dimension 0 of the result is the largest number of rows that
+    a rank receives, for an AllGatherV the sum of all counts. Other dimensions, element type and
+    group are those of the operand. On the axes of the operation it is replicated for an AllGatherV,
+    else local.
 
-    Raises `TypingMistakeError` for the first of these that applies:
+    Raises `TypingMistakeError`, in this order:
 
-    1. The operand is a number (`operand`).
-    2. The counts are missing, negative, all 0, or not one per rank or pair of ranks (`counts`).
-    3. The elements of a ReduceScatterV are bool (`element-type`).
-    4. The first dimension is a symbol, not a number (`counts`). A scalar has 0 rows.
-    5. The operand has fewer rows than some rank sends (`counts`). For a ReduceScatterV the rows
-       must be the sum of the counts; more are refused, too.
-    6. The axes do not fit the mesh (`axis`), or the layout has no rule (mostly `layout`; `partial`
-       and `root` for such layouts). Permitted are local, and for a ReduceScatterV also partial with
-       its reduction.
+    1. `operand`: the operand is a number. `counts`: they are missing, negative, all 0, or not one
+       per rank or pair of ranks.
+    2. `element-type`: the elements of a ReduceScatterV are bool.
+    3. `counts`: dimension 0 is a symbol, or has fewer rows than a rank sends (a scalar has 0 rows).
+       A ReduceScatterV needs exactly the sum of the counts.
+    4. `axis`: the axes do not fit the mesh. `layout`, `partial` or `root`: no rule for the layout
+       of the operand. Local is permitted, and for a ReduceScatterV partial with its reduction.
     """
     operation, operand = operands.operation, operands.tensor(0)
     try:
@@ -269,23 +267,20 @@ _OPAQUE_VIEWS = (Rule.TO_BLOCKS, Rule.TO_LOCAL)
 def type_opaque(operands: Operands) -> TensorType:
     """Return the type of an opaque operation: declared element type and shape, derived layout.
 
-    `_type_opaque_axis` derives the layout on each axis of the mesh. A view (rule TO_BLOCKS or
-    TO_LOCAL) with `axes` applies its rule only to these axes; on the other axes the first operand
-    keeps its layout. The group is that of the first tensor among the operands, 0 without one.
+    `_type_opaque_axis` derives the layout on each axis of the mesh. With `axes`, only these axes
+    follow the rule; on the other axes the first operand keeps its layout. The group is that of the
+    first tensor among the operands, 0 without one. `AssertionError` without a rule, shape or
+    element type. Raises `TypingMistakeError` for the first of these that applies:
 
-    The operation must have a rule, a shape and an element type; otherwise `AssertionError` is
-    raised. Raises `TypingMistakeError` for the first of these that applies:
-
-    1. Operands are on different groups (`group`).
-    2. There is a `dimension`, and the rule is not TO_BLOCKS (`attribute`).
-    3. There is a `count`, and the rule is not ROWS, or it is not in 1..number of dimensions of the
-       result (`count`).
-    4. There are `axes`, and the rule is no view (`attribute`), or an axis is unknown or repeated
-       (`axis`).
-    5. On some axis, an operand is a number (`operand`), or has a layout that the rule does not
-       permit (`layout`). Axes are checked in order.
-    6. The result is sliced along a dimension that it does not have or whose size is 1
-       (`dimension`).
+    1. `group`: operands are on different groups.
+    2. `attribute`: there is a `dimension`, and the rule is not TO_BLOCKS.
+    3. `count`: there is a `count`, and the rule is not ROWS or the count is not in 1..dimensions
+       of the result.
+    4. `attribute`: there are `axes`, and the rule is neither TO_BLOCKS nor TO_LOCAL.
+    5. `axis`: an entry of `axes` is unknown or repeated.
+    6. `operand`, `layout`: on an axis (checked in order), an operand is a number, or has a layout
+       that the rule does not permit.
+    7. `dimension`: the result is sliced along a dimension that it lacks or whose size is 1.
     """
     operation = operands.operation
     assert operation.rule is not None

@@ -235,18 +235,17 @@ class _BoundCalculation:
         """Return a lower bound of the peak memory of a rank in bytes: the largest over all groups.
 
         The bound of a group of ranks is the sum of the bytes of its arguments on a rank, plus the
-        bytes of one AllGather's result.
+        bytes of its largest AllGather result:
 
-        - An argument counts with its bytes on a rank. If `as-slice` is allowed, a state that is
-          replicated on some axis counts with these bytes // ranks, unless its complete value is
-          needed after the program (`whole_after`).
-        - The AllGather's result is the largest of two kinds. One is the result, in bytes on a
-          rank, of each AllGather that no transformation can remove (`_can_be_removed`). The
-          other is the number for the group in `_find_necessary_gathers`. It is 0 if there is
-          neither.
+        - An argument counts with its bytes on a rank. They are divided by the number of ranks,
+          rounded down, if `as-slice` is allowed and the argument is a state that is replicated on
+          some axis and not needed as a whole after the program (`whole_after`).
+        - An AllGather result counts with its bytes on a rank if no transformation can remove the
+          AllGather (`_can_be_removed`). The number of `_find_necessary_gathers` for the group is a
+          further candidate. Without any candidate this part is 0.
 
-        All other results count as 0, because they may be internal to a kernel. The bound is 0
-        without arguments and AllGathers.
+        Other results count as 0, because they may be internal to a kernel. Without groups the
+        bound is 0.
         """
         argument_bytes: dict[int, int] = {}
         for argument in self.program.arguments:
@@ -274,21 +273,19 @@ class _BoundCalculation:
     def _find_necessary_gathers(self) -> dict[int, int]:
         """Return by group the bytes that one AllGather must produce after any `reorder`.
 
-        A `reorder` moves an AllGather past its readers towards an output. The AllGather then
-        produces the tensor at its new position. So it produces at least the smallest tensor on
-        its path to the output.
+        A `reorder` moves an AllGather past its readers towards an output. It then produces the
+        tensor at its new position, so at least the smallest tensor on its path to the output. A
+        path is a sequence of operations, each of which reads the one before:
 
-        - A path is a sequence of operations, each of which reads the previous one.
-        - It starts at an AllGather. Its last operation is an output that stays replicated in
-          every reachable program.
-        - The other operations of the path are no communication, and their results have
-          dimensions.
-        - Its size is the smallest of its tensors, first and last included, in bytes of the
-          complete tensor.
+        - Its first operation is an AllGather. Its last one is an output that is replicated in
+          every reachable program (`_stays_replicated`).
+        - Operations after the first are no communication, and their results are no scalars.
+        - Its size is its smallest tensor, first and last included, in bytes of the complete
+          tensor.
 
-        The value of a group is the largest size of all paths to its outputs that stay replicated.
-        It is 0 if no path leads to such an output. A group without such an output is missing. The
-        result is empty if `reorder` is not allowed.
+        The value of a group is the largest size of all paths to its replicated outputs, 0 without
+        a path. Groups without such outputs are missing. The result is {} if `reorder` is not
+        allowed.
         """
         if "reorder" not in self.kinds:
             return {}

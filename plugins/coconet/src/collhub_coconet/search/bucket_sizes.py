@@ -194,15 +194,17 @@ class _BucketChoice:
     def _fuse_all(
         self, steps: Sequence[PartStep], base: Program | None = None, num_collectives: int = 0
     ) -> list[PartStep] | None:
-        """Return `steps` and one more step, which fuses all computations and the last collectives.
+        """Return `steps` and one more step, which fuses all computations of a program.
 
-        `base`: the program after `steps`; None means that of the last step. `num_collectives`:
-        number of collectives that are fused, counted from the end of the program. A stage of the
-        program is fused as a whole. Returns None in two cases:
+        `base`: the program that is fused. None: the program of the last step (`IndexError` if there
+        is no step). Computations are the operations of the kinds `FUSIBLE`. The last
+        `num_collectives` communication operations are fused too: 0 is none, a number above their
+        count is all. If an operation belongs to a stage, the whole stage is fused.
 
-        - No part of the program has a stand-in, i.e. an operation in place of a scalar that another
-          part computes from its results.
-        - The fusion is refused (`RefusedMoveError` of `fuse`).
+        Returns None in two cases:
+        - No part in `self._classes` contains a stand-in, i.e. an operation in place of a scalar
+          that another part computes from its results.
+        - `fuse` raises `RefusedMoveError`.
         """
         if not any(is_stand_in(each) for part in self._classes for each in part.program.operations):
             return None
@@ -221,10 +223,14 @@ class _BucketChoice:
     def _select(
         self, best: Candidate | None, steps: list[PartStep], size_index: int
     ) -> Candidate | None:
-        """Time the program after `steps` at all sizes; return the faster one of it and `best`.
+        """Time the program after `steps` at all sizes; return it as a candidate, or `best`.
 
-        Times are compared at `size_index`. `best` is returned if the program is not faster, or
-        cannot be timed at some size. Counts one trial, and one unit of work per timed size.
+        The program is that of the last of `steps`, which must not be empty. `best` is returned if
+        the program cannot be timed at some size, or if its time at `size_index` is not below that
+        of `best`. Without `best` (None) any program with times is returned.
+
+        Counts one trial. Counts one unit of work per size before it is timed; sizes after one that
+        cannot be timed are not tried.
         """
         program = steps[-1].rewrite.program
         timings = []

@@ -196,19 +196,17 @@ class FormulaTimes:
     def find_fastest(self, demand: Demand) -> tuple[float, Means]:
         """Return the time of a communication by formula in s, and the means that has this time.
 
-        The means is the fastest combination of algorithm, protocol and number of chunks for the
-        kind and n ranks. Of equal times, the first by name of algorithm, name of protocol,
-        number of chunks is returned. Only trees have other numbers of chunks than 1. The bytes
-        for the formula are:
+        A means is an algorithm, a protocol and a number of chunks: 1, 2, 4 ... 64 for a tree, else
+        1. Of equal times the first by name of algorithm, name of protocol and chunks is returned.
+        Halving/doubling is excluded if `rates.is_any_to_any` is False. An uneven kind has the
+        formulas of its even kind. With n ranks, the formula takes these bytes:
 
-        - uneven collective with a count per pair: n times the largest number of bytes that one
-          rank sends in total, or receives in total, to itself included
-        - uneven collective with a count per rank: n times the largest count
-        - even all-to-all: n times `demand.size_bytes`, the buffer of one rank
+        - counts per pair of ranks: n times the largest sum that one rank sends, or that one rank
+          receives; data to itself included
+        - counts per rank: n times the largest count
+        - all-to-all without counts: n times `demand.size_bytes`
         - otherwise: `demand.size_bytes`
-
-        An uneven collective has the formulas of the even kind. Raises `KeyError` for a kind
-        without formulas.
+        Raises `KeyError` for a kind without formulas.
         """
         size, num_ranks = demand.size_bytes, len(demand.members)
         if demand.counts is not None:

@@ -124,14 +124,15 @@ def _descend(
 ) -> list[Candidate]:
     """Select one candidate per class by simulating the entire program at one size.
 
-    The selection starts with the fastest candidate of each class in isolation, and is
-    simulated. Then each other candidate of a class that communicates is tried once, class by
-    class in the order of discovery, with the present selection for the other classes. It is
-    adopted if the time of the entire program, in which parts overlap, is less than the best
-    time so far. All copies of a class have the same candidate.
+    The start is the fastest candidate of each class in isolation. It is simulated first. Then the
+    candidates of each class that communicates are tried once, in order of class and candidate. All
+    other classes keep their present selection, and a candidate that is already selected is not
+    tried again. A trial replaces the selection if the entire program, in which parts overlap, takes
+    less time than the best so far.
 
-    Combinations that cannot be simulated are never adopted; without a best time, the first one
-    that can be simulated is. If none can, the start is returned.
+    All copies of a class have the same candidate. A trial that cannot be simulated is never
+    selected. If the start cannot be simulated, the first trial that can be replaces it; if there is
+    none, the start is returned.
     """
     selection = [exploration.fastest(size_index) for exploration in explorations]
     best_s = math.inf
@@ -162,17 +163,23 @@ def _add_up(
     selection: Sequence[Candidate],
     bindings: Sequence[Binding],
 ) -> Candidate:
-    """Build the candidate of an entire program whose time at each size is the sum over its parts.
+    """Build the candidate of an entire program from the candidates of its classes of equal parts.
 
-    `whole`: the program; `origins`: for each of its operations the operation of a part;
-    `selection`: one candidate per class of equal parts. The times, and the numbers of unevenly
-    sliced values, count once per copy. Peak memory is computed for the entire program. The
-    means (algorithms) of communications are listed for the first copy only.
+    `whole`: the program. `origins`: for each of its operations, the class and the operation of
+    the part. `selection`: one candidate per class, in the order of `classes`. For each
+    binding:
 
-    The steps of all classes are sorted by their transformation in the order of
-    `TRANSFORMATIONS`, in which they can be applied to the entire program. Equal ones keep the
-    order of classes and steps. `part_steps` has the same steps, each with the program of the
-    part before it and the number of copies.
+    - The seconds, and the numbers of unevenly sliced values, are summed over all copies of
+      parts.
+    - The means of communications (algorithm, protocol, chunks) are those of the first copy
+      only.
+    - Peak memory is computed for `whole`.
+
+    The steps of all classes are sorted by transformation in the order of `TRANSFORMATIONS`, so
+    that they can be applied to `whole`. Steps of the same transformation are in the order of
+    classes, then of their candidate. `part_steps` has the same order; each has the program of
+    its part before the step, and the number of copies. Raises `ValueError` unless `classes`
+    and `selection` have equal lengths.
     """
     steps = []
     for part, candidate in zip(classes, selection, strict=True):

@@ -107,17 +107,17 @@ class _TimeCalculation:
     choices: dict[str, Means] = field(default_factory=dict)
 
     def compute_seconds(self) -> float:
-        """Return the time of the program in s: all kernels outside of chains, plus every chain.
+        """Return the time of the program in s: the kernels outside of chains, plus every chain.
 
         Kernels outside of chains run one after the other. In a chain, kernels on different
-        resources (processors or links of a group, the network) overlap in k chunks. The times of
-        its kernels are added per resource. The chain takes the time of its busiest resource, plus
-        1/k of the times of the other resources, plus (k - 1) launches of every kernel. The k in
-        `CHUNK_COUNTS` with the smallest time is used, of equal ones the smallest. Kernels that
-        take no time have no launch.
+        resources (network, links or processors of a group) overlap. Let T be the sum of the kernel
+        times of the busiest resource, and S that of the other resources together. With k chunks a
+        chain takes T + S / k + (k - 1) * N * launch time, for N kernels that take time. Of all k
+        in `CHUNK_COUNTS`, the one with the smallest time is used; of equal ones the smallest k.
 
-        The time is 0 without kernels. The means of every collective and chain are written to
-        `self.choices` by name; a chain is named such as `a -> b`.
+        The result is 0 without kernels. `self.choices` is changed: it gets the means (algorithm,
+        protocol, chunk count) of each collective, and the chunk count of each chain and of each
+        kernel that overlaps computation and communication. The key of a chain is such as `a -> b`.
         """
         total = 0.0
         labels = {member: stage.name for stage in self.program.stages for member in stage.members}

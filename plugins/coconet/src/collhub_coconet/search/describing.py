@@ -22,20 +22,16 @@ def describe_exploration(
 ) -> Iterator[str]:
     """Yield lines that describe the result of a search.
 
-    `bindings`: the compared sizes, at least one, in the order of the timings of a candidate.
-    Order:
+    `bindings`: the compared sizes, at least one, in the order of the timings of a candidate. Order:
 
-    - three lines for each range of consecutive sizes with the same fastest program (`fastest`).
-      The first one has the first and last size of the range, the time at the last size, and the
-      factor by which the original program takes longer (`no time` if the time is 0). The second
-      one has the passes, or `no pass`. The third one has the algorithm, protocol and chunks of
-      each communication at the last size.
-    - a heading and a line per program of the Pareto front of time and memory at the last size
-      of `bindings`, the fastest program first (`pareto_front`)
-    - one line with the numbers of expanded and pruned programs
-    - the line of `describe_completeness`; `omissions`, algorithms that were not compared, only
-      affect this line
-    - one line per text of `restrictions`
+    1. Three lines per range of consecutive sizes with the same fastest program: sizes, time at the
+       last size and speedup over the original program (`no time` if the time is 0); passes or `no
+       pass`; algorithm, protocol and chunks per communication at the last size.
+    2. A heading, and a line per program of the Pareto front of time and memory at the last of
+       `bindings`, fastest first: time, memory, passes.
+    3. The numbers of expanded and pruned programs.
+    4. The line of `describe_completeness`; `omissions` (algorithms not compared) affect only it.
+    5. One line per text of `restrictions`.
     """
     original = exploration.candidates[0]
     fastest = [exploration.fastest(size_index) for size_index in range(len(bindings))]

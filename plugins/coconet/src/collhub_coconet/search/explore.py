@@ -174,16 +174,17 @@ def explore(
 ) -> Exploration:
     """Explore up to `max_states` programs that transformations reach from `program`.
 
-    The first candidate is `program`. If it has only pointwise operations on scalars that can
-    be fused, the result is complete: `program` and the fused one. This costs 2 units of
-    `budget` and ignores its limits. Otherwise programs are expanded in rounds until none is
-    left. After each round, `budget` counts one unit per new program, and `progress` gets the
-    fraction of the known programs that were expanded or pruned. `workers` do not change the
-    result.
+    The first candidate is `program`. If it has only pointwise operations on scalars that can be
+    fused, the result has two candidates, `program` and the fused one, and is complete. This counts
+    2 units of `budget` and ignores its limits. `progress` is not called.
 
-    If a limit of `budget` is reached before a round, also the first, the search stops and
-    records the cut. The result is then incomplete, and also if `max_states` dropped a new
-    program. Raises `InputError` if a worker process died.
+    Otherwise programs are expanded in rounds until none is left. After each round, `budget` counts
+    one unit per new program, and `progress` gets the fraction of the known programs that were
+    expanded or pruned. If a limit of `budget` is reached before a round, the search stops and
+    records the cut. The result is then incomplete. It is also incomplete if a new program was
+    dropped because of `max_states`.
+
+    `workers` do not change the result. Raises `InputError` if a worker process died.
     """
     budget = budget or SearchBudget()
     if rewrite := fuse_scalars(program):

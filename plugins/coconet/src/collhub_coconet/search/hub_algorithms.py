@@ -139,11 +139,17 @@ class HubAlgorithms:
         return self._fastest[demand]
 
     def list_offers(self, demand: Demand) -> tuple[OfferedAlgorithm, ...]:
-        """Return the algorithms for a collective, the fastest in isolation first, then by name.
+        """Return the algorithms for a collective: by smallest time of all protocols, then by name.
 
-        An algorithm counts with its smallest time over the protocols. The result is cached. If
-        there is no algorithm, raises `InputError` (`algorithm-does-not-fit`) with the first two
-        reasons for which one was omitted for this collective; the failure is not cached.
+        An algorithm is omitted in these cases, and most are recorded in `self.omissions`:
+        - It cannot be built or timed, or has more than `MAX_STEPS` (20000) steps.
+        - It has no time, because the bound of each protocol is above the best time so far. This
+          case is not recorded.
+        - An earlier one is within 1 % of the smallest bound of all protocols. The search then ends.
+
+        The result is cached. If it would be empty, raises `InputError` (`algorithm-does-not-fit`)
+        with the first two recorded reasons for this collective, and caches nothing. Errors of the
+        bounds and the network are passed on.
         """
         if demand not in self._offered:
             offers = sorted(

@@ -62,21 +62,17 @@ class PartClass:
 def divide(program: Program) -> list[PartClass]:
     """Divide a program into classes of equal parts, in the order of their first parts.
 
-    A program without operations, or with stages or chains, is one part. Any other one is divided
-    into sets of operations that exchange only scalars (`_divide_at_scalars`). Sets of more than
-    `_LARGE` (40) operations without shared scalars are divided further at their collectives. Each
-    set becomes a part. If there are shared scalars, which belong to no single set, but no two parts
-    are equal, this division is dropped. Then all operations that exchange any value are in one set,
-    and sets of more than `_LARGE` are divided again.
+    A program without operations, or with stages or chains, is one part. Otherwise:
+    1. `_divide_at_scalars` gives sets of operations that exchange only scalars, and the shared
+       scalars, i.e. those that belong to no set that reads or computes them.
+    2. Sets of more than 40 operations without shared scalars are divided at collectives.
+    3. If there are shared scalars, but no two equal parts, steps 1 and 2 are replaced: operations
+       that exchange a value, or read the same state, are in one set. Then step 2 applies to all.
 
-    - Two parts are equal if renaming values, arguments and seeds makes them identical, with types,
-      outputs and bounds of sizes.
-    - In a part, a value of another part is an argument. The outputs are the values that are outputs
-      of `program` or that another part reads.
-    - A part comes after the parts that it reads. If parts wait for scalars of each other, stand-ins
-      (`is_stand_in`) replace these scalars.
-
-    The program is not changed.
+    Parts are equal if renaming of values, arguments and seeds makes them identical. A value of
+    another part is an argument of a part; values that another part or the program's outputs need
+    are its outputs. If parts wait for each other's scalars, stand-ins (`is_stand_in`) replace
+    these.
     """
     if program.stages or program.chains or not program.operations:
         return [PartClass(program, (_identity(program),))]
@@ -185,19 +181,18 @@ def assemble(
 ) -> tuple[Program, dict[str, Origin]]:
     """Assemble the entire program from one rewritten program per class; also return origins.
 
-    A class consists of equal parts (copies) of `program`; `chosen` has their rewritten programs,
-    one per class. The copies follow each other by their `position`, with operations, stages and
-    chains in the order of the chosen program. Stand-ins (`is_stand_in`: placeholders of scalars
-    that another part computes) are left out. If a chosen program has some, all operations are
-    sorted so that operands precede their readers.
+    A class consists of equal parts (copies) of `program`; `chosen` has one rewritten program per
+    class. Copies follow each other by `position`, each in the order of its chosen program.
+    Stand-ins (`is_stand_in`: placeholders of scalars that another part computes) are left out. If
+    there were any, all operations are sorted so that operands precede their readers.
 
-    Names of `program` remain. A new value or stage has its name in `chosen`; if that is taken, the
-    first free one of `NAME_2`, `NAME_3` and so on. Arguments stay in the order of `program`, with
-    the declaration of the last part that has them, else that of `program`.
+    Values of the original part keep their names in `program`. New values and all stages have their
+    name in `chosen`, or if it is taken the first free of NAME_2, NAME_3, ... Arguments are in the
+    order of `program`, with the declaration of the last copy that has them, if any.
 
-    Origins: for every operation, by its new name, the index of its class, its name in the chosen
-    program, and whether it is in the first copy. Raises `InputError` if stages of different parts
-    would wait for each other, and `ValueError` unless there is one chosen program per class.
+    Origins, by new name: class index, name in the chosen program, and whether it is in the first
+    copy. Raises `InputError` if stages of different parts would wait for each other, and
+    `ValueError` unless there is one chosen program per class.
     """
     types: dict[str, TensorType] = {}
     is_interleaved = False
@@ -380,19 +375,16 @@ def _divide_at_collectives(
 ) -> list[list[str]]:
     """Divide large sets of operations at their collectives; return the new sets in program order.
 
-    `members`: the sets; not changed. A set with at most `_LARGE` (40) operations, or with a scalar
-    of `shared`, stays together. In each larger set, only these operations are united:
+    `members`: the sets; not changed. A set stays together if it has at most `_LARGE` (40)
+    operations or a scalar of `shared`. Operations of all larger sets begin as sets of one. Then:
 
-    - a collective with the operations that `_find_neighbours` gives for it
-    - of the operations that remain, each with the operands it reads, if both have the same level
-      (`_find_levels`) and neither is a contraction (such as a matrix product): they can be fused
-
-    An operation that is united with none is a set by itself. Finally sets of the entire program are
-    united:
-
-    1. those that read the same state, except a state with `whole_after`, which must be complete on
-       each rank after the step
-    2. those that wait for each other in a cycle; sets with a scalar of `shared` are ignored
+    1. A collective is united with the operations that `_find_neighbours` gives for it.
+    2. Each of their remaining operations is united with each operand that is also one of them, if
+       both have the same level (`_find_levels`) and neither is a contraction (such as a matrix
+       product). Both may come from different sets.
+    3. In the entire program, all readers of a state are united, unless the state must be complete
+       on each rank after the step (`whole_after`).
+    4. Sets that wait for each other in a cycle are united; those with a scalar of `shared` are not.
     """
     groups = _Groups(operation.name for operation in program.operations)
     near: set[str] = set()
@@ -609,19 +601,16 @@ class _Draft:
 def _extract(program: Program, members: Sequence[str], coupled: set[str]) -> _Draft:
     """Extract a part of the program; values of other parts become arguments.
 
-    `members`: names of the set, in program order. `coupled`: all operations of parts that wait for
-    each other. The draft has:
+    `members`: names of the set, in program order. `coupled`: operations of parts that wait for each
+    other. `program` is not changed. The draft has:
 
-    - Operations: the members. If some member is coupled, opaque stand-ins are added for coupled
-      scalars of other parts that the members read.
-    - Arguments, in the order in which the operations read them: arguments and states of the program
-      as it declares them, and values outside of the part by name and type. Operands of stand-ins
-      are no arguments.
+    - Operations: the members. If a member is coupled, also stand-ins (`_add_stand_ins`):
+      placeholders of coupled scalars of other parts that members read.
+    - Arguments, in the order in which operations other than stand-ins first read them: arguments
+      and states as `program` declares them; other values from outside by name and type.
     - Outputs, in program order: members that are outputs of the program or are read by operations
-      outside of `members`. Without any, all updates of states in the part.
-    - Sizes: those of the program whose symbols occur in the shapes of operations or arguments.
-
-    The program is not changed.
+      other than members. Without any, all updates of states in the part.
+    - Sizes: those of the program whose symbols occur in shapes of operations or arguments.
     """
     own, inside = set(members), set(members)
     operations = tuple(program.by_name[name] for name in members)
@@ -659,14 +648,17 @@ def _add_stand_ins(
     """Add stand-ins for scalars of other parts; return all operations in program order.
 
     `operations`: those of one part of the program. `coupled`: names of operations that couple
-    parts. A stand-in is an opaque operation without cost, with the name and element type of the
-    scalar that it replaces.
+    parts. A stand-in is an opaque operation without cost, with the name and element type of a
+    scalar.
 
-    - A scalar gets a stand-in if it is in `coupled`, is read by the part, and is not computed in
-      it. Values of other shapes get none.
-    - Its operands are all results of the part that precede the scalar in the program and that some
-      operation in `coupled` outside of the part reads. This need not be the scalar.
-    - A scalar without such results gets no stand-in.
+    A scalar gets a stand-in if all of these hold:
+
+    - It is in `coupled`, an operation of the part reads it, and the part does not compute it.
+    - It has at least one operand. Operands are the results of the part that precede the scalar in
+      the program, and that an operation in `coupled` outside of the part reads. That reader may be
+      another operation than the scalar.
+
+    Values with dimensions get no stand-in. The arguments are not changed.
     """
     inside = {operation.name for operation in operations}
     results = [

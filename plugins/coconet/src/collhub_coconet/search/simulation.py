@@ -396,20 +396,21 @@ class _MeansOfProgram:
         return [other for other in dict.fromkeys(alternatives) if other != means]
 
     def create_choice(self, name: str, means: Means, base: Protocol) -> Choice:
-        """Convert algorithm, protocol and chunk count of a communication for the lowering.
+        """Convert algorithm, protocol and chunk count (`means`) of a communication for lowering.
 
-        The algorithm of the result is the first that applies:
+        `name`: the communication. Its chunks become `chunks`, and overlapped computations have as
+        many tiles. The algorithm is the first that applies:
 
-        - an uneven collective in several chunks: the name of the algorithm, so that every chunk is
-          synthesized for its counts; an algorithm of a file does not fit then, which the lowering
-          reports
-        - a Send: `direct`
-        - otherwise the algorithm that the hub has for the collective, an object
+        1. An uneven collective in several chunks: the name in `means`, so that every chunk is
+           synthesized for its counts. An algorithm of a file does not fit then, which the lowering
+           reports.
+        2. A Send: `direct`.
+        3. Otherwise: the algorithm object that the hub offers for the collective under that name.
 
-        `base`: the protocol whose latency the simulated network has. `step_bytes`, added to each
-        message, is the latency of the protocol minus that of `base`, times `link_bytes_per_s`,
-        rounded; 0 for `base`. `data_share` is that of the protocol. Overlapped computations have as
-        many tiles as there are chunks. Raises `StopIteration` for an unknown protocol or algorithm.
+        `step_bytes`, which is added to each message, is (latency of the protocol - latency of
+        `base`) * `link_bytes_per_s`, rounded; it may be negative. `base` is the protocol with the
+        latency of the simulated network. `data_share` is that of the protocol. Raises
+        `StopIteration` for an unknown protocol, and in case 3 for an unknown algorithm.
         """
         demand, protocol = self.demands[name], self.find_protocol(means)
         algorithm: str | Algorithm = "direct"

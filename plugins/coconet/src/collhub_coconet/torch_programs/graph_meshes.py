@@ -68,18 +68,16 @@ def find_mesh(
     """Return the mesh of ranks of a captured graph, with the axes of each group in use.
 
     `sizes`: ranks by axis, the slowest first; `groups`: axes by group. The first case that applies:
-
     1. `sizes`, or else the device mesh of the graph, gives the axes.
-    2. At most one group is in use: one axis without a name. Its size is the group's number of
-       recorded ranks, else the last `group_size` of a collective, else `num_ranks`, else 4.
+    2. At most one group is in use (names with equal recorded ranks count once): one axis without a
+       name. Its size is the number of recorded ranks, else the last integer `group_size` of a
+       collective, else `num_ranks`, else 4.
     3. The axes are derived from the recorded ranks of all groups.
 
-    In cases 1 and 3, a group has its axes in `groups`, otherwise those of its recorded ranks.
-    Raises `InputError`:
-
-    - for unknown axes, and for ranks that follow no axes of the mesh
-    - if `num_ranks` or `group_size` contradicts the mesh, or the ranks are not 2 to 65536
-    - in cases 1 and 3, for a group without recorded ranks, unless case 1 has it in `groups`
+    In cases 1 and 3, a group has its axes in `groups`, otherwise those of its recorded ranks. They
+    must be recorded, except in case 1 for a group in `groups`. Raises `InputError` for a group
+    against this rule, for unknown axes, for ranks that follow no axes, if `num_ranks` or
+    `group_size` contradicts the mesh, and if the ranks are not 2 to 65536.
     """
     used = {
         str(node.arguments["group_name"]): node

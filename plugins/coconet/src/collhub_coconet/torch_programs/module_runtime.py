@@ -532,11 +532,14 @@ def shard(arguments: Mapping[str, torch.Tensor], group: Group = None) -> Tensors
 def random_arguments(seed: int, group: Group = None) -> Tensors:
     """Return random arguments of this rank by name, in the order of `ARGUMENTS`.
 
-    A sliced argument is the block of this rank of a complete random tensor. Replicated and complete
-    tensors are equal on all ranks. A local argument differs between ranks with different positions
-    on its local axes. Floats are in [0.1, 1), other elements 0 or 1, in the declared element type.
-    Equal seeds give equal values; the global random state is not used. All ranks of `group` (None:
-    all ranks) must make the first call on a mesh, because it creates process groups.
+    - A sliced argument is the block of this rank of a complete random tensor. This tensor is
+      equal on all ranks.
+    - A local argument differs between ranks with different positions on its local axes.
+    - Any other argument is equal on all ranks.
+
+    Floats are in [0.1, 1], other elements 0 or 1, in the declared element type. Equal seeds give
+    equal values; the global random state is not used. `group` None means all ranks. On a mesh,
+    the first call creates process groups, so all ranks of `group` must make it.
     """
     result: Tensors = {}
     for number, (name, (element, shape, layout)) in enumerate(ARGUMENTS.items()):

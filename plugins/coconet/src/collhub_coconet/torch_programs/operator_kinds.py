@@ -436,16 +436,17 @@ def _reduce_rows(build: Builder, x: Operand, reduction: Reduction) -> str:
 def _reduce(kind: Kind, reduction: Reduction | None) -> Expansion:
     """Return the expansion of a PyTorch reduction, of all elements or along dimensions.
 
-    The expansion returns the name of its result. The operand is `self`. It applies these rules in
-    order; to refuse means to raise `TypingMistakeError`, so that the node becomes opaque:
+    The expansion adds operations for the operand `self`, and returns the name of its result. To
+    refuse means to raise `TypingMistakeError`, so that the node becomes opaque. The first rule
+    that applies:
 
-    1. An argument `dtype` (another element type) is refused.
-    2. If `dim` has an entry or `keepdim` is true, the result is that of `_reduce_rows` with
-       `reduction`: one RowReduce per dimension, of all dimensions without `dim`. Refused if
-       `reduction` is None.
-    3. A sliced operand is refused, since the language would reduce the complete tensor instead
+    1. There is an argument `dtype` (another element type): refused.
+    2. `dim` has an entry, or `keepdim` is true: refused if `reduction` is None. Otherwise one
+       RowReduce per dimension of `dim`; without entries, per dimension of the operand
+       (`_reduce_rows`).
+    3. The operand is sliced: refused, since the language would reduce the complete tensor instead
        of one rank's block.
-    4. A norm (`kind`) whose argument `ord` or `p` is not 2 is refused.
+    4. `kind` is a norm, and its argument `ord` or `p` is neither 2 nor absent: refused.
     5. Otherwise one operation of `kind` reduces all elements to a scalar.
     """
 

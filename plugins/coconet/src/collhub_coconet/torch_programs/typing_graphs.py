@@ -429,22 +429,23 @@ class _GraphTyper:
     def _add_opaque(self, node: GraphNode) -> None:
         """Add an operator without a rule of the program language as opaque operations.
 
-        There is one operation per used result. The first reads the operands, the others read the
-        first. An operand is divided if it is sliced, partial or on a root on some axis of the mesh.
+        One operation is added per used result, none without one. The first reads the operands;
+        every further one reads the first. An operand is divided if it is sliced, partial or on a
+        root on some axis of the mesh.
 
-        1. If the operator is not random and `_find_row_axes` permits row slices, operands keep
-           their layout. A result is sliced like the operands (rule ROWS) if it is one of the
-           operator's first `row_results` results and has at least `row_dimensions` dimensions.
-           Other results are local (rule PARTS).
-        2. Otherwise divided operands become local values and all results are local (rule PER_RANK).
-           The first operation has the rule RANDOM if the operator is random.
+        - If no operand is divided, all results are local (rule PER_RANK).
+        - If the operator is not random and `_find_row_axes` permits row slices, operands keep
+          their layout. One of the first `row_results` results with at least `row_dimensions`
+          dimensions is sliced like the operands (rule ROWS). Any other result is local (PARTS).
+        - Otherwise divided operands become local, and all results are local (rule PER_RANK).
 
-        The first operation has the operator's work and traffic, times the number of ranks among
-        which its result is sliced; the others have 0. Results are recorded under their names.
+        The first operation of a random operator has the rule RANDOM. The first operation has the
+        operator's work and traffic, times the number of ranks among which its result is sliced.
+        Every further operation has 0. The names of the results are recorded in `_values`.
 
         Raises `InputError`: `unknown-operator` if an operator outside the table reads a divided
-        operand and the option `unknown=local` is not set; `element-type` or `size` for a result
-        with an unsupported element type or without elements.
+        operand without the option `unknown=local`; `element-type` or `size` for a result with an
+        unsupported element type or without elements.
         """
         facts = describe_node(self.graph, node)
         reads = list(dict.fromkeys(node.reads))
@@ -565,20 +566,22 @@ class _GraphTyper:
             self._values[result.name] = name
 
     def _reduce_all(self, node: GraphNode, operand: str, result: Tensor) -> str:
-        """Add an AllReduce, and a division if it averages; return the name of the result.
+        """Add an AllReduce, and a division if it averages; return the name of the last value.
 
-        The axes are those of the process group of the node; the result has the name of `result`,
-        made unique. The first case that applies:
+        The axes are those of the process group of the node. The last value has the name of
+        `result`, made unique; before a division, the sum has an intermediate name. The first case
+        applies:
 
-        1. The reduction is a sum or an average, and the operand is each rank's Sum of its block of
-           a sliced tensor (`_find_summed_block`): a Sum of that tensor is added, without an
-           AllReduce.
-        2. Otherwise the operand becomes a local value on the axes on which it is not partial with
-           this reduction, and an AllReduce of it is added.
+        1. The reduction is a sum or an average, and `_find_summed_block` returns a value: the
+           operand is the Sum, on each rank, of its block of this sliced value. A Sum of the
+           complete value is added, and no AllReduce.
+        2. Otherwise an AllReduce of the operand is added. Before, the operand is converted to a
+           local value (each rank has separate data) on each axis where it is not partial with this
+           reduction.
 
-        In both cases, an average is then divided by the number of ranks of the group. Raises
-        `InputError` (`reduction`) for an unknown reduction, and `TypingMistakeError` if an
-        operation is ill-typed.
+        An average (`reduce_op` "avg"; the default is "sum") is then divided by the number of ranks
+        of the group. Raises `InputError` (`reduction`) for an unknown reduction, and
+        `TypingMistakeError` if an operation is ill-typed, e.g. an average of integers.
         """
         reduction = self._find_reduction(node)
         axes = find_group_axes(self.mesh, node)
@@ -642,18 +645,18 @@ class _GraphTyper:
         return self._make_local(value, change)
 
     def _reduce_scatter(self, node: GraphNode, operand: str, result: Tensor) -> str:
-        """Add a ReduceScatter along dimension 0, and a division if it averages; return its name.
+        """Add a ReduceScatter along dimension 0 over the group of `node`; return its name.
 
-        The axes are those of the process group of the node. Before, the operand is converted to a
-        local value (each rank has separate data) on these axes:
+        Let G be the mesh axes of the process group. First the operand is converted to a local
+        value, i.e. each rank has separate data, on these axes:
 
-        - on every axis of the group, unless the operand is a partial result of this reduction there
-        - if an axis outside of the group slices dimension 0, also on each axis outside of the group
-          on which the operand is sliced, partial or on a root
+        - an axis in G, unless the operand is a partial result of the same reduction on it
+        - an axis outside G on which the operand is sliced, partial or on a root, but only if the
+          operand is sliced along dimension 0 on some axis outside G
 
-        An average is the sum divided by the number of ranks of the group. The returned name is that
-        of the last operation: the name of `result`, with a suffix if it is not unique. Raises
-        `InputError` (`reduction`) for an unknown reduction, and `TypingMistakeError` if an
+        For an average (`avg`) a division of the sum by the number of ranks of the group is added.
+        The name is that of the last operation: `result.name`, with a suffix if the name is used.
+        Raises `InputError` (`reduction`) for an unknown reduction, and `TypingMistakeError` if an
         operation is ill-typed.
         """
         reduction = self._find_reduction(node)
@@ -733,20 +736,17 @@ class _GraphTyper:
         received: tuple[ArgumentValue, ...],
         sent: tuple[ArgumentValue, ...],
     ) -> str:
-        """Add an AllToAllV for constant split sizes that differ; return the name of the result.
+        """Add an AllToAllV for constant split sizes that differ; return the name of its result.
 
-        A graph has the split sizes of one rank: `received` (output splits) and `sent` (input
-        splits), rows per rank; empty for equal parts. If it receives equal parts, every rank is
-        assumed to send the sizes of `sent`: rank j receives sent[j] rows from each rank. If it
-        sends equal parts, every rank is assumed to receive the sizes of `received`. The operand is
-        first made local on the axes of the group, and on all axes that divide it.
+        `received`, `sent`: rows that this rank gets from, and sends to, each rank; empty: equal
+        parts. If only `sent` has different sizes, rank j gets sent[j] rows from each rank.
+        Otherwise every rank receives the sizes of `received`. The operand is made local on the axes
+        of the group and on all axes that divide it. Raises `InputError` (`splits`) in the first of
+        these cases:
 
-        Raises `InputError` (`splits`) in the first of these cases:
-
-        - The splits of one side are not one size of at least 0 per rank that add up to its rows.
-        - Both sides have different sizes.
-        - The size of the equal parts is not the largest size of the other side. Another rank then
-          has more rows than the tensors of the graph.
+        1. A side does not have one size of at least 0 per rank with the sum of its rows.
+        2. Neither side has equal sizes.
+        3. The size of the side with equal sizes is not the largest size of the other side.
         """
         axes = find_group_axes(self.mesh, node)
         ranks = self.mesh.count(axes)
@@ -1193,19 +1193,19 @@ def complete_splits(
 def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tuple[Operation, ...]:
     """Rename pointwise operations that are read exactly once, to join their reader's statement.
 
-    The new name is the old one after `_`, which marks an intermediate value; a name that begins
-    with `_` is kept. `_` is appended to a new name while it is in use. Transformations then move
-    `0.9 * m + 0.1 * g` as one unit, although `0.9 * m` does not depend on g.
+    A name that begins with `_` marks an intermediate value. The new name is the old one after `_`;
+    a name with `_` at its start is kept. While a new name is in use, `_` is appended.
+    Transformations then move `0.9 * m + 0.1 * g` as one unit, although `0.9 * m` does not depend on
+    g.
 
     An operation is not renamed in these cases:
 
-    - It is in `outputs`.
-    - It is read never or more than once; reading it twice in one operation counts twice.
-    - Its depth is above 8 (`_MAX_NESTING`). The depth is 1 more than the largest depth of a renamed
-      operand; other operands have depth 0.
+    - It is not pointwise (`POINTWISE`), or it is in `outputs`.
+    - It is read never, or more than once. Reading it twice in one operation counts twice.
+    - Its depth is above 8 (`_MAX_NESTING`). The depth is 1 more than the largest depth of its
+      operands that were to be renamed; all other operands have depth 0.
 
-    Returns the operations in the same order, with renamed operands. `operations` must be in program
-    order.
+    Returns the operations in the same order, with renamed operands; they must be in program order.
     """
     counts = Counter(name for operation in operations for name in operation.reads)
     used = {operation.name for operation in operations}

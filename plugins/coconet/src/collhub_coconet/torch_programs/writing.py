@@ -281,19 +281,21 @@ class _ModuleWriter:
     def _write_step(self) -> None:
         """Write all operations, so that collectives start early and their readers wait late.
 
-        An operation is ready if all operations that it reads are written. The next one is chosen
-        among the ready ones: communications, then computations, then delayed operations, which read
-        a pending result or a delayed operation. Ties follow the order of `Program.kernels`.
+        An operation is ready when all operations that it reads are written. A delayed operation
+        reads a pending (started, not awaited) result or a delayed operation. Ready communications
+        are next, then computations, then delayed computations, each in the order of
+        `Program.kernels`.
 
-        - A member of a bucket of the program is kept until all members are ready; then the bucket
-          is written as one.
-        - A small all-reduce (`_fits_bucket`) joins the open bucket. That is written if it is full,
-          if no operation is ready, or if the next one needs it, reads a pending result, or differs
-          from its members (`_must_flush`).
+        - A member of a bucket of the program is kept until all members are ready; the bucket is
+          then written as one.
+        - A small all-reduce (`_fits_bucket`) joins the open bucket, a second kind of bucket. It is
+          written first if it is full, if the next operation needs it, differs in element type, axes
+          or reduction, or reads a pending result (`_must_flush`). It is also written if no
+          operation is ready.
         - Any other operation is written by itself.
 
-        Waits for all results that are still pending follow, in the order of the kernels. Raises
-        `InputError` for operations that PyTorch lacks.
+        At the end, waits for the results that are still pending follow in the order of the kernels.
+        Raises `InputError` for operations that PyTorch lacks.
         """
         order = {
             operation.name: number
@@ -645,14 +647,14 @@ class _ModuleWriter:
         ]
 
     def _write_opaque(self, operation: Operation) -> None:
-        """Append the line of an opaque operation to the program text.
+        """Append the line of an opaque operation to the lines of the program.
 
-        The first rule that applies decides:
+        An opaque operation is a call of a PyTorch operator. The first rule that applies decides:
 
-        1. The operator is `view`, or the rule is `TO_BLOCKS` or `TO_LOCAL`: the operand is reshaped
-           to the shape of the result on one rank.
-        2. The operator is `result`: the result with the number `output` is selected from
-           `<operand>_results`. Raises `InputError` if `output` is not an int.
+        1. The operator is `view`, or `operation.rule` is `TO_BLOCKS` or `TO_LOCAL`: the first
+           operand is reshaped to the shape that the result has on one rank.
+        2. The operator is `result`: entry `output` of `<operand>_results` is selected. Raises
+           `InputError` if `output` is missing or no `int` (a bool is none).
         3. Otherwise: a call of the operator (`_write_call`, which may raise `InputError`).
         """
         call, name = parse_call(operation), operation.name

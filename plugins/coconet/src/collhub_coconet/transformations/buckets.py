@@ -97,21 +97,17 @@ def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Re
 def coalesce_by_size(program: Program, binding: Binding, bucket_bytes: int) -> Rewrite:
     """Put the collectives outside of stages into buckets; return the new program and its record.
 
-    Collectives of one bucket have equal kind, reduction, group, mesh axes, element type and counts
-    (a class). In the order of execution, each collective joins the open bucket of its class. A
-    bucket is closed
+    The collectives of a bucket have one class: equal kind, reduction, group, mesh axes, element
+    type and counts. In the order of execution, each collective joins the open bucket of its class.
+    If it depends on a member, this bucket is closed before, and it begins the next one. A bucket is
+    closed once the full buffers of its members have at least `bucket_bytes` bytes.
 
-    - after the member with which the full buffers of its members have at least `bucket_bytes`
-      bytes,
-    - before a collective of its class that depends on a member, and
-    - at the end of the program; such a bucket may be smaller.
+    Buckets of one collective are dropped. If the others and the stages have no common order of
+    execution, each bucket that prevents it is halved repeatedly, and halves of one collective are
+    dropped. The buckets become the last stages. The given program is not changed.
 
-    If the buckets and the stages have no common order of execution, each bucket that prevents
-    it is halved repeatedly. A bucket of one collective is dropped. The remaining buckets
-    become the last stages; the given program is not changed.
-
-    Raises `RefusedMoveError` if the program has a chain (`refused-order`), or if no bucket
-    has two collectives (`refused-several`).
+    Raises `RefusedMoveError` if the program has a chain (`refused-order`), or if no bucket remains
+    (`refused-several`).
     """
     conditions = Conditions("coalesce", program, {"bucket_size": bucket_bytes})
     first = program.operations[0].name if program.operations else program.name
@@ -213,15 +209,17 @@ def _list_sizes(program: Program, binding: Binding) -> dict[str, int]:
 def _fill_buckets(program: Program, sizes: Mapping[str, int], bucket_bytes: int) -> list[list[str]]:
     """Divide the collectives in `sizes` into buckets; return the names in each bucket.
 
-    `sizes`: bytes by name. Each class (`Program.classify_for_bucket`) has at most one open
-    bucket. In the order of execution, each collective with a size and a class is processed:
-    1. If it depends on a member of the open bucket of its class, also indirectly, this bucket
-       is closed.
+    `sizes`: bytes by name. Each class (`Program.classify_for_bucket`) has at most one open bucket.
+    In the order of execution, each collective with a size and a class is processed:
+
+    1. If it depends on a member of the open bucket of its class, also indirectly, this bucket is
+       closed.
     2. It joins the open bucket of its class, else a new one.
     3. If the bucket then has at least `bucket_bytes` bytes, it is closed.
 
-    The result is the closed buckets in the order of closing, then the open ones in the order
-    of opening. Raises `InputError` (`stage`) if stages of the program wait for each other.
+    The result is the closed buckets in the order of closing, then the open ones in the order of
+    opening. A bucket that replaces one closed in step 1 keeps the position of the latter. Raises
+    `InputError` (`stage`) if stages of the program wait for each other.
     """
     open_buckets: dict[BucketClass, _OpenBucket] = {}
     complete: list[list[str]] = []

@@ -87,17 +87,23 @@ def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewri
 
 
 def overlap(program: Program, members: Sequence[str]) -> Rewrite:
-    """Make a chain of `members`: each starts when its predecessor has completed a chunk.
+    """Make a chain of `members`: each starts when the one before has completed a chunk.
 
-    `members`: operations or stages (fused operations), from producer to consumer. Raises
+    `members`: operations or stages (fused operations), from producer to consumer. The result has
+    the new program and the record of the checked conditions; `program` is not changed. Raises
     `RefusedMoveError` for the first violated condition:
 
-    1. There are two or more, all exist, and none is in a stage (name the stage) or a chain.
-    2. None contains a reduction to a scalar or is in a bucket of collectives.
-    3. Each reads a value of its predecessor, and these values have a common dimension to cut.
-    4. An uneven collective after another collective reads its blocks of rows (`row-blocks`).
-    5. No path between members has another operation, and no stage and the chain wait for each
-       other.
+    1. There are two or more members.
+    2. All exist, and none is an operation inside a stage (name the stage instead).
+    3. None is in a chain already.
+    4. None contains a reduction to a scalar.
+    5. None is in a bucket of collectives.
+    6. Each member reads a value of the member before it. Both can work in chunks along a common
+       dimension.
+    7. If one of two successive collectives is uneven, both are, and the later one reads the blocks
+       of rows that the earlier one delivers (`row-blocks`).
+    8. No other operation is on a path between members.
+    9. The chain and a stage do not wait for each other.
     """
     conditions = Conditions("overlap", program, {"members": tuple(members)})
     conditions.require(len(members) > 1, "several", " ".join(members), "no pair", "name two")

@@ -222,26 +222,19 @@ def build_program(
     arguments: tuple[Argument, ...] | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> Program:
-    """Build a program with new operations, and check its types and stages.
+    """Build a program with new operations, and check its types and stages; `program` is unchanged.
 
-    Operations that no output and no Update needs are removed. `operations` must be in an
-    order in which values are defined before they are read. `arguments`: the new arguments,
-    None for those of `program`.
+    `operations`: each after the operations that it reads. Those that no output and no Update needs
+    are removed. `arguments`: the new arguments; None keeps those of `program`. `renamed`: new names
+    of stage members by old name; None renames none. Stages lose members that are not left, then
+    empty stages and buckets of one member are dropped. Errors, in the order of the checks:
 
-    Stages of `program` remain. `renamed` has new names of their members by old name.
-    Members that no longer exist are removed, then empty stages and buckets with a single
-    member. Conditions that the stages meet are recorded in `conditions`. `program` is not
-    changed.
-
-    The errors, in the order of the checks:
-
-    - The new program is invalid, such as ill-typed: `InputError` with at most one mesh
-      axis, `RefusedMoveError` (`nesting`) with several.
-    - A stage that is no bucket is not one kernel any more: `RefusedMoveError` of
-      `check_stage`.
-    - `program` has chains: `RefusedMoveError` (`order`).
-    - A bucket is not valid any more, or stages would wait for each other:
-      `RefusedMoveError` (`stages`).
+    1. invalid program, such as wrong types: `InputError` with fewer than two mesh axes, otherwise
+       `RefusedMoveError` (`nesting`)
+    2. a stage, not a bucket, that is not one kernel: `RefusedMoveError` of `check_stage`. This
+       check also adds the conditions that stages meet to `conditions`.
+    3. `program` has chains: `RefusedMoveError` (`order`)
+    4. an invalid bucket, or stages that wait for each other: `RefusedMoveError` (`stages`)
     """
     live = select_live(tuple(operations), program.outputs)
     stages = _update_stages(program, {operation.name for operation in live}, renamed or {})
@@ -405,16 +398,17 @@ def _fits_on_axis(space: TensorType, layout: Layout, largest: TensorType, target
 def _check_slices(program: Program, operations: list[Operation], conditions: Conditions) -> None:
     """Refuse operations of a stage with AllGathers that need more than a slice of an operand.
 
-    `operations` must contain a ReduceScatter; the first one defines the mesh axis and the
-    scattered dimension. It and all Slices are not checked. For the others, in order:
+    The first ReduceScatter in `operations` defines the mesh axis and the scattered dimension, which
+    is counted from the end of a shape. ReduceScatters and Slices are not checked. All others are
+    checked in order:
 
-    1. An AllGather must depend on the ReduceScatter, also indirectly.
-    2. Every operand must be sliced on this axis, or replicated without the scattered
-       dimension. That is: the dimension, counted from the end, is missing or has size 1.
-       Local operands are refused.
+    1. An AllGather must depend on that ReduceScatter, directly or not.
+    2. No operand may be local, partial or on a root on the axis. An operand that is replicated on
+       the axis must not have the scattered dimension, or only with size 1. Sliced operands are
+       permitted, along any dimension.
 
-    The first violation raises `RefusedMoveError` (`slices-only`). Conditions that hold
-    before it are recorded in `conditions`. Raises `StopIteration` without a ReduceScatter.
+    The first violation raises `RefusedMoveError` (`slices-only`). Conditions that hold before it
+    are recorded in `conditions`. Raises `StopIteration` without a ReduceScatter.
     """
     scatter = next(entry for entry in operations if entry.kind is Kind.REDUCE_SCATTER)
     scattered = program.types[scatter.name]

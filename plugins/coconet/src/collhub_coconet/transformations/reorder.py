@@ -206,8 +206,7 @@ class _Move:
     def build_operations(self) -> list[Operation]:
         """Build all operations of the program after the move, in program order; call it once.
 
-        The moved operations compute on slices instead of gathered values. For each operation of the
-        program, the first rule that applies:
+        For each operation of the program, the first rule that applies:
 
         - An operation in `_feeds` (only operations that compute on slices read it) computes on
           slices, with the same name.
@@ -215,11 +214,13 @@ class _Move:
           operation reads it afterwards.
         - A moved operation with an obstacle, such as a local operand, raises `RefusedMoveError`.
         - A moved operation that reads no slices, only a scalar, is unchanged.
-        - A moved Update of a complete state gets its value from a new AllGather.
-        - Any other moved operation computes on slices.
+        - A moved Update of a complete state reads the complete value: that of an existing
+          AllGather, or of a new one before the Update.
+        - Any other moved operation computes on slices. A new AllGather follows if the complete
+          value is needed (`_emit_on_slices`).
 
-        New Slices and AllGathers are next to the operation that needs them. For every moved
-        operation the conditions `commutes` and `no-local-operand` are recorded.
+        New Slices of operands precede the operation. For every moved operation without an obstacle,
+        the conditions `commutes` and `no-local-operand` are recorded as met.
         """
         for operation in self._program.operations:
             if operation.name in self._feeds:

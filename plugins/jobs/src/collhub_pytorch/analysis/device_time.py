@@ -189,10 +189,13 @@ class WaitingTimes:
 def measure_waiting(times: Timeline, meetings: Meetings) -> WaitingTimes:
     """Split the duration of every communication node into waiting and transfer: int64[nodes], ns.
 
-    `meetings`: the nodes of all ranks that belong to one communication. The transfer of a node
-    lasts from the latest start of all these nodes to the end of the node; the time before is
-    waiting. If the node ends before that, all of its time is waiting. The result also has the
-    latest start per node. Nodes of no communication have 0 for both times and -1 as latest start.
+    `meetings`: for each communication its nodes on all ranks. Let S be the latest start of the
+    nodes of a communication. For each of its nodes:
+
+    - The node ends at or before S: all of its time is waiting.
+    - Otherwise: the time from S to its end is transfer, the time before S is waiting.
+
+    The result also has S per node. Nodes of no communication have 0 for both times and S = -1.
     """
     last_start = np.full(len(times.start), -1, np.int64)
     rows, of_node = meetings.rows, meetings.of_node

@@ -41,18 +41,20 @@ class Meetings:
 
 
 def match_communications(workload: Workload) -> Meetings:
-    """Find the nodes of different ranks that belong to one communication, and number these.
+    """Number the communications of a job, i.e. nodes of different ranks that belong together.
 
     One communication is the k-th collective of a group on each of its ranks, or the k-th send and
-    the k-th receive with equal ranks and tag. Numbers ascend from 0. Collectives come first, by
-    ascending group (group -1, all ranks, is first), then in the order of the nodes. Then follow
-    messages, in the order of the receives. Unmatched messages and other nodes have the number -1.
+    the k-th receive with equal source, destination and tag. Numbers ascend from 0. Collectives
+    come first, by ascending group (group -1, all ranks, is first), then in the order of the nodes.
+    Then follow messages, in the order of the receives. Unmatched messages and other nodes have the
+    number -1.
 
-    Raises `InputError`, which locates both nodes, for a collective that differs in kind, size or
-    dtype between ranks (`collective-mismatch`). Unknown sizes, unknown dtypes and sizes of
-    all-to-alls are not compared. Raises it also for a collective that is missing on a rank
-    (`collective-missing`). `_check_equal` chooses the one that is reported, in the first such
-    group.
+    In each group, every rank is compared with the first rank. Raises `InputError`, which locates
+    both nodes, for the first rank of the first group with a difference:
+
+    - `collective-mismatch`: a collective differs in kind, size or dtype. Unknown sizes, unknown
+      dtypes and sizes of all-to-alls are not compared.
+    - `collective-missing`: there is no mismatch, but one of the two ranks has more collectives.
     """
     of_node = np.full(len(workload.nodes), -1, np.int64)
     count = 0
@@ -91,13 +93,16 @@ def _split_collectives(workload: Workload) -> dict[int, dict[int, Int64Array]]:
 def _check_equal(
     workload: Workload, group: int, members: Sequence[int], columns: Sequence[Int64Array]
 ) -> None:
-    """Raise `InputError` unless all members of a group have the same collectives in the same order.
+    """Raise `InputError` unless all members of a group have equal collectives in the same order.
 
-    `columns`: rows of the collectives of each of `members`, at least one. Each member is compared
-    with the first one, in kind, size and dtype (`_find_differences`). The error is about the first
-    member that differs. It is `collective-mismatch` at the first position at which both have a
-    collective and these differ. If there is none, it is `collective-missing` at the first
-    collective that only one of the two has.
+    `columns`: rows of the collectives of each of `members`, at least one member. Each other member
+    is compared with the first, position by position, in kind, size and dtype. Sizes of all-to-alls
+    are not compared, nor sizes or dtypes that one of the two does not record.
+
+    The error is about the first member that differs:
+
+    - `collective-mismatch` at the first position at which both have a collective and these differ
+    - otherwise `collective-missing` at the first collective that only one of the two has
     """
     first = columns[0]
     for rank, column in zip(members[1:], columns[1:], strict=True):

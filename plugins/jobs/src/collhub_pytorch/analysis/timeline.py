@@ -214,22 +214,19 @@ def fit_clocks(
 ) -> ClockFit:
     """Find the offset of each clock for which collectives end at the same time on all ranks.
 
-    Each trace file has its own clock; ranks of one file share a clock. The corrected time of an end
-    is its time minus the offset of its clock. First estimates of the offsets start from 0 for the
-    clock of rank 0 (`_propagate_offsets`). They are then refined in at most `_ROUNDS` (20) rounds,
-    until none changes. A round has two steps:
+    Each trace file has one clock, shared by its ranks. The corrected end of a node is its end minus
+    the offset of its clock. Only the ends that `_select_common_ends` selects are used. The first
+    offsets come from `_propagate_offsets`. Then at most `_ROUNDS` (20) rounds follow, until no
+    offset changes; a median of an even number of values is the lower middle one:
 
     - The common end of each communication is the median of the corrected ends of its nodes.
-    - Each offset increases by the median, over all ends on its clock, of corrected end minus common
-      end.
+    - Each offset increases by the median of corrected end minus common end, over all ends of its
+      clock.
 
-    Only the ends that `_select_common_ends` selects are used. Of an even number of values the
-    median is the lower middle one.
-
-    Returns one offset per rank in ns, which must be subtracted from its times (0 for the clock of
-    rank 0), and the residual: the largest distance in ns of a corrected end from the common end.
-    Raises `InputError` (`clocks`) if a clock shares no communication with the other clocks, and if
-    the residual exceeds `max_residual_ns`.
+    Returns an offset per rank in ns, relative to that of rank 0, and the residual: the largest
+    distance in ns of a corrected end from its common end, 0 without ends. Raises `InputError`
+    (`clocks`) if a clock is not linked to that of rank 0 by communications, or if the residual is
+    above `max_residual_ns`.
     """
     rows, of_row = _select_common_ends(workload, meetings)
     # One clock per file: assumed ranks share the clock of their file.

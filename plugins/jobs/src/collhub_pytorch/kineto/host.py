@@ -392,13 +392,13 @@ def _points(
     """Return the points in time at which the host changes its work, and its work before each.
 
     Points are the starts and ends of the `visible` operators (rows of `operators`), and each
-    different time of `issue_times` (ns) that is no start of one. They ascend; at equal times, ends
-    come first, then starts, then issue times.
+    different time of `issue_times` (ns) that is not the start of one. Points ascend; at equal
+    times, ends come first, then starts, then the issue time.
 
-    The work before a point is the label of the operator that started last and has not ended, -1 for
-    idle. An operator of duration 0 has two points but is never work. An operator from 10 to 20 and
-    an issue time of 15 give the points 10, 15, 20 and the work -1, label, label. Both results are
-    int64[points].
+    The work before a point is the label of the operator that started last and has not ended, of
+    equal starts the last in `visible`; -1 if there is none. An operator of duration 0 has two
+    points but is never work. An operator from 10 to 20 and an issue time of 15 give the points 10,
+    15, 20 and the work -1, label, label. Both results are int64[points].
     """
     start, end = operators.start[visible], operators.end[visible]
     extra = np.setdiff1d(issue_times, start)

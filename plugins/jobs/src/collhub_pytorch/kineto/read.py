@@ -205,16 +205,16 @@ def device_profile(
     """Return the profile of a rank with a device: its activities (kernels, copies) sorted by start.
 
     Activities with equal starts keep the order of the file. `window`: (start, end) in ns. Only
-    activities issued at start or later, and before end, are included; None includes all. An
-    activity is issued at the start of the runtime call that launched it, or at its own start if
-    that call is unknown.
+    activities issued at start or later, and before end, are included; None includes all, perhaps
+    none. An activity is issued at the start of the runtime call that launched it, or at its own
+    start if that call is unknown.
 
-    `kernel_delay_ns` is used for the idle times only: a gap between two activities of a stream that
-    is shorter, and that is no wait for the host, is the usual delay between kernels.
-
-    Recorded waits of streams become the dependencies `stated`. If the file has any, `assumed` is
-    empty; otherwise dependencies are inferred from the times. Points of the host have no known work
-    (-1).
+    - Dependencies: if the file records waits of streams, they become `stated`, and `assumed` is
+      empty. Otherwise `assumed` has dependencies that are inferred from the times.
+    - Idle times: a gap between two activities of a stream counts as the usual delay between
+      kernels if it is shorter than `kernel_delay_ns` (30 ns) and is no wait for the host. This
+      argument has no other effect.
+    - Points of the host have no known work (-1).
 
     Raises `InputError`: `step` if `window` contains no activity, `group` if the ranks of a group
     are unknown, and `profile-record` for invalid data in the file's header.

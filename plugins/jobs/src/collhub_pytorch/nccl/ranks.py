@@ -99,16 +99,18 @@ def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
 
 
 def find_ranks_per_node(rank_of: Mapping[Member, int], world_size: int, world: str) -> int | None:
-    """Return the number of ranks on each node, world size / node count; None if it is unknown.
+    """Return the number of ranks on each node, `world_size` / node count; None if it is unknown.
 
-    The node count is the one that the members of the communicator of all ranks, `world`,
-    recorded. None in these cases:
+    The node count is the one that the members of communicator `world` recorded. Node i has the next
+    `world_size` / node count consecutive ranks. None in these cases:
 
-    - `world` is `""`, which means that no communicator has all ranks.
-    - The node count is not recorded, differs between members, or does not divide the ranks.
-    - Nodes of consecutive ranks contradict the hosts of the processes: the members on a
-      node have several hosts, or two nodes have the same host. The host is the name of a
-      process up to its last `:`.
+    - No member of `rank_of` belongs to `world`. An empty name means that no communicator has all
+      ranks.
+    - The node count is not recorded (0), differs between members, or does not divide `world_size`.
+    - The members on a node have several hosts, or two nodes have the same host. The host is the
+      name of the process up to its last `:`.
+
+    Ranks without a member are not checked.
     """
     members = {rank: member for member, rank in rank_of.items() if member.communicator == world}
     counts = {member.node_count for member in members.values()}

@@ -122,18 +122,17 @@ def workload_of(
 ) -> Workload:
     """Return the calls of all files of NCCL records as one workload.
 
-    `provenance.producer` is the format, a key of `_READERS`. Ranks are numbered by
-    `find_job_ranks`. The extension has `assumptions` (empty), `notes` and, if known,
-    `ranks_per_node`. Notes are in the order: numbering of ranks; matching and placement of calls
-    (`CallGraph`); assumptions of the reader; the first 10 unused lines and the number of the
-    others; rounded sizes of DeepSpeed; missing start times or durations.
+    `provenance.producer` is the format, a key of `_READERS`. `find_job_ranks` numbers the ranks.
+    The extension has `assumptions` (empty), `notes` and, if known, `ranks_per_node`. Notes:
+    numbering of ranks, matching and placement of calls, assumptions of the reader, the first 10
+    unused lines and the number of the others, rounded sizes of DeepSpeed, missing times. Clocks:
+    - With durations: aligned as `options` request (`align_clocks`). Without start times all ranks
+      count as having one clock.
+    - Without durations: not aligned. Calls that differ between ranks raise an error only if
+      `options.mismatches` is `refuse`.
 
-    With durations, clocks are aligned as the options request (`align_clocks`); without start times
-    all ranks count as having one clock. Without durations no clocks are aligned, and calls that
-    differ between ranks are an error only if `options.mismatches` is `refuse`.
-
-    Raises `InputError`: `empty` if no file has a valid record, `communicator` for contradicting
-    records, and the errors of `join_ranks` (such as missing ranks) and `align_clocks`.
+    Raises `InputError`: `empty` without a valid record, `communicator` for contradicting records,
+    and the errors of `join_ranks` (such as missing ranks) and `align_clocks`.
     """
     calls, skipped, assumptions = RecordedCalls(), list[str](), list[str]()
     first_skipped: tuple[str, SkippedLine] | None = None

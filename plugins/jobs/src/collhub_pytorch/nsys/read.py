@@ -292,13 +292,14 @@ class FileContents:
 def read_file(tables: Tables) -> FileContents:
     """Read all ranks of an Nsight Systems export: one per process and device with activities.
 
-    Activities are kernels, copies and other memory operations. The ranks ascend by process,
-    then device. The calls of NCCL are assigned to kernels by the launches of all processes
-    together (`assign_calls`).
+    Activities are kernels, copies and other memory operations. Ranks ascend by process, then
+    device. Calls of NCCL are assigned to kernels by the launches of all processes together
+    (`assign_calls`).
 
-    The result also has three numbers for notes: payloads that cannot be decoded, calls
-    without a payload, and kernels that execute several calls. Raises `InputError` for a
-    damaged file, and (`empty`) for one without activities.
+    The result has four values for notes: undecodable payloads, calls without a payload, kernels
+    that execute several calls (numbers), and the merger that combines activities of long profiles
+    (above 200 000 rows), else None. Raises `InputError` for a damaged file, and (`empty`) without
+    activities.
     """
     activities = read_activities(tables)
     if not len(activities.start):
@@ -370,17 +371,19 @@ def _file_rank(
 ) -> FileRank:
     """Build the events and memberships of one device of a process.
 
-    `rows`: its activities, at least one; `device_count`: devices of the process with activities.
+    `rows`: the activities of the device, at least one. `device_count`: number of devices of
+    the process with activities. There are two cases:
 
-    - One device: the process is named `FILE:PID`, the events have the name of the file, and all
-      communicators and runtime calls of the process are used.
-    - Several devices: process and events are named `FILE:PID:DEVICE`. Only communicators that were
-      initialized on this device are used. Of the runtime calls of the process, those are used that
-      launched one of `rows` (equal correlation id), and all that launch nothing.
+    - One device: the process is `FILE:PID`; the events are named `FILE`. All communicators and
+      runtime calls of the process are used.
+    - Several devices: process and events are named `FILE:PID:DEVICE`. Only communicators that
+      were initialized on this device are used. A runtime call of the process is used if it
+      launched one of `rows` (equal correlation id) or is of a kind that launches nothing.
 
-    Names are numbered in the order of the ids of their texts; kernels of equal names share a
-    number. Copies and other memory operations are listed in `memory_names`, kernels of
-    communication outside NCCL in `communication_names`. Device work is added by `_add_device_work`.
+    Names are numbered in the order of the ids of their texts; equal names share a number. An
+    id without a text has the name `kernel <id>`. Names of copies and other memory operations
+    are added to `memory_names`, those of communication kernels outside NCCL to
+    `communication_names`. Device work is added by `_add_device_work`.
     """
     activities, runtime, ranges, calls = contents
     pid, device = int(activities.pid[rows[0]]), int(activities.device[rows[0]])

@@ -70,15 +70,15 @@ _MODULES: dict[str, tuple[ModuleType, Sequence[str]]] = {
 def install_modules() -> None:
     """Insert the package `msccl` and its public modules into `sys.modules`, for all later imports.
 
-    Existing entries are replaced. The modules are those of `_MODULES`, such as
-    `msccl.language` and `msccl.topologies.nvidia`. Each one has the public names of
-    MSCCLang, as this distribution defines them, and lists them in `__all__`.
-    `msccl.language` also has the names of `_LEAKED`, such as `defaultdict`, because
-    programs use them without an import.
+    Existing entries of these names are replaced, at each call by new modules. The modules are those
+    of `_MODULES`, such as `msccl.language`. Each one has the public names of MSCCLang, as this
+    distribution defines them. `msccl.language` also has the names of `_LEAKED`, such as
+    `defaultdict`, because programs use them without an import. `__all__` lists all of these names,
+    sorted. The package `msccl` has only its modules.
 
-    A submodule becomes an attribute of its parent. If the parent has a public name that is
-    equal to the name of the submodule, this name remains instead:
-    `msccl.programs.allreduce_ring` is the function.
+    A submodule becomes an attribute of its parent, unless the parent has a public name equal to the
+    name of the submodule. In that case the public name remains: `msccl.programs.allreduce_ring` is
+    a function.
     """
     mirrors = {"msccl": ModuleType("msccl", "MSCCLang as collhub-msccl implements it.")}
     for name, (ours, exported) in _MODULES.items():

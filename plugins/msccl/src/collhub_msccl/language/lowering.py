@@ -91,22 +91,16 @@ def _compute_longest_chains(
 def lower_collective(trace: Trace, instances: Instances) -> Collective:
     """Build the collective that all instances of a program implement together.
 
-    An instance is a copy of the program on its own part of the data; one chunk of one instance is
-    one unit. `unit_count` is:
+    An instance is a copy of the program on its part of the data. One chunk of one instance is one
+    unit. `unit_count` for a custom collective is the largest input or output size of any rank in
+    chunks, times the number of instances, at least 1. For other kinds it is `chunk_factor` times
+    the number of instances; for all-gather, reduce-scatter and all-to-all also times the ranks.
 
-    - for a custom collective: the largest input or output size of any rank in chunks, times the
-      number of instances; at least 1
-    - otherwise: parts * `chunk_factor` * number of instances. The parts are the number of ranks for
-      all-gather, reduce-scatter and all-to-all, and 1 for other kinds.
+    The only mode is in place if `trace.is_in_place`, else out of place. Only a broadcast has a
+    root (`trace.root`). Only a custom collective has a contract, with sizes for all instances.
 
-    Example: an all-gather of 4 ranks with `chunk_factor` 2 and 3 instances has 24 units. The
-    collective supports exactly one mode: in place if `trace.is_in_place`, else out of place. Only a
-    broadcast has a root (`trace.root`); only a custom collective has a contract, with sizes for all
-    instances.
-
-    Raises `ValueError` for an unknown kind, and for a custom collective whose trace has no contract
-    (required result). Raises `InputError` (`invalid-collective`) for values that `Collective`
-    refuses.
+    Raises `ValueError` for an unknown kind, and for a custom collective without `trace.contract`.
+    Raises `InputError` (`invalid-collective`) for values that `Collective` refuses.
     """
     kind = CollectiveKind(trace.kind)
     contract = _build_contract(trace, instances) if kind is CollectiveKind.CUSTOM else None
@@ -284,17 +278,15 @@ def _build_rows(columns: Columns) -> tuple[Columns, Int64Array]:
 
 
 def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
-    """Build one row of step columns for every operation, as its source rank executes it.
+    """Return the step columns of the source ranks: row i is the step that runs operation i there.
 
-    Row i belongs to operation i; there are no rows without operations. The rank is the source
-    rank and the source operand is that of the operation. The lane is the operation's send
-    block.
+    The rank is the source rank, and the lane is the send block. The source operand is that of the
+    operation. Counts, dependencies and receives are not included.
 
-    - `is_message[i]` is True (source and destination are different ranks): a SEND, also for a
-      reduction. The peer is the destination rank; the destination operand is UNKNOWN with
-      offset 0.
-    - Otherwise: COPY for a copy, else REDUCE. The peer is -1; the destination operand is that
-      of the operation.
+    - `is_message[i]` (source and destination are different ranks): SEND, also for a reduction. The
+      peer is the destination rank. The destination operand is UNKNOWN with offset 0.
+    - Otherwise: COPY for a copy, else REDUCE. The peer is -1. The destination operand is that of
+      the operation.
     """
     is_copy = columns["kind"] == COPY
     local = np.where(is_copy, StepKind.COPY, StepKind.REDUCE)

@@ -27,24 +27,18 @@ RankBlock = tuple[int, int]
 
 
 def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
-    """Return the columns of operations with a channel and valid thread blocks for each.
+    """Return a copy of the operations' columns with `send_block`, `receive_block` and `channel`.
 
-    The result replaces `send_block`, `receive_block` and `channel`; the given columns are not
-    changed. -1 means that a block or channel is missing. If the program does not assign blocks
-    (`is_manual` is False), all blocks become -1, a missing channel becomes 0, and nothing is
-    checked. Otherwise these rules apply, where a message is an operation between two ranks:
+    -1 means missing. Without `is_manual` (the program assigns no blocks), all blocks become -1 and
+    a missing channel 0. Otherwise, with "message" for an operation between two ranks:
 
     1. Missing blocks are filled in by `_complete_blocks`.
-    2. In messages, a block sends to at most one rank and receives from at most one rank. Blocks
-       that messages connect, directly or through others, have one channel.
-    3. A message without a channel gets the channel that any message of its blocks has, also a later
-       one, otherwise 0. A local operation keeps its channel, which is not compared; without one it
-       gets 0.
-    4. For one source rank, destination rank and channel, all messages have the same send block and
-       the same receive block.
+    2. A block sends to at most one rank and receives from at most one. Blocks that messages
+       connect, directly or through others, have one channel.
+    3. A message without a channel gets that channel; without one, all operations get 0.
+    4. Messages of one source, destination and channel have equal blocks on each side.
 
-    Raises `InputError` (`thread-block-assignment`), with the line of the message, for the first
-    message that breaks rule 2. If none does, it is raised for the first one that breaks rule 4.
+    Raises `InputError` (`thread-block-assignment`) for the first message against rule 2, else 4.
     """
     if not is_manual:
         nowhere = np.full(len(columns["kind"]), -1, np.int64)

@@ -149,26 +149,20 @@ class MSCCLProgram:
         return reference
 
     def copy(self, source: Ref, dst: int, buffer: Hashable, index: int, lanes: Lanes) -> Ref | None:
-        """Copy the chunks of `source` to rank `dst` and record the operation.
+        """Copy the chunks of `source` to rank `dst`, record it, and return the destination.
 
-        `Ref.copy` calls this. `_find_destination` chooses the destination from `buffer` (may be
-        None) and `index` (may be -1). `lanes`: send block, receive block and channel, -1 if not
-        given. The contents of the destination are overwritten; a scratch buffer is created or
-        extended if needed.
+        `_find_destination` chooses the destination from `buffer` (may be None) and `index` (may be
+        -1). `lanes`: send block, receive block and channel, -1 if not given. Chunks there are
+        overwritten; a scratch buffer is created or extended if needed. Nothing is recorded in two
+        cases:
+        - The destination equals `source`: None is returned.
+        - Both are the same slots of one list under two names, such as input and output in place.
 
-        Returns a reference to the destination, with two exceptions that record nothing. If it is
-        equal to `source`, returns None. If both are the same slots of one list under two names,
-        such as input and output in place, returns the reference to the destination.
-
-        Errors, in the order of the checks:
-
-        - `TypeError` or `IndexError` for an invalid rank `dst` (`_check_rank`)
-        - `ValueError` or `IndexError` for an invalid buffer and index (`_find_destination`)
-        - `ValueError` for an empty slot of the source
-        - `KeyError` or `IndexError` for an input or output that is missing or too short
-        - `ValueError` if source and destination overlap partly
-        - after the chunks were copied: `AssertionError` if the topology has no link between the
-          ranks, `ValueError` for a thread block or channel below -1
+        Errors, in this order: `TypeError` or `IndexError` for an invalid rank; `ValueError` or
+        `IndexError` for an invalid buffer or index; `ValueError` for an empty slot of the source;
+        `KeyError` or `IndexError` for a missing or too short buffer; `ValueError` for a partial
+        overlap. After the copy: `AssertionError` without a link, `ValueError` for a block or
+        channel below -1.
         """
         self._check_rank(dst)
         buffer, index = self._find_destination(source, dst, buffer, index)

@@ -156,13 +156,13 @@ def _match_first_step(
 
     `quotes`: offsets of the opening and closing quotes of each step, int64[steps, quotes].
     `begins`, `stops`: offsets of the begin of each step and of the next tag, so that white space
-    after the step must be equal too. A step is True if these hold:
+    after the step must be equal too. Candidates are the steps that fulfil both of these:
 
-    - Each of its texts outside the values is as long as that of step 0.
-    - No value is longer than 8 bytes; step 0 itself may be False for this reason.
-    - Its texts equal those of the first step that fulfils the two conditions above.
+    - Each text outside the values is as long as that text of step 0.
+    - No value is longer than 8 bytes. Step 0 may violate this.
 
-    Values may differ, also in length.
+    A candidate is True if its texts outside the values equal those of the first candidate. All
+    other steps are False; without candidates all steps are. Values may differ, also in length.
     """
     starts = np.column_stack([begins, quotes[:, 1::2]])
     lengths = np.column_stack([quotes[:, ::2] + 1, stops]) - starts

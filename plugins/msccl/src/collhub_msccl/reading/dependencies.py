@@ -105,10 +105,11 @@ def _report_endless_waits(
     is_endless: BoolArray,
     findings: FileFindings,
 ) -> None:
-    """Record an error `endless-wait` for each wait that no step ends.
+    """Record an error `endless-wait` for each wait that no step ends, in the order of `waiting`.
 
-    `waiting`: rows of the waiting steps. `is_endless`: bool per entry of `waiting`. The line is
-    that of the waiting step. At most 5 errors are recorded; the last one counts the further waits.
+    `waiting`: rows of the waiting steps. `is_endless`: bool per entry of `waiting`. Each error has
+    the line and rank of the waiting step. Of more than 5 errors the first 5 are recorded in
+    `findings`, and the fifth counts the others. None is recorded if no wait is endless.
     """
 
     def message(row: int) -> str:
@@ -177,22 +178,21 @@ def _replace_nops(
     waits: _Waits,
     findings: FileFindings,
 ) -> Edges:
-    """Return the waits with nops replaced by steps that move data, on both sides.
+    """Return the waits between steps that move data: each nop in a wait is replaced by such steps.
 
-    The result is two int64 arrays, (steps that end a wait, waiting steps).
+    The result is two int64 arrays, (steps that end a wait, waiting steps). Pairs may repeat.
 
-    - A nop that waits is replaced by the next step of its thread block that is neither a nop
-      nor joined to an earlier `re` (`fusion.joins`). If there is none, the wait is dropped.
+    - A waiting nop is replaced by the next step of its thread block that is neither a nop nor
+      joined to an earlier `re` (`fusion.joins`). Without such a step the wait is dropped.
     - A nop that is waited for is replaced by the steps that must finish before it
-      (`_find_steps_before_nops`). Each of them gives one pair, in ascending order; without such
-      steps there is no pair.
+      (`_find_steps_before_nops`): one pair per step, ascending. Without such steps there is no
+      pair.
 
-    First are the pairs of waits for other steps, then those of waits for nops, each in the
-    order of `waits`. Pairs may repeat.
-
-    Reports one warning `unfinished-nop-chain` if waits are passed on to steps without a `depid`
-    of their own. Raises `InputError` for cycles of nops (`cyclic-dependencies`), and for nops
-    that depend on more than 2^22 steps in total (`too-many-dependencies`).
+    First are the pairs of waits for other steps, then those of waits for nops, each in the order
+    of `waits`. One warning `unfinished-nop-chain` is reported if a waiting step of any wait has no
+    `depid`, i.e. it waits only because of an earlier nop. If a wait is for a nop, `InputError` is
+    raised for cycles of nops (`cyclic-dependencies`), and for nops that depend on more than 2^22
+    steps in total (`too-many-dependencies`).
     """
     owner = _find_delayed_steps(program, waits.is_nop | fusion.joins)[waits.waiting]
     _warn_of_unfinished_chains(program, owner, findings)
@@ -355,19 +355,18 @@ class Fusion:
 
 
 def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusion:
-    """Find the `re` steps that the runtimes execute as one step with the previous `re`.
+    """Find the `re` steps (local sums) that runtimes execute as one step with the previous `re`.
 
-    A chain is a series of `re` of one thread block in which each joins the one before. Nops in
-    between do not count. An `re` joins if all of this holds:
+    An `re` joins the previous step of the program that is no nop if all of this holds:
 
-    - The previous step that is not a nop is an `re` of the block, without `hasdep`.
-    - Both have the same dstbuf, dstoff and srcbuf, and the later one has no dependency.
-    - It is not the 17th `re` of its thread block, counted over all chains.
+    - That step is an `re` of the same thread block, without `hasdep`.
+    - Both have the same dstbuf, dstoff and srcbuf, and the later one has no `depid`.
+    - It is not the 17th `re` of its thread block, counting all `re`. Later ones may join again.
 
-    The result has three columns, one entry per step: whether it joins; the count (all members of a
-    chain move the `cnt` of the last member); and the flag value. The flag value is the position of
-    the step; in a chain, it is the position of the first member plus the number of members before.
-    Warns of chains that are too long or contain a nop. `program` is not changed.
+    Result, one entry per step: whether it joins; the count; the flag value. A series of joined `re`
+    is a chain. All its members have the `cnt` of its last one. Their flag values are the position
+    of the first one, plus 0, 1, 2 ... Other steps keep `cnt` and position. At most one warning each
+    for chains of more than 16 `re` and for chains with a nop inside. `program` is not changed.
     """
     joins = np.zeros(len(program), np.bool_)
     count, flag = program.count.copy(), program.position.copy()

@@ -95,27 +95,22 @@ def lower(
     is_dsl_reading: bool,
     findings: FileFindings,
 ) -> Lowered:
-    """Convert a checked thread-block program to the rows of a step table.
+    """Convert a checked thread-block program to rows of a step table, in the order of the steps.
 
-    Rows keep the order of the steps. A nop becomes no row. A step that receives and sends becomes
-    two rows, of which the second sends the data that the first stored. Other steps become one row.
+    - A nop gives no row. A dependency on it becomes dependencies on the steps before it and on
+      those that it waits for.
+    - A step that receives and sends gives two rows; the second sends what the first stores. An
+      `rrs` stores it in scratch behind the declared scratch of its rank.
+    - Every other step gives one row. `re` steps that runtimes fuse get the last count
+      (`fuse_reductions`).
+    - Reductions of received data add to dst with `is_dsl_reading`, as in MSCCLang, else to src.
 
-    - An `rrs` step stores its value in scratch after the declared scratch of its rank.
-    - Adjacent `re` steps that the runtimes execute as one (`fuse_reductions`) get the last one's
-      count.
-    - With `is_dsl_reading`, reductions of received data take their local operand from dst, as in
-      MSCCLang, otherwise from src.
-    - A wait for an earlier step of the same thread block is dropped. If a nop waits, the next step
-      of its block waits instead; if a step waits for a nop, it waits for the step before the nop
-      and for the steps for which the nop waits (`resolve_dependencies`).
+    Also returns data dependencies (declared, and second row on first), pairs of consecutive rows of
+    a thread block, first block of each rank, and scratch units per rank with those for `rrs`.
 
-    The result has the columns, the data dependencies (including that of each second row on its
-    first row), the program order within thread blocks as pairs (before, after), the first thread
-    block of each rank, and the scratch units of each rank. Warnings are added to `findings`.
-
-    Raises `InputError` for a wait that never ends, a cycle of nops, more than 2^22 waits that pass
-    through nops, and a step beyond the declared scratch of a rank with `rrs` steps. Other cycles
-    and ranks are left to the verification.
+    Warnings are added to `findings`. Raises `InputError` for a wait that no step ends, a wait for a
+    later step of the same block, a cycle of nops, and a step beyond the declared scratch of a rank
+    with `rrs` steps. Other cycles and other ranks are not checked.
     """
     fusion = fuse_reductions(program, findings)
     declared = resolve_dependencies(program, fusion, findings)
@@ -218,10 +213,13 @@ def _choose_operands(
     """Choose the source and destination of the first row of every step.
 
     Returns the columns `src_buffer`, `src_offset`, `dst_buffer` and `dst_offset`, int64 per step.
-    They are those of the file, with two exceptions. An `rrs` writes to the slot of its thread block
-    in SCRATCH. With `is_dsl_reading`, steps that reduce received data use their destination as the
-    local operand. Sides that a step does not use keep the values of the file; `_build_first_rows`
-    clears them.
+    They are those of the file, with two exceptions:
+
+    - With `is_dsl_reading`, the source of a step that reduces received data (`reduces_received`) is
+      the destination in the file.
+    - The destination of an `rrs` is in SCRATCH, at `slot` of its thread block.
+
+    Values that a step does not use remain; `_build_first_rows` clears them.
     """
     src_buffer, src_offset = program.src_buffer, program.src_offset
     if is_dsl_reading:

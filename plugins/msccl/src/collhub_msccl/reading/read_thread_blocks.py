@@ -281,8 +281,10 @@ def _build_program(
 ) -> ThreadBlockProgram:
     """Build the program from columns in the order of the file; nothing is checked.
 
-    `gpus`, `blocks`, `steps`: columns by attribute. Ranks are sorted by id, thread blocks by rank
-    and id; equal ids keep the order of the file. Steps keep their order within their thread block.
+    `gpus`, `blocks`, `steps`: columns by attribute. Ranks are sorted by id; their ids should be
+    0..n-1, each once. Thread blocks are sorted by rank and id; equal ids of thread blocks keep the
+    order of the file. Steps keep their order within their thread block.
+
     In the result, `position` counts the steps of each thread block from 0, `number` is the
     attribute `s`, and `block_indptr` has the first thread block of each rank and the total number
     at the end.
@@ -382,13 +384,16 @@ def insert_copies(
     """Return the steps with added copies, which precede all other steps of their ranks.
 
     A copy moves one unit from `source` in INPUT to `destination` in OUTPUT. If the collective is in
-    place only, copies whose source and destination are the same unit of memory are left out.
-    `program` gives the sizes of SCRATCH for this comparison.
+    place only, copies from a unit of memory to itself are left out. `program` gives the sizes of
+    SCRATCH for this comparison. `line` of a copy becomes its source line.
 
-    The copies are appended in their order after the rows of `steps` (within each rank). Each one
-    has a lane of its own: L + 1, L + 2, ... for the highest lane L of `steps`, or from 0 on without
-    steps. Every given step without data or control dependencies gets a control dependency on all
-    copies of its rank. The arguments are not changed.
+    - Row order: within each rank, copies follow the rows of `steps`, in their order.
+    - Lanes: L + 1, L + 2, ... over all copies, for the highest lane L of `steps`; from 0 on without
+      steps.
+    - Dependencies: each step of `steps` that has no data or control dependency gets a control
+      dependency on every copy of its rank. Later steps wait through their predecessors.
+
+    The arguments are not changed.
     """
     if collective.in_place and not collective.out_of_place:
         layout = collective.memory_layout(True, program.scratch_chunks)

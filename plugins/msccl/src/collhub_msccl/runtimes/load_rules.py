@@ -344,11 +344,12 @@ def _check_type(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Refuse (`refused-type`) a step type that the runtime lacks, once per type and file.
+    """Refuse a step whose type the runtime `refusals.runtime` lacks, once per type and file.
 
-    A type `ra` that the runtime has is accepted with a warning (also `refused-type`) for
-    each step, because the interpreter leaves the thread block at it. `name`: name of the
-    step for messages. The step must have a `type` (`KeyError`).
+    The refusal and the warning below have the code `refused-type` and are added to `refusals`. A
+    type `ra` that the runtime has gives one warning per step, because the interpreter leaves the
+    thread block at it. Any other type of the runtime has no effect. `name`: name of the step for
+    messages. The step must have a `type` (`KeyError`).
     """
     runtime, kind = refusals.runtime, step.attributes["type"]
     if kind in runtime.step_types:

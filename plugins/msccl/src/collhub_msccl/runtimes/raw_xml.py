@@ -198,17 +198,16 @@ class _Parser:
     def _refuse(self, inside: str) -> NoReturn:
         """Raise `InputError` with the reason why no element begins at the current position.
 
-        `inside`: name of the open element, "" before the first element; it is named only if the
-        text ends. The next 4096 characters are examined, and the first reason that applies is
-        reported at the current line:
+        Only the next 4096 characters ("rest") are examined. The first reason that applies is
+        reported:
 
-        - the text ends (`truncated`)
-        - the text begins with a tab (`tab`), `<?` (`xml-declaration`), `<!--`, which is a
-          comment without end (`truncated`), or `<!` (`doctype`)
-        - the text does not begin with `<` (`not-xml`)
-        - there is a single quote before the next `>` (`single-quote`)
-        - there is a tab or line break before the next `>` (`line-break`)
-        - otherwise the first 30 characters of the tag are shown (`not-xml`)
+        - The rest is empty: `truncated`, with the open element `inside` ("": before the first one).
+        - The rest begins with a tab: `tab`; with `<?`: `xml-declaration`; with `<!--`, which is a
+          comment without end: `truncated`; with `<!`: `doctype`.
+        - The rest does not begin with `<`: `not-xml`, with its first 30 characters.
+        - The tag has a single quote: `single-quote`; a tab or line break: `line-break`. The tag is
+          the rest up to the first `>`, or all of it without a `>`.
+        - Otherwise: `not-xml`, with the first 30 characters of the tag.
         """
         rest = self._text[self._position : self._position + _LOOKAHEAD_CHARACTERS]
         if not rest:

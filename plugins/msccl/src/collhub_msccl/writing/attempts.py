@@ -117,19 +117,20 @@ def iterate_new_attempts(task: WritingTask, draft: StepDraft) -> Iterator[Attemp
 def _iterate_placed_steps(
     task: WritingTask, draft: StepDraft
 ) -> Iterator[tuple[Fusing, PlacedSteps]]:
-    """Yield the steps on thread blocks and channels, at most twice for each kind of fusion.
+    """Yield (kind of fusion, placed steps): steps with thread blocks and channels.
 
-    The kinds of fusion are tried in the order ALL, PROMPT, NONE. The order is reversed if the rank
-    with the most steps has more than half of what its blocks can contain (blocks per rank times
-    steps per block). Without fused steps in the runtime, only NONE is tried. A kind that fuses the
-    same pairs as an earlier one is skipped, and so is one that leaves too many steps for the
-    runtime (`has_too_many_elements`).
+    The kinds are tried in the order ALL, PROMPT, NONE. The order is reversed if the rank with the
+    most steps has more than half of what its blocks can contain (blocks per rank times steps per
+    block). If the runtime has no fused steps, only NONE is tried. A kind is skipped if it fuses
+    the same pairs as an earlier one, or if too many steps remain (`has_too_many_elements`).
 
-    The first result of a kind lets steps finish as early as possible, the second one uses few new
-    blocks; it is skipped if it is the same. A result that does not fit into the limits is omitted,
-    so that there may be none. A rank gets at most `RESIDENT_BLOCKS` thread blocks, or the runtime's
-    limit if that is lower. If the task gives a number of channels, the channel of every message is
-    chosen anew among them; otherwise the steps keep their channels.
+    Each kind gives at most two results. In the first one, steps finish as early as possible; the
+    second one uses few new blocks. A result is omitted if it does not fit into the limits, or if
+    it equals the first one of its kind. So there may be no results at all.
+
+    A rank gets at most 64 (`RESIDENT_BLOCKS`) thread blocks, or the runtime's limit if that is
+    lower. If `task.channels` is None, messages keep their channels. Otherwise the channel of every
+    message is chosen anew among so many.
     """
     limits = task.limits
     channels = limits.max_channels if task.channels is None else task.channels

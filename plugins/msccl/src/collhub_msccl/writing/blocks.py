@@ -205,18 +205,19 @@ def _divide_local_rows(
     part: Int64Array,
     position: Int64Array,
 ) -> Int64Array:
-    """Assign the local rows to parts of their lanes; return the part of every row: int64[rows].
+    """Assign a part of its lane to every local row; return the part of every row: int64[rows].
 
-    `part`: part of every message row; message rows keep it. The rows of a lane are taken in the
-    order of `position`.
+    A local row has no partner; all others are message rows, which keep their part in `part`. The
+    values of `part` for local rows are ignored. The rows of a lane are taken by `position`.
 
-    - If `cuts.local` is above 0 for the lane: its m local rows are divided among b =
-      min(`cuts.local`, m) separate parts. Local row i, from 0, has the part i * b // m + 1 +
-      the largest part of all rows of `part`.
-    - Otherwise, a local row has the part of the nearest earlier message of its lane, or 0
-      before the first message.
+    - If `cuts.local` of the lane is above 0, its m local rows are divided among b =
+      min(`cuts.local`, m) separate parts. Local row i, from 0, gets the part i * b // m + 1 + the
+      maximum of `part` over all lanes.
+    - Otherwise a local row gets the part of the previous message row of its lane, or 0 if there
+      is none.
 
-    `part` is not changed. It is returned itself if no lane is cut or there are no local rows.
+    Returns `part` itself if no lane is cut (`cuts.is_any`) or if there are no local rows.
+    Otherwise the result is a new array, and `part` is unchanged.
     """
     is_local = draft.partner < 0
     if not cuts.is_any or not is_local.any():

@@ -205,17 +205,16 @@ class ProgramSearch:
         return build_free_draft(self._task.algorithm, self._full)
 
     def _find_impossibility(self) -> NoProgramError | None:
-        """Return why every assignment to thread blocks exceeds the limits; None if not proven.
+        """Return an error if every assignment to thread blocks exceeds a limit; None if not proven.
 
-        Two necessary numbers are compared with the limits of the task, in this order:
+        A connection is an ordered pair of ranks that exchange messages. Unless channels are chosen
+        freely (`task.channels` is not None), each channel of the pair counts separately. Checked in
+        this order, an error results if the number is above its limit:
 
-        1. Channels: the most connections between the same two ranks. This is 0, and always fits, if
-           channels can be chosen freely (`task.channels`).
-        2. Thread blocks of a rank: its incoming or outgoing connections, whichever are more. The
+        1. Most connections between the same two ranks; limit `max_channels`. Not checked if
+           channels are chosen freely. The error names no ranks.
+        2. Incoming or outgoing connections of a rank, whichever are more; limit `max_blocks`. The
            error names the rank with the most, of equal ones the lowest.
-
-        A connection is an ordered pair of ranks that exchange messages; with given channels, each
-        channel of the pair counts separately.
         """
         task, limits = self._task, self._task.limits
         if _count_necessary_channels(task, self._full) > limits.max_channels:

@@ -176,11 +176,14 @@ def _append_reductions(
 ) -> Steps:
     """Append the later reductions of every chain as separate `re` steps, and return all steps.
 
-    A chain is a run of reductions that are fused into its first one. The new steps follow
-    all given steps, ordered by the row of their first reduction, then by their own row. In
-    each chain their keys are 2, 3, ..., after the key 1 of the first reduction; keys
-    determine the order of the steps of one row in the file. `step_of_row`: step of every
-    row of the draft. The arguments are not changed.
+    A chain is a run of reductions that are fused into its first one (`arrangement.fused_into`).
+    Every reduction that is fused into another one gives a step with its own regions and count.
+    The new steps follow all given steps, ordered by the row of their first reduction, then by
+    their own row. Their row is that in `step_of_row`, the step of every row of the draft.
+
+    In each chain their keys are 2, 3, ..., after the key 1 of the first reduction. Keys
+    determine the order of the steps of one row in the file. Without chains the steps are equal
+    to the given ones. The arguments are not changed.
     """
     later = np.flatnonzero(draft.is_kind(StepKind.REDUCE) & (arrangement.fused_into >= 0))
     leader = arrangement.fused_into[later]

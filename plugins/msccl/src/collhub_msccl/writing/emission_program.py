@@ -137,11 +137,12 @@ _BUFFERS = "ioss"
 def format_xml(attributes: Mapping[str, str], program: ThreadBlockProgram) -> bytes:
     """Return the complete file as ASCII bytes, one element per line, indented by 2 blanks a level.
 
-    `attributes`: attributes of `<algo>` in their order; their values are not escaped. Within it,
-    every rank is a `<gpu>` with `id` and the sizes of its buffers, even without thread blocks. It
-    has its thread blocks `<tb>`, and each has its steps `<step>`, in the order of the program. A
-    step without a source or destination buffer gets "s" for it, because the parsers require one.
-    The file ends with a line feed. Raises `UnicodeEncodeError` for text that is not ASCII.
+    `attributes`: attributes of `<algo>` in their order; their values are not escaped. `<algo>`
+    contains a `<gpu>` per rank, even without thread blocks, with `id` and the numbers of chunks of
+    its buffers. A `<gpu>` contains its thread blocks `<tb>`, and a `<tb>` its steps `<step>`, both
+    in the order of the program. A step without a source or destination buffer gets "s" for it,
+    because the parsers require one. The file ends with a line feed. Raises `UnicodeEncodeError` if
+    `attributes` are not ASCII.
     """
     header = " ".join(f'{name}="{value}"' for name, value in attributes.items())
     # One formatting operation per step, because there can be millions.

@@ -69,16 +69,16 @@ def place_chains(
 ) -> Placement | None:
     """Choose the thread block and the channel of every row; None if the limits do not permit it.
 
-    A node of `graph` is a step of the file. A chain is a message with all messages that forward it,
-    and gets one channel. A local step is a chain of its own. `begin`: for each node the time at
-    which it begins if every node has a separate block, but links are shared.
+    A node of `graph` is a step of the file. A chain, i.e. a message with all messages that forward
+    it or one local step, has one channel. `begin`: for each node the time at which it begins if
+    every node has a separate block, but links are shared.
 
-    Chains are placed in ascending order of `begin` of their first node, of equal ones the one with
-    the longest remaining work first (`place_nodes`). Blocks of all ranks are numbered from 0 in the
-    order of creation. Local rows have channel 0.
+    Chains are placed by ascending `begin` of their first node, on a tie by descending remaining
+    work, then by node (`place_nodes`). Blocks of all ranks are numbered from 0 in the order of
+    creation. The channel of rows without a partner is 0. Of all other rows it is:
 
-    Channels are chosen only with `limits.is_free`; the largest is then below `limits.channels`, and
-    below the number of chains + 1. Otherwise each chain keeps the channel of `graph`.
+    - With `limits.is_free`: chosen, below the smallest of `limits.channels`, chains + 1, and 1024.
+    - Otherwise: that of `graph`.
     """
     size, nodes = len(graph), graph.nodes
     sides, number_of_sides = _number_sides(graph)

@@ -264,22 +264,18 @@ def _find_free_range(
 def rename_scratch_values(algorithm: Algorithm) -> Algorithm | None:
     """Return the algorithm with separate scratch for every value, so that steps wait less.
 
-    A value of a unit of SCRATCH begins with a write that does not depend on the old content
-    (`_find_accesses`). It ends before the next such write. Values that one access covers together
-    move together. Only offsets in SCRATCH, `scratch_units` and the dependencies change; the rows
-    and their order remain.
+    A value of a unit of SCRATCH lasts from a write that does not depend on the old content
+    (`_find_accesses`) to the next such write. Values that one access covers together move
+    together. They are placed from unit 0 of each rank without gaps, in the order of their first
+    accesses. Only offsets in SCRATCH, `scratch_units` and the dependencies change.
 
-    The new data dependencies are:
+    Data dependencies are kept between steps that access no common unit of the old SCRATCH. Then
+    each row depends on earlier rows that conflict in the new memory: in all buffers, in every mode
+    (in place, out of place) of the collective. Control dependencies are dropped, also without
+    SCRATCH. This is correct if the algorithm orders all conflicting steps.
 
-    - those of the algorithm between steps that access no common unit of SCRATCH (in the old
-      memory);
-    - for each unit of the new memory, in the order of the rows: from the last write to each read,
-      and to a write from the reads since the last write, or from that write if there are none. All
-      buffers count, in every mode (in place, out of place) that the collective supports.
-
-    This is correct if the algorithm orders all conflicting steps. All control dependencies are
-    dropped, also without SCRATCH. Returns None if there are too many accesses for this analysis
-    (`find_accesses`). The argument is not changed.
+    Returns None if there are too many accesses for this analysis (`find_accesses`). The argument is
+    not changed.
     """
     columns = {name: getattr(algorithm.steps, name) for name in COLUMN_DTYPES}
     accesses = _find_accesses(columns)

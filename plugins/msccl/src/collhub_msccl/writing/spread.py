@@ -158,18 +158,17 @@ def iterate_placed_steps(
     """Choose channels and thread blocks for all rows, for each of several limits.
 
     `joined`: (row, later row that may be fused with it). `latency`: of a link, in units of time.
-    `limits`: at least one; all of them have the `is_free` of the first.
+    `limits`: at least one; `is_free` is that of the first for all. `draft` is not changed.
 
-    1. Pairs in `joined` that would close a cycle of waits are not fused. The steps are scheduled
-       with separate blocks (`compute_ideal_begins`), once for all limits.
-    2. `place_chains` chooses blocks and channels within each of the limits. If that fails for
-       limits without `is_tight`, it is repeated with `is_tight`: the receiving and sending sides of
-       unrelated data may then share a block.
-    3. Pairs whose rows are on different blocks are not fused.
+    Pairs of `joined` that would close a cycle of waits are not fused. Start times are computed once
+    for all limits, with one thread block per step. For each of `limits`, in order:
 
-    Yields a result per limits, in their order. Yields none for limits that both attempts exceed,
-    for a placement that equals the previous one, and if the steps have no order of execution.
-    `draft` is not changed.
+    1. `place_chains` chooses blocks and channels. If it fails, it is repeated with `is_tight`, so
+       that the receiving and sending sides of unrelated data may share a block.
+    2. No result if both attempts fail, or if the placement equals the last one that did not fail.
+    3. Pairs on different blocks are not fused. No result if the steps have no order of execution.
+
+    If the steps already have no order before the first placement, there are no results at all.
     """
     first_limits, *further_limits = limits
     is_free = first_limits.is_free

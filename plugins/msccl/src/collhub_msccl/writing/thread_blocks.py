@@ -79,11 +79,16 @@ class Lanes:
     def _compute_times(self, draft: StepDraft, fused: Edges) -> RunTimes | None:
         """Compute the times of the rows without fused reductions; None if the rows form a cycle.
 
-        `fused`: pairs (receive, send) that become one step and begin together. A pair that would
-        close a cycle remains two steps. A row lasts `count` units of time. It begins as soon as
-        these are complete: the rows on which it depends and, for lanes of the producer, the
-        previous row of its lane. A receive also waits for the begin of its send, not for the end.
-        Without any of these it begins at 0. The members of the result are int64 by row:
+        `fused`: pairs (receive, send) that become one step and begin together. Pairs that are in a
+        cycle, or on a path between two cycles, remain two steps. A row lasts `count` units of
+        time. It begins at the latest of these times, or at 0:
+
+        - the ends of the rows on which it depends
+        - if the lanes are those of the producer (`is_given`), the end of the previous row of its
+          lane
+        - for a receive, the begin (not the end) of its send
+
+        The members of the result are int64 by row:
 
         - `ready`: latest end of the rows of other lanes on which it depends, 0 without one
         - `begin`, `end`: of the row

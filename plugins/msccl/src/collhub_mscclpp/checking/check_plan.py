@@ -143,27 +143,19 @@ def prepare_plan(
 ) -> PreparedPlan:
     """Check the rules of a plan that need its memory layout, and prepare its simulation.
 
-    Memory is divided into cells: the largest parts of chunks of which all ranges consist. A
-    counter is a semaphore or the signals of a channel. Violations are added to `findings`,
-    by rule in this order, and raise no exception:
+    Violations and warnings are added to `findings` and raise no exception. A plan with
+    violations is prepared, too. Names and references must be valid (`check_operations`).
+    The order of the checks is: counters (semaphores, or signals of a channel) that are
+    unbalanced after a launch, wrong offsets in place, barriers, pipelines, packets in
+    scratch, overlaps within an operation, operations that the executor runs differently
+    (`check_habits`), relaxed signals, missing block barriers.
 
-    1. counters that a launch leaves unbalanced
-    2. wrong offsets in place
-    3. barriers
-    4. pipelines
-    5. packets in scratch
-    6. overlaps within an operation
-    7. unusual members
-    8. relaxed signals
-    9. missing block barriers
+    Raises `InputError` (`plan-size`), in this order:
 
-    A plan with violations is prepared, too. Names and references must be valid
-    (`check_operations`).
-
-    Raises `InputError` (`plan-size`) if the buffers have more than 2^24 cells, or the
-    ranges of all operations together more than 2^22 cells; `findings` is then unchanged.
-    Raises it after all checks for more than 8 192 actors: thread blocks, ranks and port
-    channels whose puts may be late.
+    - The buffers have more than 2^24 cells (parts of chunks of which all ranges consist).
+    - The ranges of all operations together have more than 2^22 cells.
+    - There are more than 8192 thread blocks, ranks and port channels with late puts
+      (`lagging_proxies`) together. Only this error is raised after the checks.
     """
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)

@@ -220,15 +220,15 @@ def _check_mixture(
     is_packet: BoolArray,
     findings: PlanFindings,
 ) -> None:
-    """Report packets in cells of scratch that plain data uses too, as error `scratch-forms`.
+    """Report packets in scratch cells that plain data of the rank uses, as error `scratch-forms`.
 
-    `is_plain`, `is_packet`: masks of the rows of `ranges` that are in scratch. Cells count from the
-    start of the plain form, or of the packet form, of the scratch of a rank. Packets need twice the
-    space of their data: cell k as a packet occupies the cells 2k and 2k + 1 as plain data. A packet
-    conflicts with any plain range of the same rank, read or written by any operation.
+    `is_plain`, `is_packet`: masks of the rows of `ranges` that are in scratch as plain data or as
+    packets. Packets need twice the space of their data: packet cell k occupies the plain cells 2k
+    and 2k + 1. Cell numbers of each form start at 0 in the scratch of a rank.
 
-    There is one error per row of packets that conflicts, in the order of `ranges`, at the operation
-    of the packets.
+    Read and written ranges count alike, of any operation and at any time. Each row of packets that
+    overlaps plain data adds one error to `findings`, at the operation of the row, in the order of
+    `ranges`.
     """
     base = memory.layout.base[:, Buffer.SCRATCH]
     room = int(2 * memory.half.max(initial=0)) + 1

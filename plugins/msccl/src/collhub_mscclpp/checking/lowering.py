@@ -173,10 +173,11 @@ def program_of(
     - `item`, `item_proxy`: for every row of `plan.items`, the counter (`counters.of_item`) and the
       lagging port channel (`proxies.of_item`), -1 for none. A port channel lags if its proxy may
       read the sources after the thread block has continued.
-    - `read_is_packet`: that of the range, but 0 for an operation `ppkt` on port channels
+    - `read_is_packet`, `write_is_packet`: `is_packet` of the range; for a read of an operation
+      `ppkt` on port channels always 0
     - `write_proxy`: number of the lagging channel that writes the range, -1 for none
 
-    Ranges must be inside their buffers; this is not checked.
+    Ranges must be inside their buffers; this is not checked. The arguments are not changed.
     """
     table = plan.operations
     rows = len(table)
@@ -270,15 +271,16 @@ def ranges_of(
     """Translate the ranges of a plan's operations to memory cells, as the executor does.
 
     The result has one row per range and rank whose memory the range accesses, sorted by range. A
-    range of a switch channel has one row per member of its group. If `parts` thread blocks share
-    an operation, the row is the part of the range of the operation's block. Columns:
+    range of a switch channel has one row per member of its group. If several thread blocks share
+    an operation, the row is the part of the block. The columns are those of `Ranges`, among them:
 
-    - buffer and index: those of the executor; see `as_executed` for the differences to the plan
+    - `buffer`: as the executor takes it, like the index (`as_executed`)
     - `base`: first cell, with `memory.cells_per_chunk` cells per chunk. Packets in scratch lie
-      behind all halves of plain scratch.
-    - `shift`: cells added to `base` in every second launch. With double scratch it is one half for
-      a scratch range of packets, or a local one that is not on a port channel; otherwise 0.
-    - `move`: position k of the range if the operation copies source k to destination k, else 0
+      behind all halves of plain scratch. `cells`: number of cells.
+    - `shift`: cells added to `base` in every second launch. It is one half of double scratch for a
+      scratch range that has packets, or that is local and not on a port channel; otherwise 0.
+    - `move`: position of the range among the sources or destinations, if the operation copies each
+      source to the destination at the same position; otherwise 0
 
     Raises `KeyError` if a source or destination of a get has no counterpart.
     """

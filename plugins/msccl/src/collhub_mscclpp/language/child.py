@@ -119,9 +119,14 @@ class _PlanLanguage:
     def _watch(self, kind: Any) -> None:
         """Replace two methods of the class `kind` so that its programs and plans are recorded.
 
-        `kind`: class of programs. Its `__enter__` then records the program and the line of its
-        `with` statement; its `to_json` records the returned text as the plan of the program; the
-        last text counts. Both return the results of the original methods.
+        `kind`: class of programs. Both new methods call the original ones and return their results.
+
+        - `__enter__` appends the program, and the line of its `with` statement, for each call.
+        - `to_json` records the returned text as the plan of the program, for each recorded `with`
+          of it. A later text replaces an earlier one. A program that was never entered is not
+          recorded.
+
+        The replacement is permanent; every further call for the same class adds another layer.
         """
         enter, to_json = kind.__enter__, kind.to_json
 
@@ -207,21 +212,20 @@ def find_defects(
     program: CollectiveProgram,
     earlier: Sequence[CollectiveProgram] = (),
 ) -> Iterator[str]:
-    """Yield a text for each defect of the plan that the package mscclpp makes of a program.
+    """Yield a text for each defect of the plan that the package mscclpp would write for a program.
 
-    The order is:
+    1. The replication policy is `none`.
+    2. Both the program and the `earlier` programs have barriers: the package continues their
+       numbers. `earlier`: programs of the same process that were built before.
+    3. Then defects of operations, by rank. The operations are those after the package's fusion
+       (only with `instr_fusion`) and insertion of barriers (`_find_block_defects`). The kinds are:
+       invalid operation, operation that exceeds the tables of executors, fused sums of which one
+       reads the result of the other, and dependent operations without a barrier (only with
+       `auto_sync`).
 
-    1. the replication policy `none`
-    2. barriers, if both the program and the `earlier` programs of the process have some:
-       the package continues the numbers
-    3. by rank, then thread block, for the operations as the package fuses them: invalid
-       operations, operations that exceed the tables of executors, sums that are fused although
-       one reads the result of the other, and dependent operations without a barrier. Each kind
-       gives one text per rank, for the first thread block with it. The text begins with rank
-       and thread block.
-
-    Without defects the iterator is empty. `earlier`: programs of the same process that were
-    built before.
+    Each kind gives at most one text per rank, for the first defect in the order of thread blocks.
+    The texts of a rank are in the order in which their kinds occur first. They begin with rank and
+    thread block. Without defects the iterator is empty.
     """
     if program.replication_policy is ReplicationPolicy.none:
         yield "replication_policy none always fails with a TypeError there: leave it out"

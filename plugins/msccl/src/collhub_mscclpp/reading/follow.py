@@ -25,13 +25,15 @@ class PlanFollower:
         places: PlaceTable,
         lines: Int64Array,
     ) -> None:
-        """Prepare to translate a launch: no operation is translated, and no step exists.
+        """Prepare to translate one execution of a plan to steps: no operation is translated yet.
 
-        `memory`: layout of the buffers. `counters`: of channels and semaphores. `ranges`: cells
-        (smallest parts of chunks) of all ranges; `places`: their locations in the buffers, by row
-        of `ranges`. `lines`: source line of each operation, -1 if unknown; it becomes the line of
-        the operation's steps. A semaphore with the initial count n has n signals that announce no
-        step. An operation that waits for one of these signals does not wait for a step.
+        - `memory`: layout of the buffers. `counters`: of channels and semaphores.
+        - `ranges`: ranges of cells, i.e. of smallest parts of chunks. `places`: their locations in
+          the buffers, by row of `ranges`.
+        - `lines`: source line of each operation, -1 if unknown; its steps get this line.
+
+        A semaphore with the initial count n begins with n signals that announce no step, at most
+        one per operation of the plan. A wait for such a signal is not a wait for a step.
         """
         self._lines = lines
         self.steps = StepList(plan.num_ranks, memory.layout.total)
@@ -125,15 +127,18 @@ class PlanFollower:
             self._follow_signal(operation, block)
 
     def _follow_signal(self, operation: int, block: int) -> None:
-        """Announce steps of a thread block through each counter that an operation increments.
+        """Append the steps that a signal announces to each counter that an operation increments.
 
-        A counter is a semaphore or the signals of a channel; negative counters (channels without a
-        partner) are skipped. A wait for the counter later makes its block depend on the announced
-        steps. If the waiting rank is the rank of `block`, the latest steps of `block` are
-        announced, which stand for all steps before the signal. Otherwise the receives on the
-        waiting rank of the messages that `block` sent and has not announced yet are announced, and
-        count as announced from then on. One list is appended to the announcements of the counter
-        per increment, even if the list is empty.
+        A counter is a semaphore or the signals of a channel. Negative counters are channels without
+        a partner and are skipped. A later wait for the counter makes its block depend on the
+        announced steps. W is the rank that waits for the counter:
+
+        - W is the rank of `block`: the latest steps of `block`, which stand for all earlier ones.
+        - Otherwise: the receives on W of the messages that `block` sent to W since its last signal
+          to W. The list of unannounced steps of (`block`, W) is then emptied.
+
+        One list of steps per increment is appended, even if it is empty. The order is that of the
+        counters of the operation.
         """
         rank = self._rank_of_block[block]
         for counter in self._items.get(operation, ()):

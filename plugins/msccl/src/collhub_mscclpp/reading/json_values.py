@@ -75,10 +75,10 @@ class JsonValue:
         key: str,
         cure: str = "",
     ) -> JsonValue:
-        """Return a required member of the object.
+        """Return the member `key` of the object, which must exist; its value may be null.
 
-        Raises `InputError` if the value is not an object or lacks the member. `cure`: how to add
-        it; "" gives a default text.
+        Raises `InputError` without `cure` if the value is not an object. Raises `InputError` if
+        the member is missing; its remedy is `cure`, or `add KEY` if `cure` is "".
         """
         if not isinstance(self.value, dict):
             raise self._report_expected("an object")

@@ -99,15 +99,17 @@ class OperationReader:
     def _read(self, value: JsonValue, position: int, context: _Context) -> None:
         """Add one operation, and the operations inside it if it is a pipeline.
 
-        One row is appended to the operations, then its items (channels or semaphores) and ranges,
-        which refer to it. `position`: index in the list with the operation. An unknown name gives a
-        row with `UNKNOWN_CODE` without items and ranges, and is recorded. The operations inside a
-        pipeline follow as rows with its row as `pipeline` (outside: -1).
+        Appends one row to the operations, then the items (channels or semaphores) and ranges that
+        refer to the row. `position`: index in the list that has the operation. Cases by name:
 
-        Raises `InputError` for the first invalid or missing member; the code is `old-plan` for
-        members of plans before July 2025. No row is appended if the defect is in a member of the
-        row. After a defect in an item or range, the row and the earlier items and ranges remain. An
-        error inside a pipeline is recorded instead, and reading continues.
+        - Unknown: a row with `UNKNOWN_CODE`, without items and ranges; the name is recorded.
+        - Pipeline: the operations of its list follow as rows, with its row as `pipeline` (outside
+          of pipelines: that of `context`, -1). Errors in them are recorded, and reading continues.
+
+        Raises `InputError` for the first invalid or missing member, with code `old-plan` for
+        members of plans before July 2025. If the member belongs to the row, nothing is appended. If
+        it is in an item or range, or is the list of a pipeline, the row and earlier items and
+        ranges remain.
         """
         refuse_old_operation(value)
         name = value.member("name").text()

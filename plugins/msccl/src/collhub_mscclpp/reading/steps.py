@@ -233,11 +233,13 @@ class StepList:
     ) -> int:
         """Append a step and return its row, counted from 0.
 
-        `source`, `target`: ranges that the step reads and writes; without one (None), the buffer is
-        UNKNOWN and the offset 0. Their first cells are recorded for `_find_dependencies`. `cells`:
-        count of the step. `values`: further columns, such as `peer`, which take precedence over all
-        others; unknown names are ignored. Columns that are not given have their defaults; the
-        source line is the current `self.line`.
+        `source`, `target`: ranges that the step reads and writes. For None the buffer is UNKNOWN,
+        the offset 0 and the first cell -1. The first cells of both are recorded for
+        `_find_dependencies`. `cells`: count of the step. The source line is the current
+        `self.line`.
+
+        `values` override any of these columns; names that are no columns are ignored. All
+        remaining columns have the defaults of `COLUMN_DEFAULTS`.
         """
         row = {
             **COLUMN_DEFAULTS,

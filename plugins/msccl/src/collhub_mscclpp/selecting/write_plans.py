@@ -344,16 +344,14 @@ def _add_minimum_chunks_plan(
 ) -> None:
     """Add a second plan with few chunks, unless `plan` serves all sizes of the window.
 
-    `plan` serves all sizes if both hold; then nothing is added:
-
-    - its divisor is 16 bytes times the parts of the full buffer: one part per rank, but only one
-      part in an all-reduce
-    - its minimum is that of the window
+    Nothing is added if `plan` has the minimum of the window, and the divisor 16 bytes times the
+    parts of the full buffer. There is one part per rank, but only one if the collective does not
+    split the buffer by rank (all-reduce).
 
     Otherwise the plan of `direct_exchange` is added, with the same window and mode, and without
-    sharing of the work by thread blocks. Its file has the suffix `-any`. The row comes after
-    that of `plan`, so it is used only for calls that `plan` does not serve. If it cannot be
-    written, a loss of `sizes` is added instead.
+    sharing of the work by thread blocks. Its file has the suffix `-any`. Its row comes after that
+    of `plan`, so it is used only for calls that `plan` does not serve. If adding it raises
+    `HubError`, a loss `sizes` with the reason is added instead.
     """
     parts = window_mode.kind.traits.parts(folder.num_ranks)
     if plan.divisor == ALIGNMENT * parts and plan.min_bytes == window_mode.window.min_bytes:
@@ -403,12 +401,17 @@ def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions
 def _note_other_steps(
     folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode, name: str
 ) -> None:
-    """Add a loss to `folder` if an algorithm has other or no steps for other sizes of a window.
+    """Add a loss to `folder.losses` if the steps of a plan do not fit all sizes of its window.
 
-    The plan has the steps for the middle one of the measured sizes (of an even number, the larger
-    one). They are compared with those for the smallest size, then for the largest. The first of
-    these two for which the steps differ, or for which a `HubError` prevents building them, gives
-    the loss. No second loss is added. A `HubError` for the middle size passes through.
+    The plan has the steps of the algorithm `name` for the middle one of the measured sizes of the
+    window (of an even number of sizes, the larger middle one). These steps are compared with those
+    for the smallest size, then with those for the largest size. The first of these two sizes in
+    the following cases gives the loss; there is no second loss:
+
+    - The steps differ.
+    - A `HubError` prevents building the steps for the size.
+
+    A `HubError` for the middle size passes through.
     """
     sizes: Sequence[int] = window_mode.window.sizes
     chosen = selected.made(name, sizes[len(sizes) // 2]).steps

@@ -43,21 +43,17 @@ def write_simple(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the operations that send the messages of a group (messages sent by one operation).
 
-    A barrier of the block's threads comes first, if needed. The first case that applies to the
-    first step of the group:
+    A thread barrier comes first if the block has waited or moved data since the last one. The first
+    step decides the case. If several thread blocks share the work, each chunk of data is a range,
+    otherwise all data of a message.
 
-    - Port channel: only the first step is sent. Each part of the range but the last is a `put`. The
-      last part is a `pws`, which also signals. A flush then waits until the proxy has read all
-      data.
-    - Multicast: one `gstore` per part for all members. Then all messages of the group are
-      signalled.
-    - Otherwise: the data of all messages is written by `put` operations with at most eight ranges
-      each, except for messages that their receivers pull. Then all messages are signalled, the
-      pulled ones too.
+    1. Port channel: only the first step is sent, as a `put` per range, but as a `pws` (which also
+       signals) for the last. A flush waits until the proxy has read all data.
+    2. Multicast: one `gstore` per range for all members, then the signals.
+    3. Otherwise: `put` operations of up to eight ranges, then the signals. Messages that their
+       receivers pull have no `put`.
 
-    A range is one part, unless several thread blocks share the work. The channels of pulled
-    messages are added to `writer.lent`, so that the block waits at its end until the data has been
-    read.
+    Cases 2 and 3 signal all messages and add channels of pulled ones to `writer.lent`.
     """
     if draft.channel_type(group.row) == PORT:
         # The last put signals, and a flush waits until the proxy has read all data.
@@ -172,19 +168,19 @@ def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the operations that add received messages and send the sum to further ranks.
 
-    All received messages of the group (steps that become one operation) are waited for
-    first, with a block barrier after them. Then there are two cases:
+    A group is a list of steps that one operation executes. There are several parts only if
+    several thread blocks share the work. All messages of the group are waited for, then a
+    block barrier follows. The first case that applies:
 
-    - Sum through a switch: one `glres` per part adds the ranges of all ranks of the switch
-      group, and stores the sum on all of them. If the destination of the first step is
-      another range, a barrier and a copy to it follow.
-    - Otherwise one operation per part adds the local operand, then the messages. It stores
-      the sum in the destination, and at the receivers of those sends of the group that are
-      not pulled by the receiver. It is `re` without such sends and `res` with them. If the
-      first message is pulled from its sender, it is `rre` or `rres`.
+    1. The first step belongs to a sum through a switch: one `glres` per part adds the ranges
+       of all ranks of the switch group and stores the sum on all of them. If the destination
+       of the step is another range, a barrier and a copy to it follow.
+    2. Otherwise one operation per part adds the local operand, then the messages. It stores
+       the sum in the destination, and at the receivers of the group's sends that do not pull.
+       It is `res` with such sends, otherwise `re`; `rres` or `rre` if the first message is
+       pulled from its sender.
 
-    Finally all sends of the group are signalled. There are several parts only if several
-    thread blocks share the work.
+    Finally the channels of all sends of the group are signalled.
     """
     _wait_for_messages(draft, writer, group)
     is_pulled = bool(draft.landing.is_pulled[group.row])
@@ -351,10 +347,13 @@ def _send_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _receive_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the operations that forward received packets and unpack them to their destination.
 
-    If the group has sends, one `rppkt` per part forwards the packets to the receivers of all sends.
-    This comes first, because these ranks wait for it. Then one `upkt` per part unpacks the packets
-    to the destination of the first step. There are several parts only if several thread blocks
-    share the work. No wait is written, because the flags of packets show that they have arrived.
+    1. If the group has sends: one `rppkt` per part forwards the packets to the receivers of all
+       sends. It is first, because the receivers wait for the packets.
+    2. One `upkt` per part unpacks the packets to the destination of the first step (`group.row`).
+
+    The packets are divided into several parts only if several thread blocks share the work. No
+    wait is written, because the flags of packets show that they have arrived. The operations are
+    appended to `writer`.
     """
     landed = draft.landing_range(group.row)
     # Forwarding comes first because the next rank waits for the packets.

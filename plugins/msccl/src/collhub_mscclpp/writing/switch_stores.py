@@ -53,24 +53,19 @@ class SwitchStores:
 def place_switch_stores(
     work: PlanWork, landing: Landing, *, is_packets: bool
 ) -> tuple[Landing, SwitchStores]:
-    """Choose the ranges that multicasts and sums of switches write on all their members.
+    """Choose the range that each multicast and each sum of a switch writes on all its members.
 
-    First, each sum with a message that is not read from the sender's memory (not pulled) is
-    removed from `work.switches`. If then no multicast or sum remains, the result is `landing`
-    itself and an empty `SwitchStores`. Otherwise it is a copy of `landing` with the arrival
-    ranges of the multicasts, and the chosen ranges. In the order of their numbers, first for
-    multicasts:
+    First, a sum is removed from `work.switches` if any of its messages is not pulled, i.e. not read
+    from the sender's memory. If no multicast or sum remains, returns `landing` itself and an empty
+    `SwitchStores`. Otherwise returns a copy of `landing`, in which the messages of multicasts have
+    the new ranges, and all ranges. Multicasts are first; both kinds are in the order of numbers.
 
-    - A multicast writes where its receives write, if all of these hold: no packets are used;
-      no receive reduces; all receives have the same buffer and offset; this range is free on
-      the sender and all receivers in every mode.
-    - Any other multicast writes to new scratch.
-    - A sum writes where the multicast that sends this sum writes.
-    - A sum without such a multicast writes to new scratch.
+    - A multicast writes at the destination of its receives if there are no packets, all receives
+      are of the kind RECV, and `_has_one_address` and `_Mode.is_free` (in and out of place) hold.
+    - A sum whose result is sent by a multicast writes the range of this multicast.
+    - All others write new scratch, which begins at one chunk, after the scratch of all members.
 
-    New scratch begins at the same chunk on all members, after the scratch that each of them
-    has. If any chosen range is in scratch, all ranks then get the largest scratch size of a
-    rank.
+    If then any range that is read or written is in scratch, all ranks get the largest scratch size.
     """
     stores = SwitchStores()
     switches, steps = work.switches, work.steps

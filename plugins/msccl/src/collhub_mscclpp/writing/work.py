@@ -74,15 +74,16 @@ def order_work(
 ) -> PlanWork:
     """Return an order of execution of all steps of an algorithm, with messages and connections.
 
-    A step follows its dependencies, a receive its send, and a message the earlier messages of its
-    connection (a channel of the plan). Steps of a switch operation (multicast or sum) are adjacent.
-    Without `network` there are no switch operations. `has_switch_sums`: switches may add.
-    `is_sliced`: messages are sent in slices; operations with many messages are not formed then.
-    Switch operations in a cycle of waiting steps are dissolved.
+    A connection is a channel of the plan. A step follows its dependencies, a receive its send,
+    and a message the earlier messages of its connection. Steps are ordered by level (longest path
+    of dependencies), then by row. A switch operation (multicast or sum in a switch) counts as one
+    step; its steps are adjacent. There are none without `network`, and no sums without
+    `has_switch_sums`. `is_sliced`: messages are sent in slices; operations with many messages
+    are then not formed. Operations in a cycle of waiting steps become ordinary messages.
 
-    Raises `InputError` for the first case that occurs: unknown units of steps; another reduction
-    than sum; compute steps; unmatched messages and regions out of range, which are reported
-    together; steps that wait in a cycle without switch operations.
+    Raises `InputError` for the first case: no units of steps; a reduction other than a sum;
+    compute steps; unmatched messages and regions out of range (all such errors together); steps
+    that still wait in a cycle.
     """
     steps = algorithm.steps
     if not algorithm.has_contents:

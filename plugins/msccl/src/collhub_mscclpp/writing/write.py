@@ -28,10 +28,12 @@ from hub_core.plugin_api import Artifact, RuntimeFit, WriteResult
 def list_losses(draft: Draft) -> Iterator[Loss]:
     """Yield the properties of the algorithm that its plan does not contain, in this order.
 
-    - `in_place`: the collective supports both modes; a plan has one.
-    - For a kind without a name in plans: the losses of `_list_contract_losses`. Otherwise
-      `unit_count`: a chunk has several units, or several blocks share the work.
-    - `collective_bytes`: the algorithm has a size and the option `max_size` is not given.
+    1. `in_place`, if the collective supports both modes: a plan has one. The reason says whether
+       the plan is correct in both modes or only out of place (`Draft.serves_in_place`).
+    2. If the kind of the collective has no name in plans (`NAMES`), the losses of
+       `_list_contract_losses`. Otherwise `unit_count`, if a chunk has several units or the option
+       `tbg` is above 1: a reader takes chunks or their parts as units.
+    3. `collective_bytes`, if the algorithm has a size and the option `max_size` is not given.
     """
     algorithm = draft.work.algorithm
     collective = algorithm.collective
@@ -58,23 +60,20 @@ def list_losses(draft: Draft) -> Iterator[Loss]:
 
 
 def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
-    """Yield the properties that are lost when a plan names its collective `custom`.
-
-    The caller has checked that plans have no name for the collective. Each loss is yielded if its
-    condition holds, in this order:
+    """Yield the properties that are lost when a plan names its collective `custom`, in this order.
 
     - `kind`: the kind is not CUSTOM.
-    - `in_place`: the kind is GATHER or SCATTER, and it supports in-place calls only. A plan cannot
-      define which part of the larger buffer is the smaller one.
+    - `in_place`: a GATHER or SCATTER supports in-place calls only. A plan cannot define which part
+      of the larger buffer is the smaller one.
     - `root`: the collective has a root.
-    - `contract`: unless the buffer sizes describe the collective completely. They do so if it has a
-      contract (sizes and result of a custom collective) without an expected result, all inputs are
-      defined, and the units of each input and output equal the plan's chunks.
-    - `unit_count`: it differs from the largest input or output of a rank in the plan's chunks. A
-      reader of the plan assumes this maximum.
+    - `contract`: always, except if the sizes of the buffers describe the collective completely: it
+      has a contract without an expected result, all inputs are defined, and the units of each input
+      and output equal the plan's number of chunks.
+    - `unit_count`: it differs from the largest number of chunks of any input or output. A reader of
+      the plan assumes this maximum.
 
-    The plan's chunks of a buffer are at least 1, also for an empty buffer. They are multiplied by
-    the option `tbg` before the comparisons.
+    The plan's number of chunks is that of `count_chunks` (at least 1) times the option `tbg`.
+    Whether plans have a name for the collective is not checked here.
     """
     collective = draft.work.algorithm.collective
     where = f"{collective.kind} is written as custom"
@@ -288,11 +287,15 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
 def _find_max_bytes(draft: Draft, counts: Int64Array) -> int:
     """Return the largest message size that the plan serves, in bytes.
 
-    It is the option `max_size`, by default 2^64 - 1. Without slices or without messages nothing
-    else applies. With slices, it is at most P = (65535 * slice bytes // chunks of the largest
-    message) * (chunks of the buffer to which sizes refer). At larger sizes the executor could
-    not count the slices of a pipeline. Raises `UsageError` if `max_size` is given and above P.
-    `counts`: result of `count_chunks`.
+    It is the option `max_size`, by default 2^64 - 1. With the option `slices` (bytes per slice) and
+    at least one message, it is at most P = (65535 x slice bytes // m) x b:
+
+    - m: chunks of the largest message
+    - b: chunks of the output for an all-gather, otherwise of the input; the least of all ranks
+      (`counts`, the result of `count_chunks`)
+
+    At larger sizes the executor could not count the slices of a pipeline. Raises `UsageError` if
+    `max_size` is given and above P.
     """
     work, options = draft.work, draft.options
     requested = _MOST_BYTES if options.max_size is None else options.max_size

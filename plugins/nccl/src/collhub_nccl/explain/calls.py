@@ -91,23 +91,17 @@ NO_SETTINGS = NcclSettings({})
 def parse_settings(assignments: Sequence[str]) -> NcclSettings:
     """Return the effect of assignments of NCCL's variables, such as `NCCL_ALGO=allreduce:^tree`.
 
-    Assignments are applied in order. Without any, the result is `NO_SETTINGS`. Blanks around
-    name and value are ignored. Only the names in `VARIABLES` are known:
+    They are applied in order to `NO_SETTINGS`. Blanks around name and value are ignored.
 
-    - NCCL_ALGO, NCCL_PROTO: each collective that the value names excludes the algorithms (or
-      protocols) that its list does not allow, see `_parse_lists`. `excluded` maps (collective,
-      word) to the assignment. Earlier exclusions of algorithms (or protocols) for this
-      collective by the same variable are removed. Other collectives keep theirs.
+    - NCCL_ALGO, NCCL_PROTO: for each collective that the value names (`_parse_lists`), `excluded`
+      maps (collective, word) to the assignment for all words that are not allowed. A later value
+      of the variable replaces an earlier one for these collectives only.
     - NCCL_NVLS_ENABLE: 0 excludes nvls and nvls_tree for all collectives, also if NCCL_ALGO names
-      them: the communicator has no multicast groups then. 1 and 2 remove this exclusion, but not
-      those by NCCL_ALGO.
-    - NCCL_MAX_NCHANNELS, NCCL_MAX_CTAS: both set `max_channels`, the later one counts.
-    - NCCL_MIN_NCHANNELS, NCCL_MIN_CTAS: both set `min_channels`. It may exceed `max_channels`.
+      them. A later 1 or 2 ends this exclusion, but not those by NCCL_ALGO.
+    - NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS set `max_channels`, NCCL_MIN_* `min_channels` (1 to 64).
+      The last one counts. The minimum may exceed the maximum.
 
-    Raises `UsageError` for another variable, for a text without `=`, and for a word or
-    collective that NCCL does not know (NCCL before 2.24 ignores such words silently). Raises it
-    also for a number of channels other than 1 to 64, and for NCCL_NVLS_ENABLE other than 0, 1
-    and 2.
+    Raises `UsageError` for other names, words and values, and for a text without `=`.
     """
     settings = NO_SETTINGS
     for text in assignments:

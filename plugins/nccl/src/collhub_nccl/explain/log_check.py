@@ -257,9 +257,9 @@ def _list_hypotheses(
 ) -> Iterator[tuple[str, Communicator]]:
     """Yield (description, communicator) for communicators that differ in one property.
 
-    1. On one node: the bandwidth of NCCL's search (channels * speed) that follows from the
-       cost of ring Simple in the log, for the same line and collective: its bandwidth *
-       `ring_steps` / ranks. It is left out without such a cost, for bandwidth 0, and if it
+    1. On one node: another bandwidth of NCCL's search (channels * speed). It is the bandwidth in
+       the log of ring Simple for the same line and collective, times `ring_steps` / ranks. There is
+       one result per such cost. Costs with bandwidth 0 are skipped, and those whose bandwidth
        differs by at most 0.1 % from that of the communicator.
     2. Each known version of NCCL, oldest first, with other constants than those of the
        communicator.

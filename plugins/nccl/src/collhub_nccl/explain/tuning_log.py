@@ -245,17 +245,17 @@ def read_tuning_log(content: bytes, file: str) -> TuningLog:
     """Read NCCL's tuning log; return its choices, symmetric kernels, costs, threads and settings.
 
     `content`: the log of one communicator; bytes that are not UTF-8 are replaced. `file`: its name,
-    for messages. Only lines with `NCCL INFO` count, and of each line the first 4096 characters. All
-    records are in the order of the lines and have line numbers from 1; equal records are kept.
+    for messages. Only lines with `NCCL INFO` count, and of each line the first 4096 characters.
+    Records are in the order of the lines, with line numbers from 1. Equal records are kept.
 
-    - `version` and `channels`: of the first line that has them.
-    - `ranks` and `nodes`: of the communicator with the most ranks, the first one of equal ones.
-    - `settings`: texts `NAME=value`; a later value replaces an earlier one of the same name.
-    - `unread`: warnings `unknown-line`. There is one per line with `Bytes -> ` that cannot be read
-      as a choice, and one per table of costs in the form of NCCL before 2.18.
+    - `version`, `channels`: those of the first line that has them, else "" and 0.
+    - `ranks`, `nodes`: of the first communicator among those with the most ranks, else 0.
+    - `settings`: texts `NAME=value`. A later value replaces an earlier one.
+    - `unread`: a warning `unknown-line` for each line with `Bytes -> ` that is no readable choice,
+      and for each table of costs in the form of NCCL before 2.18.
 
-    Raises `InputError` with code `too-large` above 256 MiB. Raises it with code `no-tuning-lines`
-    if `choices`, `kernels`, `costs` and `unread` are all empty, even if there are thread counts.
+    Raises `InputError`: `too-large` above 256 MiB; `no-tuning-lines` if there are neither choices,
+    kernels, costs nor `unread`. Thread counts alone are not enough.
     """
     reader = _Reader(file)
     for number, line in _iterate_lines(content):

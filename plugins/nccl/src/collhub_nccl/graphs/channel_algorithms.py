@@ -261,21 +261,20 @@ def nvls_algorithm(
 ) -> Algorithm:
     """Return the algorithm of NVLS, where switches add up the blocks and multicast them.
 
-    The block of a rank has this rank as its head. Sum: all other ranks send their block to the
-    head, which reduces. Multicast: the head sends its block to all other ranks. A
-    reduce-scatter sums, an all-gather multicasts, an all-reduce sums and then multicasts; other
-    collectives raise `KeyError`.
+    The block of a rank has this rank as its head. In a sum, all other ranks send their block
+    to the head, which reduces. In a multicast, the head sends its block to all other ranks. A
+    reduce-scatter sums, an all-gather multicasts, an all-reduce does both in this order;
+    another `kind` raises `KeyError`. A message goes from rank to rank; a simulator may replace
+    the messages of a part by one at a switch that can add up or multicast.
 
-    Each of the channels 0 to `channels` - 1 carries an equal share of every block, as `chunks`
-    equal parts. A part starts one round after the previous one, and its multicast one round
-    after its sum. Unit numbers are (head * `channels` + channel) * `chunks` + part. The
-    algorithm has the messages between all pairs of ranks; a simulator may replace those of a
-    part by one message at a switch that can add up or multicast.
+    Channels are 0 to `channels` - 1. Each carries an equal share of every block, as `chunks`
+    equal parts. Unit numbers are (head * `channels` + channel) * `chunks` + part. Part k
+    starts in round k, and its multicast one round after its sum. There is no order among the
+    messages of a part.
 
-    `npus[r]` is the NPU of rank r, by default r, among `num_npus` NPUs (by default the highest
-    + 1). The collective becomes custom unless `npus` are 0 to `num_npus` - 1. The algorithm is
-    for calls in place and out of place. `collective_bytes`, `provenance` and `extensions` are
-    stored. Source: src/device/all_reduce.h of NCCL.
+    `npus[r]`: NPU of rank r, default r. `num_npus`: default the highest NPU + 1. The
+    collective becomes custom unless `npus` are 0 to `num_npus` - 1. It serves calls in place
+    and out of place. The other arguments are stored. Source: src/device/all_reduce.h of NCCL.
     """
     phases = {
         CollectiveKind.REDUCE_SCATTER: [True],

@@ -258,16 +258,16 @@ def _choose_root(kind: CollectiveKind, stated: int | None, gpus: int) -> int | N
 def _read_ring_graph(root: Element, source: Source) -> RingGraph:
     """Return the ring graph of a file, which is the one with id 0.
 
-    Raises `InputError` (`invalid-nccl-graph`) with the line, in this order, if
+    Raises `InputError` (`invalid-nccl-graph`) with the line for the first of:
 
-    - not exactly one graph has id 0 (after this check, every other graph is reported to `source`
-      as a note `graph-not-read`),
-    - its pattern is not that of rings,
-    - `nchannels` is not the number of its channels, or there are none,
-    - there are more than `MAX_CHANNELS` (32) channels,
-    - the first channel has not 2 to 256 GPUs, or the algorithm would have more than 2^22 steps,
-    - a channel does not have each of these GPUs once, or only some GPUs have different ranks,
-    - `_read_nets` or `_read_attributes` refuses network devices or attributes.
+    1. Not exactly one graph has id 0. Otherwise every other graph is reported as a note.
+    2. Its pattern is not that of rings.
+    3. `nchannels` is not the number of its channels, or there are none, or more than 32.
+    4. A device number or rank is not a number; a rank may be missing.
+    5. The first channel has not 2 to 256 GPUs, or the algorithm would have more than 2^22 steps.
+    6. Another channel does not have each of these GPUs exactly once.
+    7. Some GPU has a rank, but not all have one, or two have the same.
+    8. `_read_nets` or `_read_attributes` refuses the network devices or the attributes.
     """
     graphs = [graph for graph in root.named("graph") if graph.text("id") == "0"]
     if len(graphs) != 1:
@@ -341,12 +341,15 @@ def _read_key(gpu: Element) -> tuple[_Key, int]:
 def _read_nets(channels: list[Element], source: Source) -> tuple[tuple[int, int], ...]:
     """Return (first, last) network device of every channel, or () if no channel has any.
 
-    Their numbers are hexadecimal in the file. If there are any, a note `one-node` is reported to
+    Device numbers are hexadecimal in the file. If there are any, a note `one-node` is reported to
     `source`: the rings continue in other nodes, but are read as rings of this node.
 
-    Raises `InputError` (`invalid-nccl-graph`) for the first channel whose network devices are not
-    exactly two, its first and its last element, or have a number that is not hexadecimal. Raises
-    it at the first channel if only some channels have network devices.
+    Raises `InputError` (`invalid-nccl-graph`) at the first channel with one of these faults:
+
+    1. It has network devices, but they are not exactly its first and its last element.
+    2. A device number is not hexadecimal.
+
+    Then raises it at the first channel of the file if only some channels have network devices.
     """
     pairs = []
     for channel in channels:

@@ -136,16 +136,17 @@ def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> 
 def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ...]]:
     """Return the rings over all ranks by ascending channel, each rotated to start at rank 0.
 
-    A ring with a defect, such as a missing or repeated rank, is left out, with one warning
-    (`channel`) that has its line of the log if known. If the log announces more channels than
-    it has rings for, one more warning lists the channels without a ring.
+    A ring with a defect, such as a missing or repeated rank, is left out. Warnings (`channel`):
+
+    - one per defective ring, with its line of the log if known
+    - one that lists the announced channels of which the log has no ring at all
 
     Raises `InputError` (`channel`) for the first that applies:
 
     - The communicator has no rings, only trees.
     - No ring is valid; the error has the first defect, and no warning is reported.
     - The communicator has only one rank.
-    - There are too many rings: more than 128, or 4 x rings x ranks^2 is above 2^22.
+    - There are more than 128 rings, or 4 x rings x ranks^2 is above 2^22.
     """
     rings, defects = [], []
     for channel in facts.ring_channels:

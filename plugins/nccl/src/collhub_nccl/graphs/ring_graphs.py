@@ -108,15 +108,16 @@ class RingGraph:
     def as_json(self) -> dict[str, JsonValue]:
         """Return the properties of the graph that its rings and their shares do not determine.
 
-        The share of a ring is its number of channels, without regard to the start. Each key is
-        present only under its condition; without any the result is {}.
+        The share of a ring is its number of channels; equal up to rotation counts as one ring. A
+        key is present only if its value differs from the default. Without keys the result is {}.
 
-        - `channels`: the GPUs of each channel, unless they are the default. The default is the
-          shortest list with these shares: each ring begins at GPU 0, equal rings are adjacent.
-        - `devices`: a list, unless it is 0, 1, 2 and so on
-        - `ranks`: a list, if there are any
-        - `nets`: two devices per channel, if there are any
-        - `attributes`: those that differ from `DEFAULT_ATTRIBUTES`, if there are any
+        - `channels`: GPUs of each channel. Default: the shortest list with the same ratios of
+          shares. In the default, each ring begins at GPU 0 (if it has it), channels of a ring are
+          adjacent, and rings are in the order of their first channel.
+        - `devices`: list of devices; default 0, 1, 2 ...
+        - `ranks`: list of ranks; default empty.
+        - `nets`: two devices per channel; default empty.
+        - `attributes`: only those whose value differs from `DEFAULT_ATTRIBUTES`.
         """
         derived = derived_channels(Counter(map(from_first_gpu, self.channels)))
         parts: dict[str, JsonValue] = {}
@@ -141,21 +142,19 @@ class RingGraph:
 def restored_graph(rings: Mapping[Ring, int], extension: JsonValue) -> RingGraph:
     """Build the graph of some rings, with those properties of an extension that fit them.
 
-    `rings`: share of the data by ring, at least one ring, each from GPU 0 on. The length of
-    the first one is the number of GPUs, n. `extension`: any JSON value; usually the result
-    of `as_json`. Every property is checked separately and gets its default if it does not
-    fit, because NCCL would misread it:
+    `rings`: share of the data by ring, at least one ring (`StopIteration` otherwise), each from
+    GPU 0 on. The length of the first one is the number of GPUs, n. `extension`: any JSON value;
+    usually the result of `as_json`. A key that is missing or does not fit gets its default,
+    because NCCL would misread it. All other keys are ignored; without an object all defaults are
+    used.
 
-    - `channels`: at most 32 lists of GPUs with the same rings in the same ratio of shares;
-      the rotation and the order of the lists are kept. Default: `derived_channels(rings)`.
-    - `devices`: n distinct numbers of at least 0. Default: 0, 1, 2 and so on.
-    - `ranks`: n distinct numbers of at least 0. Default: none.
-    - `nets`: one pair of numbers per channel of the result. Default: none.
-    - Each attribute of `DEFAULT_ATTRIBUTES`: a valid text (`is_attribute`). Default: its
-      default.
-
-    Other attributes and keys are ignored, also an extension that is no object. Raises
-    `StopIteration` without rings.
+    - `channels`: at most 32 lists of GPUs with the same rings in the same ratio of shares. The
+      rotation and the order of the lists are kept. Default: `derived_channels(rings)`.
+    - `devices`: n distinct integers from 0 to 2^63 - 1. Default: 0, 1, 2 and so on.
+    - `ranks`: n distinct integers as for `devices`. Default: none.
+    - `nets`: one pair of such integers per channel of the result. Default: none.
+    - `attributes`: an object. Each name of `DEFAULT_ATTRIBUTES` gets its value here, converted to
+      text, if that is valid (`is_attribute`), otherwise its default.
     """
     gpus = len(next(iter(rings)))
     stated = extension if isinstance(extension, dict) else {}
@@ -255,16 +254,15 @@ def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
     """Return the rings over which an algorithm sends, with the number of parts on each.
 
     The data are divided into parts (the blocks of `levelled_program`), and every part is
-    followed through all messages. A ring lists the ranks in the order in which a part
-    passes them, from rank 0 on. Rings are in the order of their first part. For n ranks, a
-    part must pass all of them along one path: n - 1 messages, in an all-reduce 2 (n - 1)
-    messages over links of one cycle.
+    followed through all messages. A ring lists the ranks in the order in which a part passes
+    them, from rank 0 on. A path through all ranks is closed by its missing link. Rings are in
+    the order of their first part.
 
-    Raises `InputError` (`not-rings`) in these cases, and the `InputError` of
-    `levelled_program`:
+    Raises the errors of `levelled_program`. Raises `InputError` (`not-rings`) in these cases:
 
-    - fewer than 2 ranks, or no all-reduce, all-gather, reduce-scatter, broadcast or reduce
-    - a part that does not pass all ranks in this way, also if no rank sends anything
+    - There are fewer than 2 ranks, or the kind is not in `RING_KINDS`.
+    - A part has another number of messages than n - 1 for n ranks, or 2 (n - 1) in an all-reduce.
+    - The links of a part are neither a path through all ranks nor a cycle through all ranks.
     """
     kind, n = algorithm.collective.kind, algorithm.num_ranks
     if kind not in _PASSES or n < 2:

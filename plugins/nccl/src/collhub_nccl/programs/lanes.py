@@ -87,14 +87,14 @@ def _find_accesses(
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
     """Return the accesses of records to blocks of memory: (record, address, is_write).
 
-    All three are int64 with one entry per block on each side of a record: first all reads, then all
-    writes, each by record. `is_write` is 1 for a write, 0 for a read. Addresses are in one
-    numbering for the memory of all ranks.
+    All three are int64. A record has one entry per block that it reads, and one per block that it
+    writes. First come all reads, then all writes, each by record, then by address. `is_write` is 1
+    for a write, 0 for a read. Addresses are in one numbering for the memory of all ranks.
 
-    Records of level 0 are omitted, and so are accesses to slots, i.e. blocks of SCRATCH that
-    levelling adds after those of the algorithm. `algorithm_blocks`: number of the algorithm's
-    blocks of SCRATCH by rank. Returns None if twice the blocks of all records are more than
-    `_MAX_ADDRESSES`.
+    Omitted are records of level 0, and accesses to slots, i.e. blocks of SCRATCH that levelling
+    adds after those of the algorithm. `algorithm_blocks`: number of the algorithm's blocks of
+    SCRATCH by rank. Returns None if twice the blocks of all records, also of omitted ones, are
+    more than `_MAX_ADDRESSES`.
     """
     if 2 * int(program.count.sum()) > _MAX_ADDRESSES:
         return None

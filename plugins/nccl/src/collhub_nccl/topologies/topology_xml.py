@@ -45,18 +45,17 @@ _MAX_COUNT = 1 << 16
 def read(source: Source, options: MachineXmlOptions) -> Topology:
     """Return the machine of NCCL's or RCCL's topology XML as a topology, or several equal machines.
 
-    GPUs are the NPUs. They are ordered by host (in file order), then by device number `dev`; GPUs
-    without one come last on their host, by bus id. All other devices become switches. Links between
-    GPUs are those of the file, otherwise those of the profile in `options` (`_join_gpus`). With
-    several machines, their network is added (`topology_of`).
+    GPUs are the NPUs, ordered by host (in file order), then by device number `dev`; GPUs without
+    one come last on their host, by bus id. All other devices become switches. A PCI switch of two
+    levels is one switch. Links between GPUs are those of the file, otherwise those of the profile
+    in `options` (`_join_gpus`). With several machines, their network is added (`topology_of`).
 
-    Bandwidths are those with which NCCL or RCCL computes, per direction. Every link has the latency
-    of the options, except network ports with a latency in the file. Findings are reported to
-    `source.report` at the end.
+    Bandwidths are those of NCCL or RCCL, per direction. Every link has the latency of the options,
+    except network ports with a latency in the file. Findings are reported to `source.report` at the
+    end, not after an error.
 
-    Raises `InputError` with file and line for an invalid file, and if the file names no GPU
-    (`invalid-nccl-topology`). Raises `UsageError` for an invalid bus id in the options, and for a
-    profile whose wiring is for another number of GPUs.
+    Raises `InputError` with file and line for an invalid file, also without GPUs. Raises
+    `UsageError` for an invalid bus id in the options, and a profile for another number of GPUs.
     """
     fabric = Fabric.of(options)
     root = parse(source.content(), source.name)
@@ -275,17 +274,16 @@ class _StatedLinks:
     def _add_nvlinks(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
         """Add `count` NVLinks or xGMI links of `rate` GB/s each from a GPU to the link's target.
 
-        `link`: the element of the links. By its PCI class `tclass`:
+        `link`: the XML element. The links are added to the machine by the PCI class `tclass`:
 
-        - a CPU: links in both directions to the CPU above the GPU
-        - a GPU: links in one direction to the GPU at the bus address `target` on the same host. If
-          that device has partitions, each gets an equal part of the rate. Without such a GPU, no
-          link is added and the warning `link-target` is given.
-        - any other class: links in both directions to the NVSwitch. All links share one, which is
-          added at its first use.
+        - CPU: in both directions to `gpu.cpu`.
+        - GPU: only to the GPUs of the same host at the bus address `target`. Partitions of one
+          device share an address: each of n gets `count` links of `rate` / n. Without such a GPU
+          there is no link, and the warning `link-target` is given.
+        - Any other class: in both directions to the one NVSwitch, which the first call adds.
 
-        Raises `InputError` (`invalid-nccl-topology`) with the line for a link without a class, and
-        for an invalid target.
+        Raises `InputError` (`invalid-nccl-topology`) with the line if `tclass` is missing or empty,
+        and for a `target` of a GPU that is missing or no bus id.
         """
         if not link.text("tclass"):
             # NCCL looks the class up in the running machine, which a file cannot do.

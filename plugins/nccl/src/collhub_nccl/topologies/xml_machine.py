@@ -186,20 +186,18 @@ def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
 
 
 def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI device to `draft`, with all devices below it.
+    """Add a PCI device to `draft`, with all devices below it. The first rule decides its kind:
 
-    The first rule that applies decides its kind:
+    1. GPU: the option `gpus` names its bus address, or it has a `gpu` child. Without such a child
+       it is one GPU. If some GPU of the file has a rank, children without a rank are left out with
+       a warning, and none may remain. Several children are partitions of one GPU.
+    2. GPU (as above) or network card: its PCI class is one of these. Cards of one host with equal
+       addresses are one node (RCCL: without the lowest 4 bits). Its ports are the `net` elements
+       with a `dev` in `nic` children. Without `nic` children, `net_bandwidth` gives one port.
+    3. Switch: all other classes. The devices below it are added to it (`_below`).
 
-    1. GPU: the option `gpus` names its bus address, or it has a `gpu` child.
-    2. GPU or network card: its PCI class is one of these.
-    3. Switch: all other classes, also unknown ones. The devices below a switch are added to it.
-
-    A GPU without a `gpu` child is one GPU. If some GPU of the file has a rank, `gpu` children
-    without a rank are left out with a warning; there may be no child left, and no GPU is added.
-    Several children are added as partitions of one GPU.
-
-    A missing rate and unknown children give warnings. Raises `InputError` if `busid` is missing or
-    no bus address, and for an invalid link width.
+    A missing `link_speed` and unknown children give warnings. Raises `InputError` if `busid` is
+    missing or no bus address, for an invalid link width, and for invalid attributes of ports.
     """
     bus = bus_of(element)
     kind = device_kind(element.text("class"))
@@ -277,17 +275,17 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
 def _partitions(
     element: Element, rate: float, above: _Above, gpus: list[Element], draft: XmlMachine
 ) -> None:
-    """Add the partitions of one GPU to `draft`, with a node for their PCI device and the links.
+    """Add the partitions of one GPU to `draft`, with a node for their PCI device and links.
 
-    `gpus` has one XML element per partition, and `element` is the one of the PCI device. The
+    `element` is the XML element of the PCI device, `gpus` has one element per partition. The
     links, each in both directions, are:
 
-    - device and the node above it: a PCI link with `rate` (GB/s)
+    - device and the node `above` it: a PCI link with `rate` (GB/s)
     - device and every partition: a local link without a limit
     - every two partitions: a local link of 2618 GB/s
 
-    The partitions are also added to `draft.gpus`, in the order of `gpus`. Each has the number
-    of partitions.
+    The partitions are appended to `draft.gpus` in the order of `gpus`. Each has the host and
+    CPU of `above`, the bus address of the device, and the number of partitions.
     """
     machine, bus = draft.machine, bus_of(element)
     device = _pci_node(element, draft)

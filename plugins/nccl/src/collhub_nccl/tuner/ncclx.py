@@ -278,16 +278,16 @@ def _read_rule(line: int, fields: Mapping[str, str], file: str, source: Source) 
 def _find_defects(fields: Mapping[str, str]) -> Iterator[Defect]:
     """Yield every fault of a rule as (code, message, cure); nothing for a valid rule.
 
-    `fields` has texts by column; a missing column counts as "". The order of the checks is:
+    `fields` has texts by column; a missing column counts as "". The checks are, in this order:
 
-    - collective, algorithm and protocol must be known words (`unknown-word`);
-    - bytesPerRank, nNodes and nLocalRanks must be a number, an interval with at least one whole
-      number, or "" or `*` for any number. Otherwise, and for nodes or ranks that are just 0, the
-      code is `out-of-range`. For bytesPerRank with a unit, such as 64KiB, it is `unit`;
-    - channels must be -1, 0, "" or a number from 1 to 64 (`out-of-range`);
-    - chunkSize must be "" or a whole number of bytes below 2^64 (`unit` or `out-of-range`);
-    - only if all three words are known: the collective must have this algorithm with this protocol
-      (`refused-choice`). The numbers of nodes and ranks do not matter for it.
+    1. collective, algorithm, protocol: `unknown-word` for a word that NCCLX does not know.
+    2. bytesPerRank, nNodes, nLocalRanks: a number, an interval (`parse_interval`), or "" or `*` for
+       any number. `out-of-range` for other text, an interval without a whole number, and 0 nodes or
+       ranks. `unit` for bytesPerRank with a unit, such as 64KiB.
+    3. channels: `out-of-range` unless it is -1, 0, "" or 1 to 64.
+    4. chunkSize: `unit` or `out-of-range` unless it is "" or a whole number of bytes below 2^64.
+    5. Only if all words are known: `refused-choice` if no communicator of any size can execute the
+       collective with this algorithm and protocol.
     """
     known = True
     for column, words in (

@@ -262,17 +262,18 @@ def _find_unreached_rules(
 ) -> Iterator[Diagnostic]:
     """Yield a warning `never-reached` for each rule whose calls all go to earlier rules, in order.
 
-    An earlier rule counts if all of this holds:
+    An earlier rule takes calls of a later one if all of this holds:
 
-    - It has the same collective, and common sizes.
-    - Every communicator and call that fulfils the conditions of the later rule fulfils its own.
-    - It decides before the later one. That holds if the runtime does not skip refused rules, if
-      every communicator has its choice (`is_always_allowed`), or if both have the same algorithm
-      and protocol.
+    - Both have the same collective, and their ranges of sizes overlap.
+    - The ranges of nodes, ranks, pipeline operations and registration of the earlier rule contain
+      those of the later one.
+    - The runtime does not skip refused rules (`dialect`), or the earlier rule is always allowed
+      (`is_always_allowed`), or both have the same algorithm and protocol.
 
-    The rule is not reached if all such earlier rules together cover its sizes. The message names
-    the lines of those that take sizes which no earlier line has taken, at most `_MAX_LISTED` (8)
-    lines. The location is the line of the rule that is not reached.
+    A rule is never reached if these earlier rules together cover its sizes. Rules that are never
+    reached also count as earlier rules. The warning is located at the line of the rule. It names
+    the lines of earlier rules, in order, that take sizes which no line before takes, at most 8
+    (`_MAX_LISTED`).
     """
     earlier_of: dict[CollectiveKind, list[TunerRule]] = {}
     for rule in rules:
@@ -390,18 +391,17 @@ _CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune
 def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
     """Yield `one-channel` for sizes without a rule, where the tuner leaves a single channel.
 
-    A communicator is a pair (nodes, ranks), each a number or any. The sizes are searched in the
-    first 8 communicators of `find_stated_communicators`, then in (any, any), which stands for all
-    others and to which only rules for any nodes and ranks apply. A note `not-searched` comes first
-    if rules name more than 8. Rules with further conditions (pipelined operations, registered
-    buffers) are ignored.
+    A communicator is a pair (nodes, ranks), each a number or any. Searched are the first 8 of
+    `find_stated_communicators`, then (any, any), which stands for all further communicators. If
+    there are more than 8, a note `not-searched` comes first. A rule counts if it fits the
+    communicator (`TunerRule.fits`) and has no further conditions (pipelined operations,
+    registered buffers). Each communicator has at most two findings, which list the sizes of all
+    collectives from 0 without an upper limit:
 
-    Each communicator has at most two findings, each with the sizes of all collectives:
-
-    1. Sizes without a rule. It is a warning for (any, any) if rules name any communicator,
-       otherwise an error.
-    2. A warning for the other sizes whose rules all name an algorithm or protocol that some machine
-       lacks.
+    1. Sizes without a rule. It is an error, but for (any, any) a warning if rules name a
+       communicator.
+    2. A warning for sizes that have rules, none of which is always allowed
+       (`TunerRule.is_always_allowed`), i.e. works on every machine.
     """
     stated = find_stated_communicators(rules)
     if len(stated) > _MAX_LISTED:

@@ -66,21 +66,16 @@ class _TunedRules:
 def write(selection: Selection, options: TunerOptions) -> WriteResult:
     """Write the file of NCCL's example tuner, with losses and notes.
 
-    A machine is known if the network of the selection identifies it, with the number of nodes
-    of the selection. The file has a comment as title, then lines of which the first that
-    matches a call decides:
+    The machine is known if the network of the selection identifies it, with the same number of
+    nodes. The file has a title, then lines of which the first that matches a call decides:
 
-    1. The tuned lines (`_tune_rules`, which also states the protocols and the losses). Their
-       number of channels is that of the option. Without the option it is 0 (NCCL's own number)
-       on a known machine, else `_DEFAULT_CHANNELS`.
-    2. On a known machine: NCCL's own choice at the sizes that are not tuned, for this number of
-       nodes and ranks.
-    3. Lines for all sizes and communicators (`_build_default_lines`), because the tuner leaves
-       calls without a line a single channel.
+    1. Lines of the tuned calls (`_tune_rules`, which gives protocols and losses too). Channels: the
+       option; without it 0 (NCCL's own number) on a known machine, else `_DEFAULT_CHANNELS`.
+    2. Known machine: NCCL's own choice for other sizes on these nodes and ranks.
+    3. Lines for all other calls (`_build_default_lines`), which would get a single channel.
 
-    The notes name the variables to set, the channels unless they are 0, the cost model on a
-    known machine, and the calls that were not tuned. Without tuned lines the file has the other
-    parts.
+    Notes: variables to set; channels unless 0; the cost model of a known machine; the calls without
+    tuning. Without tuned calls only part 1 is empty.
     """
     communicator = _find_communicator(selection)
     channels = options.channels
@@ -131,16 +126,19 @@ def write_rccl(selection: Selection, options: RcclTunerOptions) -> WriteResult:
 
 
 def write_ncclx(selection: Selection, options: NcclxTunerOptions) -> WriteResult:
-    """Write the file of NCCLX as CSV or JSON (option `form`), with losses and notes.
+    """Return the file of NCCLX as CSV or JSON (option `form`), with losses and notes.
 
-    The rules and losses are those of `_tune_rules`, in its order. The sizes of a rule become
-    bytes per rank: total bytes / number of ranks, the first rounded up and the last rounded
-    down. A rule without a size after this is omitted. A rule without a largest size has none in
-    the file. The number of ranks in a rule is that of one node (ranks / nodes, rounded down).
+    The rules and losses are those of `_tune_rules`, in its order.
 
-    Only the CSV file has a title with the network. A file without rules is written too. Calls
-    without a rule keep NCCLX's own choice. A note names the variable to set, and another one
-    the cost model if the selection's network is a known machine.
+    - Sizes become bytes per rank: total bytes / number of ranks. The first size is rounded up, the
+      last one down. A rule is omitted if its first size is then above the last one. The last size
+      `LARGEST` (no limit) is kept.
+    - The number of ranks becomes that of one node: ranks / nodes, rounded down.
+
+    A file without rules is written too; NCCLX chooses itself for calls without a rule. Only the CSV
+    file has a title with the network. Characters outside ASCII become `?`. The first note names the
+    variable to set. A second one names the cost model if `_find_communicator` returns a
+    communicator: the network is a known machine with the selection's number of nodes.
     """
     communicator = _find_communicator(selection)
     tuned = _tune_rules(selection, "NCCLX", options.channels, options.ll_below, communicator)
@@ -273,21 +271,16 @@ def _find_slower_sizes(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (first, last, size) for the ranges of sizes in which NCCL's own choice beats a rule.
 
-    All sizes are in bytes, the ranges ascend, and both ends are included. Each of NCCL's own
-    choices has a range, of which the last one ends at `LARGEST`. Choices with the algorithm of the
-    rule are skipped. For every other one, the two times by the machine's profile are compared at
-    these sizes, ascending:
+    All sizes are in bytes, both ends included. Each of NCCL's own choices has a range; the last one
+    ends at `LARGEST`. Ranges ascend. Choices with the rule's algorithm are skipped. For any other
+    choice, low and high are the ends of the intersection of its range, `rule.sizes`, and 1 byte to
+    `_LARGEST_COMPARED` (1 GiB). The times by the machine's profile are compared at low, at the
+    `sizes` between, and at high.
 
-    - the first and the last size of the range that are in `rule.sizes`, in any case from 1 byte to
-      `_LARGEST_COMPARED` (1 GiB);
-    - those of `sizes` between them.
-
-    The first size at which the time of the rule is longer is `size`, and the full range is yielded.
-    Equal times, and sizes for which the profile has not both times, do not count.
-
-    Nothing is yielded without a communicator, network or profile, and for several nodes, because no
-    model has the time of a given choice there. The rule's algorithm and protocol must be among
-    `list_alternatives`; otherwise raises `ValueError`.
+    `size` is the first size at which the rule takes longer; the full range is then yielded. Equal
+    times, and sizes without both times, do not count. Nothing is yielded without a communicator,
+    network or profile, and for several nodes (no model has these times). Raises `ValueError` if the
+    rule's algorithm and protocol are not among `list_alternatives`.
     """
     if communicator is None or selection.network is None or communicator.nodes > 1:
         return

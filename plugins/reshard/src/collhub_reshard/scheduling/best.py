@@ -222,13 +222,14 @@ def _suits_solver(tasks: HostTasks) -> bool:
 
 
 def _try_senders(search: _ScheduleSearch) -> None:
-    """Try schedules with a better choice of senders, and add them to the search.
+    """Try schedules with better choices of senders; the search keeps each that is an improvement.
 
-    There are two choices: balanced loads, and the optimum of an assignment problem if it can be
-    solved (`assign_senders`). For the optimum, its bound raises `solver_bound` of the search if it
-    is larger, and all 8 orders by priority are tried. Then the rotations (`generate_rotations`) of
-    the balanced choice and of the optimum are tried. Before each rotation the method returns if no
-    better schedule is possible (`is_done`).
+    1. If the assignment problem can be solved (`assign_senders`), its lower bound raises
+       `solver_bound` of the search if it is larger. The optimal senders are tried in all 8 orders
+       by priority (method "senders").
+    2. The rotations (`generate_rotations`) of the balanced senders (`balance_senders`), then of the
+       optimal ones if they exist, are tried (method "rotation"). Before each rotation, the method
+       returns if `is_done`: no schedule can be better.
     """
     tasks = search.tasks
     senders = [balance_senders(tasks)]
@@ -401,14 +402,18 @@ def _limit_makespan(tasks: HostTasks, hint: Sequence[Piece]) -> int:
 def _build_model(cp_model: Any, tasks: HostTasks, least: int, horizon: int) -> _Model:
     """Build the CP-SAT model: starts, senders, card intervals, loads and the objective.
 
-    Times are integers in ticks. The makespan is in `least`..max(`least`, `horizon`), every start at
-    most `horizon`. Each task has exactly one of its possible senders. Sending and receiving are
-    separate: in each direction, at most `tasks.cards` intervals of a host overlap. The summed
-    durations that a host sends are at most the makespan times `tasks.cards`. Tasks with equal
-    senders, receivers, durations, release and due time start in the order of their numbers.
+    Times are integers in ticks. The constraints are:
 
-    The objective minimizes the lateness of the latest task (0 without due times), then the
-    makespan.
+    - The makespan is at least `least` and at most max(`least`, `horizon`). No task ends after it.
+    - A task starts between its release and `horizon`. It has exactly one of its possible senders.
+    - In each direction (sending, receiving), at most `tasks.cards` intervals of a host overlap.
+    - The summed durations that a host sends are at most the makespan times `tasks.cards`.
+    - Tasks with equal senders, receivers, durations, release and due time start in the order of
+      their numbers.
+
+    The objective is first the lateness of the latest task, then the makespan. Lateness is at
+    least 0 and at most `horizon`; it is 0 without due times. The model is infeasible if the
+    limits cannot be met.
     """
     model = cp_model.CpModel()
     built = _Model(model, model.new_int_var(least, max(least, horizon), "makespan"))

@@ -248,14 +248,18 @@ class _ListScheduler:
             self.left_in[host] = self.left_in.get(host, 0.0) - ticks
 
     def _next(self, queues: Mapping[_Class, list[int]], sending: Cards, receiving: Cards) -> _Class:
-        """Choose the queue, by its (sender, receivers), whose next task can start first.
+        """Return the key (sender, receivers) of the queue whose next task can start first.
 
-        The last entry of a queue is its next task. It can start when it is released and the sender
-        and all receivers have a free card, in ticks. Of equal starts, the queue with the most load
-        wins, then the first in `queues`. The load is the largest remaining load (ticks of tasks
-        that are not ordered yet) of its sender and receivers, plus a quarter of the smaller one of
-        its sender and first receiver. For each queue it is multiplied by a random factor of 1 to 1
-        + `noise`. `queues` must not be empty. Nothing but the random generator changes.
+        The next task is the last entry of a queue. It can start when it is released, and the sender
+        and all receivers have a free card (times in ticks). On a tie of starts the largest load
+        decides, then the first queue in `queues`, which must not be empty. The load of a queue is
+        the product of:
+
+        1. the largest remaining load (ticks of tasks that are not ordered yet) of the sender and
+           the receivers, plus a quarter of the smaller one of the sender's and the first receiver's
+        2. a random factor of 1 to 1 + `noise`, drawn once per queue, also if `noise` is 0
+
+        Only the random generator changes.
         """
         best: tuple[float, float] | None = None
         chosen: _Class | None = None
@@ -292,25 +296,19 @@ def can_anneal(tasks: HostTasks) -> bool:
 def generate_rotations(tasks: HostTasks, senders: Sequence[int]) -> list[Order]:
     """Return 16 orders of (task, sender) in which the senders serve the receivers in rotation.
 
-    `senders`: the sender of every task. A receiver below is the full tuple `tasks.receivers[task]`.
-    The load of a sender or receiver is the sum of the durations of its tasks, in ticks.
+    `senders`: the sender of every task. A receiver is the full tuple `tasks.receivers[task]`. With
+    S senders and R receivers there are N = max(S, R) rounds. In round t, sender i (i = 0, 1, ...)
+    serves receiver (i + t) mod N; numbers from R on are skipped. The 16 orders are nested loops,
+    outermost first:
 
-    With S senders and R receivers there are N = max(S, R) rounds. In round t, the senders i = 0, 1,
-    ... in their order serve receiver (i + t) mod N, so that no two of them serve the same one.
-    Positions from R on are skipped. Example: two senders and three receivers give the pairs
-    (sender, receiver) (0, 0), (1, 1), (0, 1), (1, 2), (0, 2), (1, 0).
-
-    The 16 orders are nested loops, the outermost first:
-
-    1. The loads, lowest (+) or highest (-) first, of (senders, receivers): ++, +-, -+, --. Equal
-       loads are in ascending order of the host, or of the tuple.
+    1. Sorting of (senders, receivers) by load, lowest (+) or highest (-) first: ++, +-, -+, --. The
+       load is the sum of the durations of the tasks in ticks. Ties: ascending host or tuple.
     2. The direction: receiver (i + t) mod N, then (i - t) mod N.
-    3. First all tasks of a pair one after another; then one task of every pair, pair by pair, then
-       the second task of every pair, and so on. The longest task of a pair is first, ties by
-       number.
+    3. All tasks of a pair one after another; then one task of every pair, pair by pair, then the
+       second task of every pair, and so on. The longest task of a pair is first, ties by number.
 
-    Equal orders are not removed. Without tasks the 16 orders are empty. Raises `ValueError` if a
-    sender is no possible sender of its task.
+    Equal orders remain. Without tasks all are empty. `ValueError` if a sender is not possible for
+    its task.
     """
     out_load: dict[int, int] = {}
     in_load: dict[tuple[int, ...], int] = {}

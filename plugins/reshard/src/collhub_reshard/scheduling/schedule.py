@@ -303,15 +303,15 @@ class _BipartiteFlow:
     def _fill(self, last: int, previous_host: Mapping[Group, int | None]) -> None:
         """Move as many bytes as possible along the path that ends at host `last`.
 
-        `previous_host`: for each group on the path, the host before it; None for the first
-        group, which has bytes left. `self._reached` has the group before each host. Each group
-        on the path gives bytes to the host after it. Each group other than the first takes the
-        same bytes from the host before it.
+        A share is the number of bytes that a host sends for a group (`self._shares`). The path
+        alternates between groups and hosts. `self._reached` has the group before each host.
+        `previous_host` has the host before each group on the path, and None for the first group,
+        which has unsent bytes.
 
-        The amount is the minimum of three: the bytes left in the first group, the capacity of
-        `last`, and the shares that are taken away. It is added to and subtracted from the
-        shares, and subtracted from the bytes left in the first group and from the capacity of
-        `last`.
+        Each group on the path gains the amount at the host after it. Each group except the first
+        loses the amount at the host before it. The amount is the minimum of the unsent bytes of the
+        first group, the remaining capacity of `last`, and the shares that lose it. The unsent bytes
+        and this capacity are reduced by the amount.
         """
         path: list[tuple[Group, int]] = []
         host: int | None = last

@@ -59,21 +59,17 @@ def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
 def _choose_even_senders(tasks: HostTasks) -> list[int]:
     """Return a sender (host) for every task, with nearly equal numbers of tasks per sender.
 
-    All tasks must have equal bytes and durations, and there is at least one. `share_among_senders`
-    divides the bytes among the hosts as if tasks could be split. The limit of tasks per sender is
-    the time of this division / duration of a task, rounded up.
+    All tasks must have equal bytes and durations, and there is at least one. First,
+    `share_among_senders` divides the bytes among the hosts as if tasks could be split. The limit of
+    tasks per sender is the time of this division / duration of a task, rounded up.
 
     Tasks are grouped by equal senders and receivers. Groups with fewer possible senders come first,
-    then those with the lower first task; the tasks of a group ascend. The sender of a task is
-    chosen from its possible senders by these criteria, in this order:
+    then those with the lower first task. For each task of a group, ascending, the best of its
+    possible senders is chosen: a host below the limit, then the host with the most bytes left, then
+    the lowest number. The bytes left of a host are its bytes in the division for tasks with these
+    senders, less the tasks of this group that it sends; they may be negative.
 
-    1. It has fewer tasks so far than the limit.
-    2. It has the most bytes left of its share of the tasks with the same senders. Each task of the
-       group that it sends reduces the share by its bytes; tasks of other groups do not.
-    3. It has the lowest number.
-
-    If all possible senders have reached the limit, one of them exceeds it. The result is in the
-    order of the tasks.
+    If all have reached the limit, one exceeds it. The result is in the order of the tasks.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     size = tasks.bytes[0]
@@ -134,9 +130,12 @@ def _swap_path(
 ) -> None:
     """Swap two colours along a path of edges, so that `colour` becomes free at node `start`.
 
-    The path begins at `start` with an edge of `colour`, and its edges alternate between both
-    colours. It never reaches the other end of the edge to be coloured. `taken` (edge by colour, for
-    each end) and `colours` (by edge) are changed.
+    The path begins at `start` with an edge of `colour`, alternates between both colours, and ends
+    where no next edge exists. Without an edge of `colour` at `start` nothing changes.
+    `other_colour` must be free at `start`.
+
+    Changed for the edges of the path: `colours` (colour by edge), and `taken` (edge by colour, for
+    each end). `edge_ends`: both ends by edge.
     """
     path = []
     node, next_colour = start, colour

@@ -326,25 +326,19 @@ def _check_form(where: str, tree: object) -> None:
 
 
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:
-    """Yield the calls of one MPI function that MPICH's selection file serves, by size.
+    """Yield the calls of one MPI function that MPICH's selection file serves, by ascending size.
 
-    `name`: the MPI function in the file, of the collective `kind`. The result is empty if the
-    file has no tests for a single number of ranks, as the hub inserts them. Otherwise there
-    is one row per size window. A window with the default choice of MPICH is omitted. A row
-    gives the algorithm as `ring of 8 ranks`. In a window that also tests the element count,
-    the algorithm of `count=any` is given.
+    `name`: the MPI function in the file, of the collective `kind`. Nothing is yielded unless its
+    tests of ranks are `comm_size<N`, `comm_size<=N` and `comm_size=any`, in this order.
+    Otherwise there is one row per size window, with a text such as `ring of N ranks`. A window
+    equal to `comm_size=any`, MPICH's default, has no row. Of several tests in a window
+    `count=any` counts. A window of a..b bytes gives calls with (a - 1) * p + 1 to b * p bytes of
+    the full buffer, from 0 if a is 0, without limit (None) in the last window. p is N for an
+    all-to-all, else 1. Rows hold in place and out of place, those of an all-to-all only out of
+    place. An all-to-all ends with a row for calls of all sizes in place: MPICH's own choice.
 
-    Sizes in the file are bytes of a message part; an all-to-all has p = ranks parts, any
-    other collective p = 1. A window of a..b serves calls with (a - 1) * p + 1 to b * p bytes
-    of the full buffer. A window from 0 serves calls from 0 bytes. The last window has no
-    limit (None).
-
-    The rows hold for calls in place and out of place. For an all-to-all they hold only out of
-    place; a last row follows for calls in place of all sizes, with MPICH's own choice.
-
-    Raises `InputError` (`not-a-selection`), after the rows before it, for a missing or wrong
-    tree, condition or test; a test above `LARGEST_TEST`; a window without an algorithm of
-    `name`.
+    Raises `InputError` (`not-a-selection`) at the first fault: a missing tree or condition, a
+    wrong test, a row without an algorithm of `name`, or of more than `LARGEST_TEST` bytes.
     """
     tree = _get_subtree(_get_subtree(document, f"collective={name}"), "comm_type=intra")
     ranks = _find_tuned_ranks(tree)

@@ -264,10 +264,19 @@ class _Fields(TypedDict, total=False):
 
 
 def _parse_fields(token: str, refuse: Callable[[str, str], NoReturn]) -> _Fields:
-    """Parse the fields of a token in any order; `refuse` raises the error for an invalid one.
+    """Parse the fields of a token, separated by `:`, in any order; absent fields have no key.
 
-    `stop` of a range of sizes is excluded, the last number of ranks is included. Empty fields are
-    ignored, as UCC does. A field that occurs twice is refused.
+    A field is the first of these that fits and has not occurred. Names are in any case, except that
+    of the algorithm. Fields 1, 2, 4 and 6 have one or more values, separated by commas:
+
+    1. `collectives`: names of collectives, such as `allreduce`
+    2. `memories`: types of memory (`_MEMORIES`)
+    3. a score, i.e. `inf` or an integer above 0, which is not stored
+    4. `sizes`: ranges such as `0-4K` in bytes; the upper end is excluded (None for `inf`)
+    5. `algorithm`: any name after `@`, which is not checked
+    6. `ranks`: `[16]` or `[2-8]`; the last number is included (None for `inf`)
+
+    Empty fields are ignored, as UCC does. `refuse` raises an error for any other or second field.
     """
     fields: _Fields = {}
     has_score = False

@@ -56,18 +56,18 @@ class TreeJobs:
     ) -> TreeJobs:
         """Create the jobs of all trees: each job sends the data of one tree edge over one link.
 
-        An edge has one job per link of its route. Jobs are sorted by edge of the trees, then
-        along the route. A job whose link starts at a switch is marked as forwarded.
+        An edge has one job per link of its route. Jobs are sorted by edge of the trees, then along
+        the route. A job whose link starts at a switch is marked as forwarded.
 
-        `share_bytes`: bytes of every share (part of a group's data with one root). A tree
-        carries a piece of a share, and a piece has the fraction units / units of the share of
-        its bytes. Busy and arrival times are in whole picoseconds, see `link_times_ps`;
-        `occupancy` decides whether a link is busy during its latency.
+        `share_bytes`: bytes of every share (data of a group with one root). A tree carries one
+        piece of a share, with the fraction (units of the piece) / (units of the share) of its
+        bytes. Busy and arrival times are in whole ps (`link_times_ps`). `occupancy` decides
+        whether a link is busy during its latency.
 
-        A job waits for the job before it on the route. The first job of an edge waits for the
-        edges that bring its data: in a tree towards the root, those from the children; in a
-        tree away from the root, the one from the parent. At the root, each edge away from it
-        waits for all edges of the same piece towards it.
+        - A job after the first one of a route waits for the job before it.
+        - The first job of an edge towards the root waits for the edges from the children.
+        - The first job of an edge away from the root waits for the edge from the parent, and at
+          the root for all edges of the same piece towards the root.
 
         Raises `InputError` (`too-long`) for a latency or a transmission above 5e16 ps.
         """
@@ -264,14 +264,17 @@ class GroupSchedule:
         return tuple(algorithms)
 
     def turns(self, algorithms: Sequence[Algorithm]) -> Turns:
-        """Return the order of all steps of the joint algorithm, and that of the messages of links.
+        """Return the order of all steps of the joint algorithm, and waits between its messages.
 
-        `algorithms`: those of this schedule, one per group; their steps are numbered one algorithm
-        after the other. `order` first has the sends and receives of all groups, by rank, then by
-        time in the joint schedule (receives before simultaneous sends). All copies follow, by
-        group, then in the order of its steps. `earlier` and `later` have the pairs of steps that
-        `order_links` requires: each later step, a send, waits for the earlier step of the same
-        rank. Without transfers and copies all arrays are empty.
+        `algorithms`: those of this schedule, one per group. Steps are numbered table after table.
+
+        - `order`: first the sends and receives of all groups, by rank, then by time in the joint
+          schedule (receives before simultaneous sends). Then follow all copies, algorithm by
+          algorithm, by number.
+        - `earlier`, `later`: pairs of steps of one rank that `order_links` requires. Step
+          `later[i]`, a send, waits for step `earlier[i]`.
+
+        All arrays are empty if there are no transfers and no copies.
         """
         transfers = self._create_transfers()
         pieces = self.trees.pieces.share

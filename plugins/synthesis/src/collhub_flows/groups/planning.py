@@ -405,14 +405,16 @@ def _synthesize_separately(
 ) -> list[_SeparateAlgorithm]:
     """Return the algorithm of the chosen synthesizer for a group, with its simulated time in ns.
 
-    The list has one entry: the algorithm with the group's bytes as `collective_bytes`, its time in
-    ns, and `choices.name`. The list is empty if the synthesizer raises any `InputError` (also a
-    limit reached before its first algorithm, or a simulator without a time), or a `UsageError` with
-    code `size-too-small`; other errors are raised.
+    The list has one entry: the algorithm with `wish.size` as `collective_bytes`, its time in ns,
+    and `choices.name`. The list is empty in these cases; other errors are raised:
 
-    Candidates of the synthesizer are compared by simulated times. `budget` limits it; at a limit
-    its best algorithm so far is used. NPUs outside of the group may be relays. The final simulation
-    is counted in the budget without checking its limits; its errors are raised.
+    - The synthesizer raises an `InputError`. Examples are a budget that ends before its first
+      algorithm, and a simulator that gives no time.
+    - It raises a `UsageError` with code `size-too-small`.
+
+    The synthesizer compares its candidates by simulated times. If `budget` ends, its best algorithm
+    so far is used. NPUs outside of the group may be relays. The result is simulated once more; the
+    budget counts this simulation, but does not prevent it. Its errors are raised.
     """
     collective = wish.collective(1)
     if wish.counts is None:

@@ -359,16 +359,17 @@ def _generate_packings(
 ) -> Iterator[Trees]:
     """Yield packings of trees of all shares (`pack_trees`), with 1, 4 and 16 pieces per share.
 
-    The packing with 1 piece per share is always yielded first. The generator ends before a
-    packing with n > 1 pieces per share in these cases:
+    The packing with 1 piece per share is always yielded first. The generator ends before a packing
+    with n > 1 pieces per share in these cases:
 
-    - shares * n * NPUs * 6, an estimate of the visited nodes, exceeds 60 000 000 * `effort`
-    - `_is_too_fine` holds for n pieces: a piece would be below one byte, or a group would have
-      too many units
-    - n is 16 and `effort` is below 1/16
+    - shares * n * NPUs * 6, an estimate of the visited nodes, exceeds 60 000 000 * `effort`.
+    - A piece of the smallest share would be below one byte.
+    - The units of a group must be divided, and are then too many (`_is_too_fine`): more than 2^22,
+      or more than the bytes of its buffer.
+    - n is 16 and `effort` is below 1/16.
 
-    Raises `InputError` `too-large` if 2 * shares * NPUs exceeds 60 000 000 (`_MAX_ENTRIES`).
-    The error `unreachable` of `pack_trees` passes through.
+    Raises `InputError` `too-large` if 2 * shares * NPUs exceeds 60 000 000 (`_MAX_ENTRIES`). The
+    error `unreachable` of `pack_trees` passes through.
     """
     npus = network.flows.topology.num_npus
     if 2 * len(shares) * npus > _MAX_ENTRIES:

@@ -144,9 +144,10 @@ def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
 def broadcast(tree: PrunedTree) -> Operations:
     """Build the messages of one chunk for a broadcast on a tree, from parents to children.
 
-    Operation i sends to `tree.nodes[i]` from its parent. It waits for the message that brings the
-    chunk to the parent, unless that is the root. `remaining` is the number of messages from this
-    one (included) down to the deepest member.
+    Operation i sends to `tree.nodes[i]` (nodes below the root, nearest first) from its parent,
+    without a reduction. If the parent is not the root, it waits for the operation that sends to the
+    parent. `remaining` is the number of messages from this one (included) down to the deepest node.
+    A tree of only the root has no operations.
     """
     nodes = tree.nodes
     parent = tree.parent[nodes]
@@ -246,25 +247,20 @@ def generate_streams(
 ) -> Iterator[Stream]:
     """Divide the data of a collective among trees; yield the resulting streams, tree by tree.
 
-    Rank r runs on NPU `members[r]`. Shares are the parts of the data:
+    Rank r runs on NPU `members[r]`. Of a tree only the paths from its root to members are used. A
+    tree carries shares, i.e. parts of the data, with one stream per share:
 
-    - All-gather and reduce-scatter: share r is the data of rank r. Each tree carries the share of
-      the rank at its root, as one stream.
-    - All-reduce, broadcast and reduce: share 0 is all data. Each tree carries it, as one stream.
-    - Scatter and gather: share r is the data of rank r. Each tree carries every share, as one
-      stream per rank, in the order of ranks. The stream of the rank at the root has no messages.
+    - All-gather and reduce-scatter: the data of the rank at its root.
+    - All-reduce, broadcast and reduce: share 0, all data.
+    - Scatter and gather: the data of every rank, by rank. The root's stream has no messages.
 
-    Of a share, each tree carries its weight divided by the weights of all trees that carry the
-    share, an exact fraction. The parts of a share follow each other in the order of the trees, from
-    0.
+    Of a share, a tree carries its weight / the weights of all trees that carry the share, an exact
+    fraction. The parts of a share follow each other in the order of the trees, from 0.
 
-    Errors are raised during the iteration, as `InputError`. Before the first stream:
-
-    - `trees-unsuitable`: a collective of another kind.
-    - `tree-root`: no trees; an all-gather or reduce-scatter without a tree rooted at each rank, or
-      with a tree that is rooted at no member; a tree with another root than the collective.
-
-    Before the first stream of a tree: `tree-does-not-span` if it does not reach a member.
+    Errors are `InputError`, raised during the iteration. Before the first stream:
+    `trees-unsuitable` for another kind; `tree-root` for no trees, a rank without a tree rooted at
+    it or a tree rooted at no member (all-gather, reduce-scatter), or another root than that of the
+    collective. Before a tree's first stream: `tree-does-not-span` if it does not reach a member.
     """
     if collective.kind not in _OPERATION_BUILDERS:
         message = f"{collective.kind} does not run on spanning trees"

@@ -421,13 +421,16 @@ class Pipelining:
     def _compute_urgency(self) -> Int64Array:
         """Return the priority of every operation within its round; the highest is sent first.
 
-        Operations are compared by the following keys, each of which decides only if all earlier
-        ones are equal: more remaining messages first; smaller distance from the source to the root;
-        earlier stream; smaller distance from the source to the destination. The distance from NPU a
-        to NPU b is (b - a) modulo the number of NPUs.
+        Keys in this order; a key decides only if all earlier ones are equal:
 
-        The result is int64 by operation. Operations that are equal in all keys have the same
-        priority. The priorities in use are 0, 1, 2, ... without gaps.
+        1. larger `remaining`, the number of messages in sequence from this one to the last
+        2. smaller distance from the source to the root
+        3. earlier stream
+        4. smaller distance from the source to the destination
+
+        The distance from NPU a to NPU b is (b - a) modulo the number of NPUs. The result is int64
+        by operation. Operations that are equal in all keys have the same priority. Priorities are
+        0, 1, 2, ... without gaps.
         """
         operations, num_npus = self.operations, self.topology.num_npus
         to_root = (operations.root - operations.source) % num_npus
@@ -538,12 +541,12 @@ def _to_units(fractions: Sequence[Fraction], units: int) -> Int64Array:
 
 
 def _count_max_in_flight(link: Int64Array, start: Int64Array, finish: Int64Array) -> Int64Array:
-    """Return the maximum number of messages in flight at once on the link of every message:
-    int64.
+    """Return for every message the maximum number in flight at once on its link: int64.
 
-    It is equal for all messages of a link. Messages must be sorted by link, then start,
-    and there must be at least one. A message that finishes at the start of another is not
-    in flight with it.
+    All messages of a link have the same result. Arguments are sorted by link, then start, and have
+    at least one message; times are at least 0. A message is in flight from its start until, not
+    including, its finish. If an earlier message of the link finishes later, that finish counts
+    instead: messages leave a link in order.
     """
     # Link and time are combined in one number, so that one sorted search serves all links.
     span = int(finish.max()) + 1

@@ -172,10 +172,14 @@ class _Phases:
     def replay(self, progress: Progress) -> bool:
         """Verify the schedules of the phases by replays; return whether all could be verified.
 
-        A spreading is a schedule that brings chunks to all NPUs. One that serves both phases is
-        verified once. One that is reversed in time for a reduction is verified forwards, because it
-        is valid if it is valid forwards. The first spreading that a replay cannot verify gives
-        False; later ones are then not examined. Raise `InputError` for an invalid one.
+        A spreading is a schedule, or a log of arrivals, that brings chunks to NPUs. The spreadings
+        are verified in their order and forwards, even if the first phase runs reversed in time. One
+        that serves both phases is verified once.
+
+        A schedule cannot be verified if `needed`, the NPUs that need the chunks, is None, or if its
+        network has switches. A log can always be verified. The first one that cannot gives False,
+        and later ones are not examined. Raises `InputError` (`invalid-schedule`) for the first
+        violation. `progress` is called only for logs.
         """
         # A spreading that is used for both phases is verified once.
         distinct_spreads = dict.fromkeys(self.spreads)
@@ -263,10 +267,15 @@ def _build_spread(
 ) -> list[SynthesisCandidate]:
     """Build the candidates for an all-gather or broadcast with `pieces` chunks per part of a rank.
 
-    All have the form "spread". A spreading is a schedule that brings the chunks to all NPUs. First
-    come the candidates of the planned one, unless `prospects` (times of earlier candidates) rule it
-    out. Then come those of the free spreadings, which have no fixed order on links. The index of a
-    variant is the number of the spreading. The list may be empty.
+    All have the form "spread". A spreading is a schedule that brings the chunks to all NPUs. Each
+    spreading gives one candidate per window rule (limit of messages in flight on a link).
+
+    - First comes the planned spreading (`spread_out`), with index 0 in the variant. It is omitted
+      if `prospects` (times of earlier candidates) show that it is not worth building.
+    - Then come the free spreadings (`spread_freely`), with the indices 1, 2, ... in any case. They
+      have no fixed order of messages on links.
+
+    The list may be empty. `progress` is used for the planned spreading only.
     """
     parts = setting.cut(pieces)
     trials = Trials(prospects.of_part("forwards"), pieces)
@@ -287,17 +296,16 @@ def _build_collect(
 ) -> list[SynthesisCandidate]:
     """Build the candidates for a reduce-scatter or reduce; a rank's part has `pieces` chunks.
 
-    Each candidate is a spreading in reversed time (form "reversed"). A spreading is a
-    schedule on the transposed network that brings chunks to all NPUs. The spreadings are, in
-    this order:
+    Each candidate is a spreading in reversed time (form "reversed"). A spreading is a schedule on
+    the transposed network that brings chunks to all NPUs. The spreadings are, in this order:
 
-    1. Number 0: the planned one, which has a fixed order on links. It is left out if
-       `prospects` (times of earlier candidates) make it hopeless.
-    2. Numbers 1, 2, ...: the free ones, which have no such order (`spread_freely`). They
-       keep these numbers if number 0 is left out.
+    1. Number 0: the planned one, which has a fixed order on links. It is left out if `prospects`
+       (times of earlier candidates) make it hopeless.
+    2. Numbers 1, 2, ...: the results of `spread_freely`, without such an order. There is none in
+       many cases, for example without switches. They keep these numbers if number 0 is left out.
 
-    Each spreading gives one candidate per window rule (limit of messages in flight on a
-    link). The number becomes the index of the candidate's variant. The list may be empty.
+    Each spreading gives one candidate per window rule (limit of messages in flight on a link). The
+    number becomes the index of the candidate's variant. The list may be empty.
     """
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
@@ -323,15 +331,19 @@ def _build_two_phase(
 ) -> list[SynthesisCandidate]:
     """Build candidates of an all-reduce: a reduce-scatter, then an all-gather, without a barrier.
 
-    Each rank is the origin of `pieces` chunks. A reduce-scatter is an all-gather reversed in time.
-    If all links have opposite links with equal times and there are no switches, each all-gather is
-    paired with its own reversal. Otherwise the reversed ones are synthesized on the transposed
+    Each rank is the origin of `pieces` chunks. The reduce-scatter is an all-gather reversed in
+    time. It is the reversal of the same all-gather if every link has an opposite link with equal
+    times and there are no switches. Otherwise it is that of an all-gather on the transposed
     network.
 
-    The planned pair, with a fixed order on links, is first, if `prospects` consider it worth
-    building; its candidates have index 0. Then the pairs of free spreadings follow, whose time only
-    a simulator can determine; the i-th ones of both directions form a pair with index i, counted
-    from 1, and surplus ones are dropped. The list may be empty.
+    - Index 0: a pair of all-gathers with a planned order on links (`spread_out`). Missing if
+      `prospects` show that it is not worth building.
+    - Index 1, 2, ...: pairs without an order on links (`spread_freely`), in which messages wait
+      only for data. The i-th ones of both directions form a pair; if one direction has more, the
+      rest is dropped.
+
+    Each pair gives one candidate per window rule (limit of messages in flight on a link).
+    Candidates are sorted by index. The list may be empty. `progress` is updated only for index 0.
     """
     n = setting.collective.num_ranks
     parts = setting.cut(pieces * n)
@@ -403,8 +415,9 @@ def _spread_directly(
     """Build an all-to-all in which every NPU sends directly to all others, without contention.
 
     `origin`, `target`: NPUs of each chunk. A chunk whose origin is its target is not sent. Messages
-    are sorted by (target - origin) modulo the number of nodes, then by chunk, and are planned from
-    time 0, as if links were never shared. Returns one result with the kernel name `straight`.
+    are sorted by (target - origin) modulo the number of nodes, then by chunk. They are planned from
+    time 0, as if links were never shared. Returns one result with the kernel name `straight`. Its
+    window rule is always `FREE` (no order of messages on links), also if `times` has another one.
 
     Returns [] if one of these conditions holds:
 

@@ -169,11 +169,11 @@ class _PipelinedTrees:
     def of(
         cls, trees: Sequence[SpanningTree], setting: Setting, details: Mapping[str, JsonValue]
     ) -> _PipelinedTrees:
-        """Prepare schedules on trees; `details` gets the number of trees and the maximum depth.
+        """Prepare schedules on trees, with their number and maximum depth (hops) as details.
 
-        `details` is copied; "trees" and "depth" replace equal keys. Raise `InputError` as
-        `Pipelining.of`: `tree-root` without a tree, `tree-does-not-span` if a tree does not reach a
-        member.
+        The result has a copy of `details`, in which `trees` and `depth` are added or replaced.
+        The pipelining gets the units of `setting.units`. Raises `InputError` as `Pipelining.of`:
+        `tree-root` without a tree, `tree-does-not-span` if a tree does not reach a member.
         """
         pipelining = Pipelining.of(
             setting.network.topology,

@@ -46,22 +46,21 @@ class PlannedSums:
 
     @classmethod
     def of(cls, trees: InTrees, sums: PartialSums, times: LinkTimes) -> PlannedSums:
-        """Plan the sums at all NPUs, so that a sum follows those that it needs; times are in ps.
+        """Plan the messages of a reduction and the sums that they carry; times are in ps.
 
-        A message carries the sum of its source's contribution and of its parts, i.e. the received
-        messages `sums.parts_of`. The result of an NPU is the sum of its contribution and its parts.
-        Contributions, received messages and sums are vectors; each NPU numbers its own.
+        A message carries the sum of its source's contribution and of the received messages
+        `sums.parts_of`. The result of an NPU is the sum of its contribution and its parts.
+        Contributions (available at 0), received messages and sums are vectors, numbered per NPU.
 
-        - Order: messages by descending remaining path, then (destination - source) modulo the
-          number of nodes, then number. The results of the NPUs come last.
-        - Sum: the two vectors that are available first are added, repeatedly; ties by vector
-          number. An addition takes 1000 ps. If an NPU needs the sum of the same two vectors again,
-          it uses the existing one.
-        - Message: it starts when its sum is complete and takes `times.arrival` of its arc. Messages
-          do not wait for each other on links. Contributions are available at 0.
+        - Order: messages are planned by descending `sums.remaining`, then by (destination -
+          source) modulo the number of nodes, then by number. The results follow last.
+        - Sum: repeatedly, the two vectors that are available first are added; ties by vector
+          number. An addition takes 1000 ps. An NPU reuses an existing sum of the same two vectors.
+        - Message: it starts when its sum is complete and takes `times.arrival` of its arc.
+          Messages do not wait for each other on links.
 
         `start`, `finish`, `sent` and `received` are indexed by message, `result` and `vectors` by
-        NPU. Without messages every result is the contribution of the NPU.
+        NPU.
         """
         source, destination = _find_ends(trees, sums)
         vectors = [Vectors() for _ in range(trees.network.num_nodes)]
@@ -400,13 +399,16 @@ def _compute_minimum_ps(setting: Setting, sums: PartialSums, pieces: int) -> int
 def _build_candidate(
     setting: Setting, trees: InTrees, sums: PartialSums, pieces: int
 ) -> SynthesisCandidate:
-    """Build the candidate with the vector divided into `pieces` units.
+    """Build the candidate that divides each part of the collective's buffer into `pieces` units.
 
-    `time_ps` is only a lower bound: the largest time in which a link sends all its messages
-    (`_compute_minimum_ps`). The collective works in place and out of place. The algorithm is that
-    of `build_steps`, with the bytes of the setting. There are no transfers: `transfers` raises
-    `AssertionError`. `replay` always returns False, so the candidate must be verified otherwise.
-    `num_transfers` is the number of messages times `pieces`; `form` is "one-shot".
+    - Collective and algorithm: in place and out of place. The steps are those of `build_steps`.
+    - `form`: "one-shot". `num_transfers`: number of messages (`sums`) times `pieces`.
+    - `time_ps`: only a lower bound, the largest time in ps in which one link sends all its messages
+      (`_compute_minimum_ps`).
+    - `transfers` raises `AssertionError` when called, because there are none.
+    - `replay` always returns False, so that the candidate must be verified in another way.
+
+    Raises `UsageError` (`size-too-small`) if a unit would have less than one byte.
     """
     collective = replace(
         setting.collective, unit_count=setting.count_units(pieces), in_place=True, out_of_place=True

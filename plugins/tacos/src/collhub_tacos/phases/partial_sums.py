@@ -150,16 +150,18 @@ def _find_remaining(
 ) -> Int64Array:
     """Return for each message the longest time in ps from its start until a result has its data.
 
-    The result is int64[messages]. The time of a message is the maximum of two kinds of values:
+    The result is int64[messages]. The time of a message is the largest of:
 
-    - its distance to the destination of every tree in which an NPU sends it
-    - for every message that has it as a summand: the time of that message, plus the time on the
-      arc of the summand itself
+    - in every tree in which an NPU sends the message: the distance to the destination of that tree
+    - for every other message M that adds this message as a summand: the time of M, plus the time
+      that this message takes on its arc
 
-    The second kind is necessary because a message of several trees is summed as in the first one,
-    so its summands are needed for all of these trees. `number`: int64[destinations, NPUs], the
-    message of each NPU in the tree of each destination, -1 for none. `first`: destination * NPUs +
-    NPU of the first tree with each message. `parts_of_message`: summands of each message.
+    The second rule also counts trees in which the summand is not sent itself: a message of several
+    trees adds the summands of its first tree in all of them.
+
+    `number`: int64[destinations, NPUs], message that an NPU sends in the tree of a destination, or
+    -1. `first`: destination * NPUs + NPU, where a message is first sent. `parts_of_message`:
+    summands of each message.
     """
     nodes = len(trees.arc)
     farthest = np.zeros(len(first), np.int64)

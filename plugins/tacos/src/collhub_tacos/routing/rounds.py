@@ -293,9 +293,10 @@ def _build_arc_map(network: LinkNetwork, times: LinkTimes) -> tuple[ArcMap, Link
 
 
 def _allocate_workspace(nodes: int) -> TreeWorkspace:
-    """Allocate the scratch arrays of a search, one entry per node, filled with 0.
+    """Allocate the scratch arrays of a search for trees: one entry per node in every array.
 
-    Only `slot` is -1, which means that the node is not in the heap.
+    `cost` and `key` are float64, the others int64. All entries are 0, except that those of `slot`
+    are -1: no node is in the heap.
     """
 
     def zeros() -> Int64Array:

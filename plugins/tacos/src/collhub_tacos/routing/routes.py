@@ -181,22 +181,18 @@ def spread(
 ) -> LinkSchedule:
     """Return a schedule that brings chunk x from NPU `origin[x]` to all nodes of `needed`.
 
-    `network`: a network of NPUs, such as from `contract_switches`. `needed`: bool, one per
-    node; entries above the number of nodes are ignored. Nodes that are not needed may relay,
-    and receive only chunks that they forward. Every node receives a chunk at most once, its
-    origin never. Without chunks the schedule is empty.
+    `network`: only NPUs, such as from `contract_switches`. `needed`: bool by node; further entries
+    are ignored. Other nodes may relay, and receive only chunks that they forward. Every node
+    receives a chunk at most once, its origin never. Without chunks the schedule is empty.
 
-    The tree of a chunk grows from its origin by the cheapest path to a needed node that lacks
-    the chunk (Takahashi and Matsuyama, 1980). The cost of a link increases with its load. In
-    each of 14 rounds all trees are built again, given the load of the other trees. The first 7
-    rounds use rules for shallow trees, the last 7 rules for balanced loads. The transfers are
-    then scheduled with the longest remaining path first. The schedule of the round with the
-    earliest end is returned, of equal ones the first. Takes one search per chunk and round.
+    The tree of a chunk grows from its origin by the cheapest path to a needed node that lacks the
+    chunk (Takahashi and Matsuyama, 1980). The cost of a link increases with its load. In each of 14
+    rounds (7 with rules for shallow trees, 7 for balanced loads) all trees are built again, given
+    the load of the others. Transfers are scheduled longest remaining path first. The schedule with
+    the earliest end is returned, on a tie the first.
 
-    `seed` decides the order of the chunks in each round; the same seed gives the same schedule.
-    `progress` gets the fraction of rounds done after each round. Raises `InputError`
-    (`disconnected`), which names the node and the cut, for a needed node that cannot be
-    reached.
+    `seed` decides the order of the chunks. `progress` gets the fraction after each round. Raises
+    `InputError` (`disconnected`), with node and cut, for a needed node that cannot be reached.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.rounds import Router

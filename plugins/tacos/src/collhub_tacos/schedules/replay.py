@@ -350,16 +350,15 @@ def _check_causes(
 ) -> None:
     """Raise `InputError` unless the source of every transfer has the chunk at its start.
 
-    The origin of chunk x has it from `ready[x]` (ps) on. Any other node has it from its arrival
-    on; a node at which the chunk never arrives never has it. A start at exactly that time is
-    allowed.
+    The origin of chunk x (`origin[x]`) has it from `ready[x]` (ps) on. Any other node has it from
+    its arrival on; without an arrival it never has it. A start at exactly that time is allowed.
 
-    The error (code `invalid-schedule`) names the violating transfer with the lowest row in
-    `movements`. In a mirrored schedule (a reduction, reversed in time), its message says that
-    the transfer comes too late for the sum that is sent on.
+    The error (`invalid-schedule`) is about the violating transfer with the lowest row in
+    `movements`. Its message is another one in a mirrored schedule (a reduction, reversed in time):
+    the transfer comes too late for the sum that is sent on. Without transfers no error is raised.
 
     `order`: rows of the transfers, sorted by (chunk, destination). `ordered`: the sorted keys,
-    chunk * nodes + destination. No transfers pass.
+    chunk * nodes + destination.
     """
     # Transfers from the origin wait for no arrival, only for a complete sum.
     at_origin = movements.source == origin[movements.chunk]

@@ -93,16 +93,17 @@ def find_waits_within_chunks(
 def retime(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
     """Start the same transfers as early as `times` allow, in the same order on every link.
 
-    A transfer starts at the latest of these times:
+    A transfer starts at the latest of these times, at least 0:
 
-    - Its link is free, i.e. `busy` after the start of the previous transfer of the link.
-    - All arrivals of its chunk at its source have happened, of the transfers that are earlier by
-      start, then by finish in the given schedule.
-    - The message that the window rule requires (limit of messages in flight on a link) has arrived.
+    - its link is free, i.e. `busy` ps after the start of the previous transfer of the link
+    - the arrival of every earlier transfer that brings its chunk to its source. Earlier means by
+      start, then by finish, then by row in the given schedule
+    - the arrival of the message that the window rule requires (limit of messages in flight on a
+      link)
 
-    On networks with switches (`PathNetwork`) the times are those of an event simulation, in which
-    messages also queue at switches. The rows keep their order; only starts and finishes change, in
-    a copy.
+    It finishes `arrival` ps after its start. On networks with switches (`PathNetwork`) the times
+    are those of an event simulation, in which messages also queue at switches. The result is a
+    copy: rows keep their order, and only starts and finishes change.
     """
     network = schedule.network
     if isinstance(network, PathNetwork):

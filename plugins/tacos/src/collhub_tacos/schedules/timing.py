@@ -109,12 +109,14 @@ def retime_by_events(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
 
 
 def _find_waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
-    """Return the pairs (earlier, later) of transfers of one chunk in which the later one must wait.
+    """Return all pairs (earlier, later) of transfers of one chunk in which the later one must wait.
 
-    A pair exists if the earlier transfer ends at the node where the later one starts, and finishes
-    at or before its start. A transfer may have several earlier ones. The result is two int64
-    columns of transfer numbers. Pairs are sorted by chunk, then by start of the later transfer,
-    then by start of the earlier one, latest first. Without transfers both are empty.
+    A pair exists if the earlier transfer ends at the node where the later one starts, and its
+    finish is at or before the later start. Several pairs may have the same later transfer.
+
+    The result is two int64 arrays of transfer numbers. Pairs are sorted by chunk, then by start of
+    the later transfer, then by its number. For one later transfer, the earlier ones are in
+    descending order of start, then of number. Without transfers both arrays are empty.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.retiming import find_waits_within_chunks, sort_by_group

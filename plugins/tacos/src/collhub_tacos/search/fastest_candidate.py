@@ -45,21 +45,17 @@ _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 def find_fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisCandidate:
     """Return the fastest candidate over all forms (methods) and chunk counts.
 
-    The forms are searched in the order of `_list_searches`. Candidates that already have an
-    algorithm compete over all forms, by simulated time. If the simulator decides for this request
-    (`is_simulator_decisive`), so do candidates of at most 200 000 messages. A candidate with more
-    messages than the best one must be faster by more than 0.1 %. All other candidates compete by
-    planned time within their form. At the end the winners of all competitions are timed
-    (`evaluate_form`), and the fastest is returned. Of equal times the first candidate is kept.
+    The forms are searched in the order of `_list_searches`. These candidates compete over all forms
+    by simulated time: those that already have an algorithm, and those of at most 200 000 messages
+    if `is_simulator_decisive` holds. One with more messages than the best must be faster by more
+    than 0.1 %. All others compete by planned time within their form. At the end all winners are
+    timed (`evaluate_form`). On a tie the first is kept.
 
-    Ctrl-C ends the search and returns the best candidate so far, marked by `is_interrupted`.
-    Without a candidate, `KeyboardInterrupt` is raised again. If the search of a candidate itself
-    was interrupted, the remaining candidates of its form are still tried, then the search ends,
-    and the result is marked too.
-
-    Raises `UsageError` (`option-range`) for a method that belongs to another collective. Raises
-    `InputError` if the limits of units (`setting.units`) allow no candidate. Errors of the forms,
-    such as `InputError` for an unsuitable network, pass through.
+    After Ctrl-C the best candidate so far is returned with `is_interrupted`; without one,
+    `KeyboardInterrupt` is raised. If a candidate is interrupted itself, the search ends after its
+    form, and the result has `is_interrupted`. Raises `UsageError` (`option-range`) for a method of
+    another collective, `InputError` if `setting.units` allows no candidate, and the errors of
+    forms.
     """
     best = _BestCandidate(setting, request)
     is_interrupted = False
@@ -179,12 +175,14 @@ class _BestCandidate:
         return limit - time_ps > (_MIN_RELATIVE_GAIN * limit if has_more else 0)
 
     def fastest(self) -> SynthesisCandidate:
-        """Return the fastest candidate of all forms; at least one must have been added.
+        """Return the fastest of the kept candidates; at least one must have been added.
 
-        A single candidate is returned without evaluation. Otherwise each one is timed by
-        `evaluate_form`, by simulation or, with many transfers, by its plan, and the result may
-        have the algorithm that was built for it. Of equal times the compared candidate is
-        preferred, then the first form.
+        Kept are the best of the candidates that are compared by time at once, and the best
+        candidate of each form. If only one is kept, it is returned unchanged. Otherwise each one
+        is timed by `evaluate_form`: by simulation, or by its plan if it has more than 1,000,000
+        transfers. Times are rounded to ns. Of equal times the compared candidate is preferred,
+        then the form that was added first. The result may be a copy with the algorithm and time
+        of `evaluate_form`.
         """
         candidates = list(self._by_form.values())
         if self._compared is not None:
@@ -318,15 +316,15 @@ def _search_latency(
 def _search_one_shot(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Yield the all-reduces in one phase, by increasing number of pieces (1, 2, 4, 8).
+    """Yield the all-reduces in one phase, by increasing number of pieces.
 
-    A requested number of pieces is the only one. Numbers that do not fit the size are
-    left out. The iteration stops before a candidate that cannot be faster than `best`.
-    It also stops after a candidate that did not improve an earlier best one.
+    The numbers are those of 1, 2, 4, 8 that fit the size, or only a requested one. The consumer
+    updates the best time between candidates. The iteration stops before a candidate whose lower
+    bound is above the best time so far. It also stops after a candidate that did not improve a best
+    time that existed before it. No candidate results if an NPU cannot reach another one.
 
-    If the network is not suitable, there are two cases: `InputError` (`not-one-shot`)
-    at the first step of the iteration if the method is `one-shot`, otherwise no
-    candidate.
+    If the network is not suitable, there are two cases: `InputError` (`not-one-shot`) at the first
+    step of the iteration if the method is `one-shot`, otherwise no candidate.
     """
     from collhub_tacos.phases.one_shot import build_one_shot_candidates, find_unsuitability
 
@@ -344,22 +342,21 @@ def _search_one_shot(
 def _search_chunk_counts(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Yield candidates for the chunk counts of `choose_ladder`, until more chunks hardly help.
+    """Yield candidates for the chunk counts of `choose_ladder`, ascending.
 
-    Counts are tried in ascending order. The caller must add each candidate to `best` before it
-    takes the next one. After two neighbouring counts that differ by less than 25 %, one count of
-    each later such pair is skipped: the larger one if the larger one was slower, otherwise the
-    smaller one (`_find_redundant_counts`).
+    The caller must add each candidate to `best` before it takes the next one. A pair is two
+    neighbouring counts whose second is less than 1.25 times the first. After both counts of a
+    pair were tried, one count of each later pair is skipped: the smaller one if the larger
+    count was at least as fast, otherwise the larger one (`_find_redundant_counts`).
 
-    The search stops after a count if one of these holds:
+    The search stops after a count if one of these holds. The time of a count is the planned
+    time of its first candidate.
 
     - It gave no candidates.
     - Candidates are compared by simulation, and the best takes at most 1.001 times the lower
       bound.
-    - Three or more counts were tried, and neither of the last two was faster than the best one
-      before them. With simulation, both must have taken at least 1.1 times its time.
-
-    The time of a count is the planned time of its first candidate.
+    - Three or more counts were tried, and neither of the last two took less than f times the
+      shortest earlier time. f is 1.1 with comparison by simulation, otherwise 1.
     """
     kind = setting.collective.kind
     ladder = choose_ladder(setting)

@@ -235,8 +235,10 @@ class _SeedSearch(Generic[T]):
     def _record_result(self, result: T, seed: int) -> bool:
         """Record the result of a seed; return whether its cost is at most the goal of the search.
 
-        It becomes the best result if its cost is lower than that of all earlier ones. The trial is
-        counted, and `after_trial` is called; its exceptions are raised after the recording.
+        The number of tried seeds increases by 1, and the progress of the seed becomes 1.0. The
+        result becomes the best one if there is none yet, or if its cost is lower; on a tie the
+        earlier one stays. Then `after_trial` is called; its exceptions are raised, with the result
+        recorded.
         """
         self._tried += 1
         self._fractions[seed] = 1.0

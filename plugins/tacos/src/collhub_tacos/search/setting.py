@@ -61,17 +61,18 @@ class Setting:
 
     @classmethod
     def of(cls, request: SynthesisRequest, options: TacosOptions) -> Setting:
-        """Build the settings of a request, and check rules that option declarations cannot express.
+        """Build the settings of a request; check rules that option declarations cannot express.
 
-        With `switches=unwind` every switch of the topology is replaced by direct links first
-        (`unwind_switches`). Otherwise routes over switches become arcs between NPUs
-        (`contract_switches`). The option `chunks` becomes `pieces`, with None for `auto`. `threads`
-        0 becomes the number of CPUs, or 1 if it is unknown. All other members are copied from the
-        request and the options.
+        - `network`: with `switches=unwind`, every switch is first replaced by direct links from
+          each neighbour to the next `degree` neighbours (0: to all; `unwind_switches`). Then
+          routes over the remaining switches become arcs between NPUs (`contract_switches`).
+        - `pieces`: the option `chunks`, None for `auto`.
+        - `threads`: 0 becomes the number of CPUs, or 1 if that is unknown.
 
-        Raises `UsageError` for the first of: several planes (`planes-unsupported`), with unwinding
-        a degree below 0 or above the number of nodes (`option-range`), and `chunks` that is neither
-        `auto` nor 1 to 2^20 (`option-range`).
+        All other members are copied from the request and the options. Raises `UsageError` for the
+        first of: several planes (`planes-unsupported`), with unwinding an option `degree` below 0
+        or above the number of nodes (`option-range`), and `chunks` that is neither `auto` nor 1 to
+        2^20 (`option-range`).
         """
         topology = _prepare_topology(request.topology, options)
         return cls(

@@ -30,19 +30,20 @@ def find_exact_all_gather(
 ) -> LinkSchedule | str:
     """Find a schedule that brings every chunk to all NPUs in `steps` steps of `step_ps` ps.
 
-    A link carries at most one chunk per step; a chunk that arrives in a step may be forwarded in
-    the next one. `origin`: int64, NPU of every chunk. All nodes of the network must be NPUs.
-    `time_limit_s`: limit of each search in s, None for no limit.
+    A link carries at most one chunk per step. A chunk that arrives can be forwarded in the
+    next step. `origin`: int64, NPU of each chunk. All nodes must be NPUs. `time_limit_s`:
+    limit in s of each search, None for no limit. Transfers do not reduce; they are ordered by
+    part, then by chunk.
 
-    The search is tried for C = 1 copies, then for larger C, until a schedule is found. C are the
-    common divisors of `steps` and of the number of chunks per NPU; only 1 if NPUs that have chunks
-    have different numbers. For C copies, the chunks are divided into C sets that are equal by NPU.
-    The first set is spread in `steps` / C steps, and the others repeat its schedule one after the
-    other. A trial is left out if it has no variables or more than 10000 (`_build_columns`).
+    Searches run for C = 1, 2, ... equal parts until one has a schedule. C are the common
+    divisors of `steps` and the number of chunks per NPU; C is only 1 if NPUs with chunks have
+    different numbers. Part 0 takes an equal share of each NPU's chunks and gets `steps` / C
+    steps. The other parts repeat its schedule one after the other. A search without variables
+    or with too many is skipped (`_build_columns`, `MAX_COLUMNS`).
 
-    No transfer of the result reduces. Its transfers are ordered by copy, then by the variables. If
-    all trials fail, the result is a text: that no schedule was found within the limits, or, if all
-    trials were left out, that there are too many variables.
+    Without a schedule, the result is a text. It says that no schedule is within the limits if
+    the last search that was not skipped failed, and that there are too many variables if all
+    were skipped.
     """
     reason = f"not run, more than {MAX_COLUMNS} variables"
     for copies in _list_copy_counts(origin, steps):
@@ -102,14 +103,16 @@ def _build_columns(
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
     """Return the variables of the exact search as (chunk, link, step), int64 each.
 
-    A variable states whether the link carries the chunk in the step; steps count from 0. `origin`:
-    node of each chunk. Let d be the number of links on a shortest path from the origin of a chunk
-    to the source of a link. The link has variables for the chunk in steps d to `steps` - 1, none if
-    d is larger or the source cannot be reached. It has none if the chunk starts at the destination
-    of the link. Variables are sorted by chunk, then by link, then by step.
+    A variable states whether the link carries the chunk in the step, from 0 to `steps` - 1.
+    `origin`: node of each chunk. d is the number of links on a shortest path from the origin to the
+    source of the link. A pair of chunk and link has variables for steps from d on. It has none in
+    these cases:
 
-    Returns None without any variable, and for more than 10000 (`MAX_COLUMNS`). It also is None if
-    chunks x (nodes - 1) is above that.
+    - d is `steps` or more, or the source cannot be reached.
+    - The destination of the link is the origin.
+
+    Order: chunk, then link, then step. Returns None if there is no variable, if there are more than
+    10000 (`MAX_COLUMNS`), or if chunks x (nodes - 1) is above 10000.
     """
     # A lower bound of the number of variables: every chunk enters every other node.
     if len(origin) * (network.num_nodes - 1) > MAX_COLUMNS:

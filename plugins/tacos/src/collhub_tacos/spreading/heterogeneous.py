@@ -38,28 +38,20 @@ def all_gather(
     progress: FractionReport = ignore_fraction,
     needed: BoolArray | None = None,
 ) -> LinkSchedule:
-    """Return a schedule that brings every chunk from its origin to all NPUs, each once.
+    """Return a schedule that brings every chunk x from NPU `origin[x]` to all NPUs, each once.
 
-    `origin[x]`: NPU at which chunk x starts. The transfers are sorted by destination, then by
-    arrival; times are in ps, at least 1 per link. `needed`: bool[NPUs], the NPUs that must receive
-    the chunks, None for all; other NPUs receive only chunks that they forward. Several chunks may
-    start at one NPU. Without missing chunks, the schedule is empty. `progress(fraction)` is called
-    about ten times per second; an exception that it raises ends the work.
+    Transfers are sorted by destination, then arrival; times are in ps. `needed`: bool[NPUs], None
+    for all; other NPUs receive only chunks that they forward. `progress` gets the fraction done.
 
-    Links are processed in the order of their deliveries. A link can deliver a chunk that its source
-    had at the start of the message and that its destination lacks at the arrival. The rarest of
-    these chunks is taken: the one with the lowest total rate of all links to the destination whose
-    source has the chunk. Of equal ones, seed 0 takes the one that arrived first at the source,
-    other seeds a random one. A link without such a chunk starts its message again, as soon as its
-    source gets a chunk that the destination lacks.
+    Links act in the order of deliveries. A link delivers the rarest chunk that its source has at
+    the start and its destination lacks at the arrival: the one with the lowest total rate of links
+    to the destination from holders of it. On a tie, seed 0 takes the first that arrived at the
+    source, other seeds a random one. Without such a chunk, the link waits for the next one.
 
-    A second variant is computed if `arrival` exceeds `busy` for some link and the time of the first
-    variant exceeds `bound_ingress_ps`. In it, a message may wait once at its source for a rarer
-    chunk, by at most `arrival` - `busy`. The faster variant is returned, of equal ones the first.
-
-    Each variant examines at most links x chunks^2 chunks. Raises `InputError` for a network with
-    switches, for wrong link times and origins (codes in `_check`), and for a chunk that cannot
-    reach an NPU that needs it (`disconnected`).
+    If `arrival` exceeds `busy` for some link and the time exceeds `bound_ingress_ps`, a second
+    variant is built. A message may then wait once for a rarer chunk, by at most `arrival` - `busy`.
+    The faster is returned, on a tie the first. Raises `InputError` for switches, wrong link times
+    or origins (`_check`), and for a chunk that cannot reach an NPU (`disconnected`).
     """
     _check(network, times, origin)
     members = _select_members(network, needed)

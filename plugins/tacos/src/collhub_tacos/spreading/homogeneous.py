@@ -150,20 +150,23 @@ def find_best_all_gather(
     """Find the fastest all-gather in steps of equal length over several seeds and variants.
 
     Chunk x starts at NPU `origin[x]`. A link is busy for `step_ps` per chunk, which arrives
-    `arrival_ps` after its start (None: `step_ps`). The seeds are `first_seed` and the following,
-    `seeds` in total; 0 means 5 000 000 / (links * chunks), limited to 1..20. `threads` (0: one per
-    core) has no effect on the result. `after_trial` is called per seed, in order.
+    `arrival_ps` after its start (None: `step_ps`). The seeds are `first_seed` and the
+    following ones, `seeds` in total. 0 means 5 000 000 // (links * chunks), limited to 1..20.
+    `threads` (0: one per core) does not change the result. `after_trial` is called for each
+    seed, in order.
 
-    1. Variants: on a symmetric network, one node is computed and translated to all others. All
-       nodes are computed in further variants, and without symmetry; with symmetry only if there are
-       several seeds. Each is tried with the lengths of `choose_step_lengths`.
-    2. In a variant, the seed with the fewest steps is taken, of equal ones the first. A seed that
-       reaches the lower bound of the steps ends the variant.
-    3. The variant with the shortest time is returned, of equal ones the first. Variants that cannot
-       be faster are skipped.
+    - Methods: on a symmetric network, one node is computed and translated to all others. All
+      nodes are computed on other networks, and also on symmetric ones if there are several
+      seeds.
+    - A variant is a method with a length of `choose_step_lengths`. The seed with the fewest
+      steps is taken, of equal ones the first. A seed that reaches the lower bound of the steps
+      ends it.
+    - The variant with the shortest time is returned, of equal ones the first. A variant is
+      skipped if its lower bound is not below the shortest time so far.
 
-    Ctrl-C returns the best result so far; without one it is raised. Raises `InputError` for
-    switches, unless 0 < step <= arrival, and for unreachable nodes.
+    Ctrl-C returns the best result so far; without one it is raised. Raises `InputError` for a
+    network with switches, for `step_ps` that is not above 0 or is above `arrival_ps`, and for
+    unreachable nodes.
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
@@ -276,10 +279,13 @@ class _LockstepVariant:
     def _log(self, seed: int, report: FractionReport) -> ArrivalLog:
         """Return the all-gather of a seed: for every node, the order in which chunks arrive.
 
-        Without translations all nodes are computed (`all_gather`), and `report(fraction)` is
-        called about once a second; its exceptions pass through. With translations only node 0 is
-        computed and translated to all others, and `report` is not called. Raises `InputError`
-        (`disconnected`) if a chunk cannot reach a node.
+        `self.translations`: symmetries that map any node of the network to any other one, or None.
+
+        - None: all nodes are computed (`all_gather`). `report(fraction)` is called about once a
+          second; its exceptions pass through.
+        - Otherwise only node 0 is computed and translated to all others. `report` is not called.
+
+        Raises `InputError` (`disconnected`) if a chunk cannot reach a node.
         """
         if self.translations is None:
             return all_gather(

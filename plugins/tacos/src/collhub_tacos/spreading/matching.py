@@ -149,16 +149,16 @@ def find_best_matched_all_gather(
 
     Each seed gives the schedule of `build_matched_all_gather`, for links of equal times. Of equally
     fast schedules, that of the lowest seed is the result. The search ends at the first seed whose
-    schedule takes at most `goal_ps`; later seeds are ignored.
+    schedule takes at most `goal_ps` (in ps); later seeds are ignored.
 
-    - `threads`: seeds tried in parallel (0: one per CPU), after the first seed, which is tried in
-      isolation. The number does not change the result.
+    - `threads`: seeds tried in parallel (0: one per CPU). The first seed is tried before the
+      parallel ones. The number does not change the result.
     - `is_needed`: bool[nodes], nodes that must receive the chunks; None for all NPUs.
     - `after_trial()` is called for every seed that counts, in order.
 
-    Ctrl-C, or a limit that `progress` or `after_trial` raises as `KeyboardInterrupt`, ends the
-    search with the best result so far (`is_interrupted`). Without one it is raised again. Raises
-    `InputError` if a chunk cannot reach a needed node. `seeds` must be at least 1.
+    A `KeyboardInterrupt` (Ctrl-C, or a limit raised by `progress` or `after_trial`) ends the search
+    with the best result so far (`is_interrupted`). It is raised again if there is no result yet.
+    Raises `InputError` if a chunk cannot reach a needed node. `seeds` must be at least 1.
     """
 
     def attempt(seed: int, report: FractionReport) -> LinkSchedule:
@@ -223,17 +223,20 @@ class _MatchedSpread:
     def schedule(
         self, seed: int, limit_ps: int | None, progress: FractionReport
     ) -> LinkSchedule | None:
-        """Return the schedule of a seed; None if it would take `limit_ps` or more (None: no limit).
+        """Return the schedule of a seed; None if a message would arrive at `limit_ps` or later.
 
-        Messages start at multiples of the step length. In every step, the nodes choose chunks in
-        random order. A message finishes after the arrival time of the first link; its node can
-        forward it in the first step that begins then or later. The limit is compared with these
-        times. Unless all links have equal times and are busy until the arrival, the finished
-        schedule is then moved to the earliest times that they allow (`retime`).
+        `limit_ps` None means no limit. Every message starts at a multiple of the step length. It
+        arrives after the time of the first link (index 0), whatever its own link. A node forwards
+        it in the first step that begins at its arrival or later. In every step the nodes choose
+        chunks in random order.
+
+        Unless all links have equal times and are busy until the arrival, the finished schedule is
+        moved to the earliest times that the links allow (`retime`). `limit_ps` is compared before
+        that.
 
         Messages are in the order of sending; none reduces. `progress` gets the fraction of the
-        needed deliveries that have been sent, about every 2^20 examined chunks; an exception that
-        it raises ends the search. Equal seeds give equal schedules.
+        needed deliveries that have been sent, about every 2^20 examined chunks. An exception from
+        it ends the search. Equal seeds give equal schedules.
         """
         # Imported here: numba takes a second.
         from collhub_tacos.spreading.matching_kernel import InLinks, advance
@@ -315,19 +318,16 @@ def search_with_deadlines(
 ) -> Best[LinkSchedule]:
     """Search for an all-gather that is faster than `begin`, with decreasing deadlines.
 
-    Chunk x starts at NPU `origin[x]`, and all NPUs need all chunks. `network` must be connected and
-    have no switches.
+    Chunk x starts at NPU `origin[x]`; all NPUs need all chunks. `network` must be connected,
+    without switches. Trial t (from 0, at most 400) has the seed `first_seed` + t. Its deadline is
+    the fastest time so far minus a fraction of it, at least `goal_ps`. The fraction begins at 2 %
+    and is halved after 12 trials in a row without a schedule below the deadline. The search ends
+    before a trial if the fastest time is at most `goal_ps`, or if the fraction is below 0.1 %.
 
-    Trial t (from 0) uses the seed `first_seed` + t. Its deadline is the fastest time so far minus a
-    fraction of it, at least `goal_ps`. The fraction is 2 % at first. After 12 (`_PATIENCE`) trials
-    in a row without a schedule in time, it is halved. Before every trial the search ends if the
-    fastest time is at most `goal_ps`, or if the fraction is below 0.1 %. It also ends after 400
-    (`_MAX_TRIALS`) trials.
-
-    The result is the last schedule that met its deadline, with its seed and t + 1 as `tried`;
-    `begin` itself if there is none. Equal seeds give equal results. `report(t / 400)` is called
-    before every trial, `after_trial()` after it. Ctrl-C and limits that they raise
-    (`KeyboardInterrupt`) end the search with the best result so far, marked `is_interrupted`.
+    The result is the last schedule that met its deadline, with its seed and t + 1 as `tried`, or
+    `begin` if there is none. Equal seeds give equal results. `report(t / 400)` is called before
+    each trial, `after_trial()` after it. `KeyboardInterrupt` (Ctrl-C, or raised by these calls)
+    ends the search with the best result so far, marked `is_interrupted`.
     """
     gather = _DeadlineSpread(network, times, origin)
     best, saving, num_failures = begin, _INITIAL_SAVING, 0

@@ -69,7 +69,8 @@ class SpreadTask:
     def is_all_gather(self) -> bool:
         """Whether the spreading is an all-gather of all NPUs.
 
-        It is if rank r is NPU r for all NPUs, and each NPU starts with a chunk.
+        It is if all NPUs are members, rank r is NPU r, and each NPU is the origin of at least one
+        chunk. The numbers of chunks per NPU may differ.
         """
         # Kernels for all NPUs need a chunk of each.
         has_each = len(np.unique(self.origin)) == self.network.num_npus
@@ -506,11 +507,13 @@ def _search_exactly(
 def _compute_goal_ps(task: SpreadTask) -> int:
     """Return a lower bound in ps for the task as an all-gather of all NPUs.
 
-    On networks that `supports_time_cuts` accepts (with links, not too large, messages of at
-    least 1 ps) it is the tightest cut in time. Otherwise it is the time in which the links into
-    an NPU can deliver the chunks that it lacks, for the NPU with the largest time; 0 if no NPU
-    has such links. The members of the task are ignored. The result of the last task (the same
-    object) is cached.
+    - If `supports_time_cuts` accepts the network (it has links, is not too large, and messages
+      take at least 1 ps): the time of `find_tightest_cut`, the largest bound of all examined cuts
+      of the nodes into two sets.
+    - Otherwise the maximum over the NPUs of the time in which the links into the NPU can deliver
+      the chunks that it lacks; 0 if no NPU has such links.
+
+    The members of the task are ignored. The result of the last task (the same object) is cached.
     """
     from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
 

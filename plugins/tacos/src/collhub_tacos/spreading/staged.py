@@ -252,20 +252,17 @@ def generate_staged_broadcasts(
 ) -> Iterator[LinkSchedule]:
     """Yield schedules in which the chunks of a root reach all NPUs, plan by plan.
 
-    Plans come in this order:
-
     1. The root sends every chunk directly to all NPUs.
-    2. All NPUs are one group: the root sends each chunk to one NPU, which sends it to the
-       others. The chunks use the other NPUs in turn.
-    3. For each grid of `find_group_grids`: each chunk uses one member of the root's group in
-       turn, and goes on to one member of every other group. In one plan this member sends to
-       all groups directly, in a second plan the chunk passes from group to group. Then each NPU
-       that has the chunk sends it to its group.
+    2. The root sends each chunk to one NPU, all NPUs in turn, which sends it to all others.
+    3. For each grid (division into groups) of `find_group_grids`, two plans. Each chunk uses one
+       member of the root's group, in turn. It goes on to one member of every other group: directly,
+       or in the second plan from group to group. Each NPU that has it sends it to its group. A grid
+       of one group has only the first plan.
 
-    A plan is left out if the network lacks one of its arcs, or if `trials` does not consider it
-    promising. The two plans of a grid are scheduled by ascending lower bound, and the second is
-    left out if its lower bound exceeds the time of the first. The time of a schedule (ps) is
-    recorded in `trials` before the schedule is yielded.
+    A plan is omitted if the network lacks one of its arcs, or `trials` considers it not promising.
+    Plans of a grid are scheduled by ascending lower bound; at equal bounds the direct one is first.
+    The second is omitted if its bound is above the time of the first. The time of each schedule
+    (ps) is recorded in `trials` before the schedule is yielded.
     """
     origin = np.full(chunks, root, np.int64)
     all_npus = _Grid(network.num_npus, 1)
@@ -342,16 +339,16 @@ def _grow_on_lanes(
 ) -> _Growth:
     """Build the trees of a broadcast in which a helper shares the work of the root.
 
-    `origin`: root of each chunk. The lane of chunk c is the NPU 1 + c modulo L positions
-    after the root in its group, cyclically. L is the size of the group, with a single group
-    this size - 1. The lane is also the helper. If the lane is the root, the other members of
-    the group take turns as helpers.
+    `origin[c]`: root of chunk c. G: size of a group. L: G with several groups, else max(1, G - 1).
+    Members are counted cyclically from the root. The lane is member 1 + (c mod L) of its group. The
+    helper is the lane. If this is the root, it is member 1 + (c // L mod max(1, G - 1)).
 
-    Each NPU gets a chunk at most once. The transfers are in this order:
+    Transfers, without those to the root:
     1. The root sends each chunk to its helper.
-    2. `across` sends each chunk from its lane to the other groups.
-    3. Each NPU that has the chunk sends it to the other members of its group. In the root's
-       group only the helper does this.
+    2. `across` sends each chunk from its lane to the other groups (axis 1).
+    3. Each holder sends its chunk to its group, in the root's group only the helper.
+
+    The holders in the result include the root if a transfer to it was removed.
     """
     chunk = np.arange(len(origin))
     helpers = max(1, grid.width - 1)
@@ -376,16 +373,19 @@ def _grow_on_lanes(
 def _rank_by_rounds(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
     """Return the position of every transfer of a plan in the sending order, int64, from 0.
 
-    The distance of a transfer is (target - source) modulo the number of NPUs. If `grid` has several
-    groups of NPUs, transfers are sorted by round (`chunk // grid.lanes`), then distance, then
-    chunk. With a single group, they are sorted by slot, then chunk. In both cases, equal transfers
-    keep the order of the plan.
+    If `grid` has several groups of NPUs, transfers are sorted by round (`chunk //
+    grid.lanes`), then by distance, then by chunk. The distance is (target - source) modulo the
+    number of NPUs. With a single group they are sorted by slot, then by chunk. Equal ones keep
+    the order of the plan.
 
-    The slot of a transfer from the root is its chunk, that of all others chunk + h. Let m be the
-    number of NPUs except the root. If m is even, h is the distance. If m is odd, h is the number
-    from 0 to m - 1 with 2 h = j - i modulo m, for a transfer from NPU root + 1 + i to NPU root + 1
-    + j (modulo the number of NPUs). Then all transfers of a slot have different targets, if chunk c
-    is sent from the NPU with i = c modulo m.
+    The slot of a transfer of chunk c from the root is c; that of every other transfer is c +
+    h. Let m be the number of NPUs without the root.
+
+    - m is even: h is the distance.
+    - m is odd: NPU root + 1 + i (modulo the number of NPUs) has the index i. A transfer from
+      index i to index j has the h from 0 to m - 1 with 2 h = j - i modulo m.
+
+    Then the transfers of a slot have different targets if chunk c starts at index c modulo m.
     """
     network = plan.network
     num_others = network.num_npus - 1

@@ -168,10 +168,10 @@ def _choose_chunk(
 ) -> int:
     """Return the chunk with the lowest score in the list of an in-link, -1 if the list has none.
 
-    The list of in-link `slot` is the first `num_waiting[slot]` entries of `waiting[slot]`, in
-    the order of arrival at the source. Chunks that have a start (`start` is not `NEVER`) were
-    taken by an in-link and are first removed from the list, in place; the order is kept. The
-    score of the others is:
+    The list of in-link `slot` is the first `num_waiting[slot]` entries of `waiting[slot]`, in the
+    order of arrival at the source. Chunks with a start (`start` is not `NEVER`) are removed first,
+    in place: the others keep their order, and `num_waiting[slot]` becomes their number. Their
+    score is:
 
     - `urgency[chunk]`
     - plus 10 if `fastest[chunk]` is below `tier`: an in-link of a faster tier can bring it
@@ -259,18 +259,17 @@ def find_all_gather(
 ) -> Best[LinkSchedule]:
     """Find the fastest all-gather of a symmetric network over `seeds` seeds from `first_seed` on.
 
-    The seeds are tried in ascending order. The result has the schedule with the smallest time
-    in ps, of equal times that of the lower seed, the seed, and the number of tried seeds. Seed
-    0 makes no random choices. A time of at most `goal_ps` ends the search. Ctrl-C, or a limit
-    that is exceeded, ends it with the best result so far, which is then marked as interrupted;
-    without a result it is raised again.
+    Seeds are tried in ascending order, until a time is at most `goal_ps`. The result has the
+    schedule with the smallest time in ps (of equal ones, the lowest seed), its seed, and the number
+    of tried seeds. Seed 0 makes no random choices. `after_trial` is called after each seed. If
+    Ctrl-C or a limit ends the search, the best result so far is marked as interrupted; without a
+    result, the exception is raised again.
 
-    `translations` must map `origin` (source NPU of every chunk) and `times` to themselves; this
-    is not checked. Only the chunks of node 0 are computed, those of the other nodes by
-    translation.
+    `translations` must map `origin` (source NPU of every chunk) and `times` to themselves, which is
+    not checked. Only the chunks of node 0 are computed, all others by translation.
 
-    Raises `InputError` if a link is occupied for less than 1 ps (`link-times`), and if a chunk
-    cannot reach a node (`disconnected`).
+    Raises `InputError` if a link is occupied for less than 1 ps (`link-times`) or a chunk cannot
+    reach a node (`disconnected`), and `ValueError` if `seeds` is below 1.
     """
     gather = _SymmetricGather(network, translations, times, origin)
     best = find_best_of_seeds(
@@ -346,16 +345,18 @@ class _SymmetricGather:
     def _compute_part(self, urgency: Float64Array, hold: Int64Array) -> Part:
         """Return (start in ps, in-link) of all chunks at node 0 for the fastest round.
 
-        Every round calls `deliver_cells`; in the first one, chunks may arrive at any time. In a
-        later round every chunk must arrive at least 1 ps before the end of the previous round,
-        so the last chunks of slow in-links move to faster ones. The rounds end when some chunk
-        does not arrive in time, and after 30 rounds. `retime_cells` then computes the earliest
-        starts of each round, where a link is free again after its `busy` time. The round with
-        the earliest last arrival after this is returned, of equal ones the first.
+        Both are int64[chunks]. A round has two steps:
 
-        Both are int64[chunks]. `urgency`: float64[chunks], lower is earlier. `hold`: int64,
-        minimum ps between two starts on an in-link within `deliver_cells`. Raises `InputError`
-        `disconnected` if a chunk does not arrive in the first round.
+        1. `deliver_cells` assigns the chunks to in-links, with `hold` ps between two starts on an
+           in-link. In the first round, chunks may arrive at any time. In a later round, all must
+           arrive at least 1 ps before the last arrival that this step had in the previous round.
+        2. `retime_cells` computes the earliest starts on the same in-links, where a link is free
+           again after its `busy` time.
+
+        The rounds end when a chunk does not arrive in time, and after 30 rounds. The result is the
+        round with the earliest last arrival after step 2; ties: the first round. `urgency`:
+        float64[chunks], lower is earlier. `hold`: int64, one entry per in-link. Raises
+        `InputError` `disconnected` if a chunk does not arrive in the first round.
         """
         shift, arrival = self._shift, self._arrival
         best, latest = None, NEVER
