@@ -78,15 +78,15 @@ def check_ranges(
 def _find_unproven_conflict(verification_input: VerificationInput, atoms: Atoms) -> int:
     """Return the first address of two accesses that are not proven to be ordered, -1 if all are.
 
-    The unit of comparison is the atom, a range of addresses that every step uses as a whole.
-    Conflicts are pairs of accesses to one atom, at least one of which writes: the last write before
-    an access and this access, or a read and the next write. A conflict is proven by the first of
-    these that succeeds: a direct edge between both steps, the path of the data
-    (`are_ordered_by_data`), an exact search. The search is omitted if more than `_MAX_SEARCHED`
-    (4096) different pairs of steps remain; then all of them are returned as not proven.
+    An atom is a range of addresses that every step uses as a whole. A conflict is a pair of
+    accesses to one atom, at least one writing: an access and the last write before it, or a read
+    and the next write. It is proven by the first of these that succeeds: a direct edge between
+    both steps, a path of the data (`are_ordered_by_data`), an exact search. The search is omitted
+    if more than `_MAX_SEARCHED` (4096) different pairs of steps remain. All of them then count
+    as not proven.
 
-    The result is the first address of the atom of the first remaining pair. Pairs are ordered by
-    row of the earlier step, then by row of the later step.
+    The result is the first address of an atom of the first unproven pair, by row of the earlier
+    step, then of the later step.
     """
     graph = verification_input.graph
     steps, messages = verification_input.algorithm.steps, verification_input.messages

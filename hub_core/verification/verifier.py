@@ -251,17 +251,16 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
 def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
     """Check races and contents of an algorithm whose units are independent; add the findings.
 
-    1. If `check_ranges` proves the algorithm correct, the note `checked-by-ranges` is added, and
-       its comparison is returned.
-    2. If `task.blocks` is at most 1, all units are checked at once (`_judge_regions`), without a
-       note.
-    3. Up to `MAX_BLOCKS` (128) blocks of units: the note `checked-in-blocks` is added, and the
-       blocks are checked one after another, up to the first with an error.
-    4. More blocks: only the block in which the proof failed is checked, without a note. If it has
-       no error, `InputError` (`too-large`) is raised.
+    1. `check_ranges` proves the algorithm: its comparison is returned, with the note
+       `checked-by-ranges`.
+    2. `task.blocks` is at most 1: all units are checked by `_judge_regions`, without a note.
+    3. At most `MAX_BLOCKS` (128) blocks of units: the note `checked-in-blocks` is added, then the
+       blocks are checked in order, up to the first with an error.
+    4. More blocks: only the block at which the proof failed is checked, without a note. Without
+       an error in it, `InputError` (`too-large`) is raised.
 
-    In 3 and 4, findings count units within their block. The method is "fingerprint" if any checked
-    block used it; the error probabilities are added.
+    In 3 and 4 findings count units within their block. The method is "fingerprint" if a checked
+    block used it, else that of the first block; error probabilities are added.
     """
     verification_input, algorithm = task.given, task.given.algorithm
     layout = task.collective.memory_layout(in_place, task.scratch_units)

@@ -182,12 +182,12 @@ def _build_placed_plan(
 ) -> _PlacedPlan:
     """Return the plan of a collective with rank r on NPU `npus[r]` of `total` NPUs.
 
-    `plan_of` gets kind, ranks and `size` (bytes of the full buffer), and delay, width,
-    `small_group` and `root` of the options. It also gets the duration of a reduction. This is
-    the time of the reduced bytes at the memory bandwidth of the options, rounded down to ns,
-    and then multiplied by `_ACCESSES`. Without a bandwidth it is 0.
+    `plan_of` gets `kind`, the number of ranks, `size` (bytes of the full buffer), and from
+    `options`: delay, width, `small_group`, and whether `root` is "lowest". It also gets a function
+    that returns the duration of a reduction in ns: `_ACCESSES` * the bytes / the bandwidth
+    of the memory, where the quotient is rounded down to ns first. Without a bandwidth it is 0.
 
-    Raises the errors of `plan_of`. The last four results are cached by the arguments and
+    The errors of `plan_of` are raised. The last four results are cached by all arguments and
     shared, so callers must not modify them.
     """
 

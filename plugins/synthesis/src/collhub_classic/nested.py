@@ -546,21 +546,17 @@ def _find_link(request: SynthesisRequest, trees: RootedTrees | None) -> tuple[fl
 def _find_trees(request: SynthesisRequest, options: NestedOptions) -> RootedTrees | None:
     """Return the trees of a broadcast or reduce from its root; None for other collectives.
 
-    s is the size of groups of consecutive ranks that have separate links to other groups
-    (`find_forwarding_group`). It is 1 if there are none, on a torus, below 512 ranks, and with
-    another option `sizes` than `auto`. The first rule that applies gives the trees:
+    s is the size of groups with separate links to other groups (`find_forwarding_group`). It is 1
+    if there are none, on a torus, below 512 ranks, and if `sizes` is not `auto`. First rule:
 
-    1. The network is a torus or mesh. The option `sizes` is `auto`, or equals the dimensions of the
-       network without those of size 1: edge-disjoint trees of the grid.
-    2. s is 1: two binary trees over all ranks.
-    3. s is at most 32: trees of groups, two for each member of a group.
-    4. 4 * s * ranks is above 4 200 000: two binary trees.
-    5. Otherwise those of rule 3 or two binary trees, whichever have the lower estimated time; of
-       equal times those of rule 3.
+    1. Torus or mesh, and `sizes` is `auto` or names the dimensions above 1: disjoint grid trees.
+    2. s is 1: two binary trees over all ranks, built for rank 0 and moved to the root by level.
+    3. s is at most 32: group trees, two per member of a group.
+    4. 4 * s * ranks is above 4 200 000: the binary trees of rule 2.
+    5. Otherwise group trees or binary trees, by lower estimated time; group trees if equal.
 
-    Binary trees are built for rank 0 and then moved to the root, level by level. A root of None is
-    rank 0. Raises `UsageError` (`option-range`) for an option `sizes` whose product is not the
-    number of NPUs.
+    A root of None is rank 0. Raises `UsageError` (`option-range`) if `sizes` is not `auto` and
+    its product is not the number of NPUs, before any rule.
     """
     if request.collective.kind not in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE):
         return None

@@ -91,16 +91,15 @@ def script(
 ) -> str:
     """Return the text of `run.sh`, a POSIX shell script that runs ASTRA-sim on its folder.
 
-    The environment variable ASTRA_SIM_BIN must name the simulator; there is no default.
-    `is_congestion_aware` decides only which binary a comment and the error for the missing
-    variable name. Before the run, the script checks that the workload has `npus` traces and each
-    of `trace_prefixes` has `num_ranks` traces, all neither empty nor read-only. It raises the
-    limit of open files if necessary. With `has_groups` the simulator gets the groups file;
-    arguments of the script follow.
+    - The environment variable ASTRA_SIM_BIN must name the simulator. `is_congestion_aware`
+      decides only which binary a comment and the error for the missing variable name.
+    - The script checks that the workload has `npus` traces and each of `trace_prefixes` has
+      `num_ranks` traces, all not empty and not read-only. It raises the limit of open files.
+    - The simulator gets the groups file with `has_groups`, then the arguments of the script.
+    - The status is 0 only if the simulator exits with 0, all `npus` NPUs finish and no known
+      problem is reported (ASTRA-sim exits with 0 even if ranks hang). Otherwise it is 1.
 
-    The script exits with 0 only if the simulator exits with 0, all `npus` NPUs finish and no known
-    problem is reported; the simulator itself also exits with 0 if ranks hang. Otherwise the status
-    is 1. Each of `descriptions`, texts of one line, becomes a comment with a full stop.
+    Each of `descriptions`, texts of one line, becomes a comment with a full stop, in order.
     """
     values = {
         "@WHAT@": "".join(f"# {line}.\n" for line in descriptions),

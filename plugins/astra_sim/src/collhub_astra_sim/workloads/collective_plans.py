@@ -163,20 +163,17 @@ def _is_split(kind: int, system: System) -> bool:
 def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator[Phase]:
     """Yield the phases of a collective in the order of execution, with the queues that they use.
 
-    `parts`: one phase per dimension, ascending; without any, nothing is yielded. The first rule
-    that applies counts:
+    `parts`: one phase per dimension, ascending. Without any, nothing is yielded. The first rule
+    that applies:
 
-    - An all-gather has the phases in reverse order.
-    - An all-reduce of several phases raises `InputError` (`no-implementation`) if the system has no
-      `collective-optimization`.
-    - An all-reduce with an optimization other than `baseline` (one phase: also without one) is
-      split. All phases but the last become reduce-scatters, in order. The last phase follows as
-      all-reduce. Then come all-gathers for all phases but the last, in reverse order. All-gathers
-      use the last half of the queues, the other phases the first half.
-    - Any other collective has the phases in the given order.
-
-    Without a split, the phases are yielded unchanged and may use any queue. The error is raised
-    when the first phase is requested.
+    1. All-gather: the phases in reverse order, unchanged.
+    2. All-reduce of several phases, `system.optimization` None: `InputError` (`no-implementation`)
+       when the first phase is requested.
+    3. All-reduce, optimization not `baseline`: all phases but the last become reduce-scatters, in
+       order. Then the last phase follows. Then all phases but the last become all-gathers, in
+       reverse order. The all-gathers use the last half of the queues, all others the first half.
+       A single phase thus is unchanged except for the first half, also with None.
+    4. Otherwise: the phases in the given order, unchanged.
     """
     if kind == ALL_GATHER:
         yield from reversed(parts)

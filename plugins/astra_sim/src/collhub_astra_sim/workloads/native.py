@@ -487,15 +487,15 @@ def _handle_tree_packet(index: Integer, now: Integer, machine: Machine) -> bool:
     """Perform the next step of a rank in a tree all-reduce; return whether its phase has finished.
 
     Called at a leaf when its start delay has passed, and at all ranks when a received message has
-    been processed. Each call adds 1 to `made` of the stream, the number of its calls. The first
-    rule that applies:
+    been processed. Each call adds 1 to `made` of the stream, its number of calls. The first rule
+    that applies (all messages have the `bytes` of the stream):
 
-    1. Root: it sends the sum to its only child; True.
-    2. First call of a leaf, second call of an inner rank (with the data of both children): it sends
+    1. Root: it sends to its only child; True.
+    2. First call of a leaf, second call of an inner rank (both children have then sent): it sends
        to its parent and posts a receive from it; False.
     3. First call of an inner rank: nothing; False.
-    4. Later call, when the parent's message has arrived: an inner rank sends it to both children;
-       True.
+    4. Later call, when the parent's message has arrived: an inner rank sends to both children, a
+       leaf sends nothing; True.
     """
     stream = machine.stream[index]
     size = stream["bytes"]

@@ -175,35 +175,19 @@ Columns = dict[str, Int64Array]
 
 
 def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algorithm:
-    """Convert a trace to an algorithm that includes all instances (copies) of the program.
+    """Convert a trace to an algorithm with all instances (copies) of the program; keep the trace.
 
-    An operation between two ranks becomes a send and a receive; a local one becomes one step, a
-    copy or a reduction. Before this, operations are divided where the layout of several
-    instances requires it (`Instances.replicate`).
+    An operation becomes a send and a receive, or one local step, after `Instances.replicate`.
+    Steps of a rank are sorted by: depth (longest chain of dependencies before the operation);
+    receives last; `compute_execution_order` of one instance; instance. Messages of one (source,
+    destination, channel) match in this order. Data dependencies are those of `_find_conflicts`.
 
-    Steps of a rank are sorted by these keys in turn:
+    Thread blocks that the program assigns are lanes; control dependencies join consecutive steps
+    of a lane. Otherwise lanes are -1. `extensions["msccl"]` has `algo` (`name`, `proto`), and
+    `channels: "unstated"` without any assigned block and channel. `provenance` None: from `file`.
 
-    - depth of the operation: the number of operations in the longest chain of dependencies
-      before it
-    - sends and local steps before receives
-    - `compute_execution_order` of the operations, computed for one instance
-    - number of the instance
-
-    Messages of one (source, destination, channel) match in this order. Data dependencies join
-    steps of a rank that access the same memory, at least one of them writing
-    (`_find_conflicts`). If the program assigns thread blocks, these are the lanes, and control
-    dependencies join consecutive steps of a lane. Otherwise lanes are -1 and there are no
-    control dependencies.
-
-    `extensions["msccl"]` contains `algo`, a dict with `name` and `proto` (protocol). If the
-    program assigns no thread blocks and no operation has a channel (also if there is no
-    operation), it also contains `channels: "unstated"`: the writer may choose the channels.
-    `provenance`: None builds one with the name `file` and an empty digest. `trace` is not
-    changed.
-
-    Raises `InputError` with `file` and line if assigned thread blocks are invalid
-    (`assign_blocks`), and with `file` if a value is out of the range of a step column. Raises
-    `ValueError` if the collective is custom and the trace has no contract.
+    Raises `InputError` with `file` for invalid thread blocks and for values out of range. Raises
+    `ValueError` for a custom collective without a contract.
     """
     table = np.asarray(trace.operations, np.int64).reshape(-1, len(OPERATION_FIELDS))
     columns = dict(zip(OPERATION_FIELDS, table.T, strict=True))

@@ -268,19 +268,17 @@ def find_possible_roots(
 ) -> list[int]:
     """List the ranks that can be the root of a broadcast, scatter, reduce or gather, ascending.
 
-    A candidate is connected by the messages of `columns`: it reaches all ranks for a broadcast or
-    scatter, and all ranks reach it for a reduce or gather. If any candidate has evidence, only the
-    candidates with evidence are returned, otherwise all candidates; [] without candidates. Evidence
-    is:
+    A candidate reaches all ranks by messages (broadcast, scatter), or is reached by all of them
+    (reduce, gather). Candidates with evidence are returned; without any, all candidates; []
+    without candidates. Evidence is:
 
-    - Broadcast, scatter: a step of the rank reads a unit of INPUT that no step of the rank writes,
-      at any time, because only the root's input is defined. In an in-place broadcast (`is_aliased`:
-      input and output are one buffer), OUTPUT counts as INPUT. Only the first unit of an access
-      counts.
-    - Reduce, gather: a step of the rank writes OUTPUT, because only the root must have the result.
-      An in-place reduce has no evidence, because every rank may store partial sums there.
+    - Broadcast, scatter: the rank reads a unit of INPUT that none of its steps writes. Only the
+      first unit of an access counts. In an in-place broadcast (`is_aliased`: input and output are
+      one buffer), OUTPUT counts as INPUT.
+    - Reduce, gather: the rank writes OUTPUT. An in-place reduce has no evidence, because every
+      rank may store partial sums there.
 
-    Cost: linear in steps and connections.
+    Any kind except broadcast and scatter is treated as a reduce. Cost: linear in steps and edges.
     """
     is_send = columns["kind"] == StepKind.SEND
     source = columns["rank"][is_send].tolist()

@@ -69,20 +69,16 @@ _MEMORIES = ("host", "cuda", "cuda_managed", "rocm", "rocm_managed")
 def write(selection: Selection, options: NoOptions) -> WriteResult:
     """Return the configuration file `ucc.conf` of UCC with the tune string of a selection.
 
-    The file has a comment with the name of the topology, and the line `UCC_TL_UCP_TUNE =
-    TOKENS`. The tokens are joined by `#`: one per window of sizes, collective by collective in
-    the order of `selection`. The line is left out if there are no tokens. Characters that are
-    not ASCII become `?`.
+    The file has a comment with the name of the topology, and the line `UCC_TL_UCP_TUNE = TOKENS`.
+    There is one token per window of sizes, joined by `#`, collective by collective in the order of
+    `selection`. Without tokens there is no line. Non-ASCII characters become `?`. Nothing is
+    written to disk. `options` is ignored. The losses of the result, in order:
 
-    The result also has losses:
+    - each selection of a kind after the first one
+    - per collective: sizes at which an algorithm is faster that UCC lacks, and measured sizes
+      without a window. A collective without any algorithm of UCC has no token.
 
-    - Of several selections of one kind only the first is written; each further one is a loss.
-    - Windows are computed only from algorithms that UCC has. A loss names the sizes at which
-      another algorithm is faster, and measured sizes for which no window remains.
-    - A collective is not written if UCC does not have it, or none of its compared algorithms.
-
-    The notes of the result explain how UCC loads the file. `options` is not used. No file is
-    written to disk.
+    The notes of the result explain how UCC loads the file and that radixes are UCC's.
     """
     tokens: list[str] = []
     chosen, losses = first_of_kinds(selection)

@@ -110,16 +110,16 @@ class PartialSums(ColumnTable):
 def build_partial_sums(trees: InTrees) -> PartialSums:
     """Return the messages of all trees, with equal ones merged, and the summands of every sum.
 
-    In the tree of a destination, each other NPU sends one message: the sum of its subtree. Messages
-    are equal if they use the same arc and contain the contributions of the same NPUs. They are
-    merged into one. Its summands are those of the first tree that has it. So summands that only
-    later trees use may reach no result; such messages are dropped. The other ones are numbered from
-    0 by arc, then by their set of NPUs.
+    In the tree of a destination, each other NPU sends one message: the sum of its subtree.
+    Messages with the same arc and the contributions of the same NPUs are merged into one. Its
+    summands are those of the first tree that has it. Messages that then reach no result are
+    dropped. The remaining messages are numbered from 0 by arc, then by their set of NPUs.
 
-    The rows of `parts` are all messages, then the result of every NPU. A row has the messages that
-    the NPU adds to its own contribution, ascending. `remaining` is the longest time in ps from the
-    start of a message to a result that contains it, also in trees in which it was merged or
-    dropped. One NPU has no messages and one empty result. Every NPU must reach every other one.
+    `arc`: of each message. `parts`: one row per message, then one per result of an NPU. A row has
+    the messages that the NPU adds to its contribution, ascending. `remaining`: longest time in ps
+    from the start of a message to a result that contains it; trees in which the message was merged
+    or dropped count too. One NPU gives no messages and one empty result. Every NPU must reach every
+    other one.
     """
     number, first = _number_messages(trees)
     parts_of_message, parts_of_result = _find_summands(trees, number, first)

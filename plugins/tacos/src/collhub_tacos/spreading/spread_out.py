@@ -372,17 +372,17 @@ def _spread_symmetrically(
 def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
     """Spread chunks by a simulation of events, on links of any times; return the fastest schedule.
 
-    The first search tries the requested number of seeds, by default `_PAIRS_FOR_SEEDS` divided by
-    the pairs of link and chunk, limited to 1..20. It stops at the bound by the links into a node,
-    and gives the fastest schedule, the first of equal ones.
+    1. The first search tries the requested number of seeds. By default it is `_PAIRS_FOR_SEEDS`
+       divided by the pairs of link and chunk, limited to 1..20. It stops at a schedule as fast as
+       the bound by the links into a node. The fastest schedule counts; ties go to the first seed.
+    2. The second search has deadlines. It runs if the first was not interrupted, all NPUs are
+       members with a chunk each, and its estimated cost is at most 2^25. It stops at the lower
+       bound `_compute_goal_ps`. The kernel is "deadlines" if it finds a faster schedule, which
+       is then returned. Otherwise the kernel is "events".
 
-    The second search (with deadlines) runs if the first was not interrupted, all NPUs take part
-    with a chunk each, and its estimated cost is at most 2^25. It stops at a lower bound of the
-    time. Only a faster schedule replaces the first one; the kernel is then "deadlines", otherwise
-    "events".
-
-    Ctrl-C or a limit stops a search with its best result, marked as interrupted; without any,
-    the exception passes through. Raises `InputError` for a chunk that cannot reach a member.
+    Ctrl-C or a limit stops a search; the best result is returned, marked as interrupted. If the
+    first search has none, the exception is raised. Raises `InputError` for a chunk that cannot
+    reach a member. The budget of the request is charged per trial.
     """
     from collhub_tacos.spreading.heterogeneous import find_all_gather
     from collhub_tacos.spreading.matching import (
