@@ -121,8 +121,9 @@ def remove_links(topology: Topology, links: Sequence[str]) -> Topology:
 def remove_rows(topology: Topology, fails: BoolArray) -> Topology:
     """Return the network without the links where `fails`, bool[links]; it may be unconnected.
 
-    Nodes stay. Planes without links disappear and the others are renumbered; dimensions are
-    dropped, because the network is no longer regular.
+    All nodes stay, and the remaining links keep their order. Planes without links disappear, and
+    the others are renumbered from 0 in ascending order. `dimensions` becomes empty even if no link
+    fails, because the network counts as not regular. `topology` is not changed.
     """
     rows = np.flatnonzero(~fails)
     plane = np.unique(topology.plane[rows], return_inverse=True)[1].ravel()

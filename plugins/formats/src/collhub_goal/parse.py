@@ -366,17 +366,14 @@ def _build_columns(
 ) -> dict[str, Int64Array]:
     """Convert the texts of a rank's operations to int64 arrays by name of the column (`_COLUMNS`).
 
-    `parts`: texts by `OPERATION_PARTS`, one per operation, empty if omitted. `lines`: line of each
-    operation. All arrays have one entry per operation, in the given order:
+    `parts`: texts by `OPERATION_PARTS`, one per operation, "" if omitted. Each array has one entry
+    per operation, in the given order:
 
-    - `rank`: `rank` in every entry
-    - `operation`: SEND with a text in `send`, RECV with one in `recv`, otherwise CALC
-    - `amount`: sum of `calc` (ns), `send` and `recv` (bytes), of which an operation has one; 0 for
-      omitted ones
-    - `peer`: the number in `to` for a send, in `from` for a receive, -1 if omitted and for a calc
-    - `tag`: 0 if omitted
-    - `cpu`, `nic`: -1 if omitted
-    - `line`: `lines` itself
+    - `rank`, `line`: `rank` in every entry, and `lines` itself.
+    - `operation`: SEND with a text in `send`, else RECV with one in `recv`, else CALC.
+    - `amount`: the sum of `calc` (ns), `send` and `recv` (bytes), each 0 if omitted.
+    - `peer`: `to` of a SEND, `from` of a RECV; -1 if omitted and for CALC.
+    - `tag`: 0 if omitted. `cpu`, `nic`: -1 if omitted.
 
     Raises `ValueError` for a text that is no integer, and `OverflowError` for one outside of int64.
     """

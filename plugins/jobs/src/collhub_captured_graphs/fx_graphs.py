@@ -75,18 +75,19 @@ class _FxReader:
     def read(
         self, inputs: Sequence[GraphInput], outputs: Sequence[GraphOutput], name: str
     ) -> CapturedGraph:
-        """Convert all nodes of the FX graph in order, and return the captured graph.
+        """Convert all nodes of the FX graph in order, and return the captured graph called `name`.
 
-        Call it once per reader. `name`: name of the graph. Placeholders take role, target and
-        placement of `inputs` in order, and type and shape of `meta["val"]`. Too few `inputs` raise
-        `StopIteration`, surplus ones are ignored. Constants (`get_attr`) become further inputs, in
-        the order of nodes. Outputs that are None or no single tensor are dropped. The remaining
-        ones get role and target of `outputs` in order, and must be as many, otherwise `ValueError`
-        is raised.
+        Call it once per reader, as it changes the reader. Placeholder i has role, target and
+        placement of `inputs[i]`; its type and shape are those of `meta["val"]`. Surplus `inputs`
+        are ignored. Constants (`get_attr`) become further inputs, in node order. Outputs that are
+        None or no single tensor are dropped. Output i of the remaining ones has role and target of
+        `outputs[i]`.
 
-        Raises `InputError` (`capture`) for calls of modules and methods, and for calls that
-        `_add_call` refuses. Raises `InputError` (`data-dependent`) for symbolic sizes and unknown
-        element types.
+        Raises:
+        - `StopIteration`: more placeholders than `inputs`. `KeyError`: a placeholder without `val`.
+        - `ValueError`: another number of remaining outputs than `outputs`.
+        - `InputError` (`capture`): a call of a module or method, or one that `_add_call` refuses.
+        - `InputError` (`data-dependent`): a symbolic size or an unknown element type.
         """
         import torch
 

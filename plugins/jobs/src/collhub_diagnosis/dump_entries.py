@@ -180,20 +180,16 @@ class _DumpParser:
     def parse_groups(self) -> dict[str, tuple[tuple[int, ...], str, int]]:
         """Return ranks, description and ordinal of each process group of `pg_config`, by its name.
 
-        `pg_config` is an object by name, or a list whose positions from 0 become the names. The
-        value of a group is an object with `ranks` and `desc`, or only the ranks; see `parse_ranks`.
-        Without `desc` the description is `undefined`. If `pg_config` is absent or empty, the result
-        is {}.
+        `pg_config` is an object by name, or a list whose positions from 0 are the names. A group is
+        an object with `ranks` and `desc` (default `undefined`), or only the ranks (see
+        `parse_ranks`). Any empty or absent `pg_config` gives {}. A group is dropped if its name is
+        "", or its ranks are absent or empty; the text "[]" is not empty and gives ().
 
-        Names of at most 18 decimal digits come first, by value, then all others as texts: `2`,
-        `10`, `a`. Groups with the same set of ranks, in any order, and the same description get the
-        ordinals 0, 1, 2 in this order. A group is left out, and gets no ordinal, if its name is ""
-        or its ranks are absent, null, an empty list or "". The text "[]" is no such value: its
-        group has the ranks ().
+        Names of at most 18 decimal digits come first, by value, then all others as texts. Groups
+        with equal sets of ranks and equal description get the ordinals 0, 1, 2 in this order.
 
-        Raises `InputError` (`invalid-dump`) if `pg_config` is neither an object nor a list, for a
-        `desc` that is no text (null included), for the errors of `parse_ranks`, and for more than
-        2^21 ranks in all groups together.
+        Raises `InputError` (`invalid-dump`) for another type of `pg_config`, a `desc` that is no
+        text (null included), more than 2^21 ranks in all groups, and as `parse_ranks`.
         """
         config = self.root.get("pg_config") or {}
         if isinstance(config, list):
@@ -503,15 +499,14 @@ class _DumpParser:
     def parse_shapes(self, position: int, entry: Mapping[object, object], key: str) -> Shapes:
         """Return the shapes of all tensors on one side of a call, as a tuple of tuples of sizes.
 
-        `key`: `input_sizes` or `output_sizes`. An absent, null or empty field gives (); `[[]]`
-        gives `((),)`, one scalar. Lists and tuples are accepted. Equal results are one object. The
-        number of tensors is subtracted from `self.tensors_left` in every call.
+        `key`: `input_sizes` or `output_sizes`. An absent, null or empty field gives (), and `[[]]`
+        gives `((),)`, one scalar. Lists and tuples are accepted. Equal results are one object. Each
+        call subtracts the number of tensors from `self.tensors_left`.
 
         Raises `InputError` (`invalid-dump`) with `position` in these cases:
-
-        - The field is no list of lists.
-        - It has more than 4096 tensors, or a tensor of more than 64 dimensions.
-        - `self.tensors_left` falls below 0 (more than 2^22 tensors and dtypes in the dump so far).
+        - The field is no list of lists, has more than 4096 tensors, or a tensor of more than 64
+          dimensions.
+        - `self.tensors_left` falls below 0: more than 2^22 tensors and dtypes in the dump so far.
         - A size is not an integer from 0 to 2^63 - 1; a bool is none.
         """
         sizes = entry.get(key) or []

@@ -241,11 +241,11 @@ class _Diagnosis:
     def create_mismatch_finding(self, mismatch: Mismatch) -> Finding:
         """Return the finding on an operation whose calls differ or contradict themselves.
 
-        Kind, culprits and sizes are copied from `mismatch.difference`; the text is its `detail`
-        after `sizes differ` or a similar phrase. Group, number, name and frames come from the first
-        row of the mismatch. That row belongs to a culprit if there are culprits of a collective,
-        else to the lowest rank or the sender. The finding is on the past (`is_past`) if all
-        compared ranks completed the operation; the text says so too.
+        Kind, culprits and sizes are those of `mismatch.difference`. The text is a phrase, `: ` and
+        `detail`. The phrase is by kind: `operations differ` for `type`, `sizes differ` for `size`,
+        `dtypes differ` for `dtype`, otherwise `the sums differ`. Group, number, name and frames are
+        those of `mismatch.rows[0]`. `is_past` is `mismatch.is_completed`, i.e. all compared ranks
+        completed the operation. If true, ` (the operation completed)` is added to the text.
         """
         difference = mismatch.difference
         noun = {"type": "operations", "size": "sizes", "dtype": "dtypes"}.get(difference.kind)
@@ -353,16 +353,15 @@ class _Diagnosis:
     def find_ras_problems(self) -> list[Finding]:
         """Return findings `late` from the reports of NCCL's RAS subsystem, empty without reports.
 
-        First comes one finding for each rank whose process does not respond, is dead or is missing,
-        in the order of ranks. Then comes one finding for each communicator whose ranks had
-        different counts of collectives, unchanged between two queries, in the order of
-        `nccl.behind`. Its culprits are the ranks with fewer collectives than the maximum. A rank
-        that has the maximum in another such communicator waits there and is no culprit; without
-        culprits there is no finding.
+        1. One finding per rank in `nccl.unresponsive` (its process does not respond, is dead or is
+           missing), ascending by rank. It has no group.
+        2. One finding per communicator in `nccl.behind`, in this order: its ranks had different
+           counts of collectives, unchanged between two queries. Its culprits are the ranks with
+           fewer collectives than the maximum. Ranks that have the maximum in any such communicator
+           are no culprits. Its group is the communicator. It is omitted without culprits.
 
-        Findings on communicators are left out if there are Flight Recorder dumps, which show more.
-        No finding names an operation; those on communicators have the ranks of the communicator as
-        group.
+        With Flight Recorder dumps rule 2 gives nothing, because dumps show more. No finding names
+        an operation.
         """
         evidence = self.nccl
         findings = [

@@ -466,19 +466,19 @@ class _Lowering:
         self._name_results(operation, instruction.name, shapes, is_tuple=is_tuple)
 
     def _opcode(self, operation: Operation) -> tuple[str, str]:
-        """Return the HLO opcode of an operation, and the name of its target if it is a placement.
+        """Return the HLO opcode of an operation, and the name of its target, or "" without one.
 
-        The opcode is the last part of the operation's name, after its dialect, with `-` for `_`, or
-        its other name in HLO (`_OPCODES`). Calls (`_CALLS` and `sdy.manual_computation`) have
-        `call`. A placement only declares where a value is; it has `bitcast`, which takes no time.
-        Placements are all other operations of `sdy`, whose target is the name of the operation, and
-        custom calls of `_PLACEMENTS`, whose target is the called one. For all other operations the
-        target is "". A custom call of `ragged_all_to_all` has the opcode `ragged-all-to-all`.
+        The first rule that applies decides:
+        1. `_CALLS` and `sdy.manual_computation`: `call`.
+        2. Other operations of `sdy`: `bitcast`, with the operation's name as target. They only
+           declare where a value is. Collectives of Shardy are also a loss, and mark the module as
+           sharded.
+        3. A custom call of `_PLACEMENTS`: `bitcast`, with the called name as target.
+        4. A custom call of `ragged_all_to_all`: `ragged-all-to-all`.
+        5. Otherwise the last part of the name, with `-` for `_`, or its HLO name (`_OPCODES`).
 
-        Collectives of Shardy are counted as losses and mark the module as sharded; they are
-        placements, too. Operations of other dialects than `_DIALECTS` are counted as losses, but
-        keep their opcode. Raises `ValueError` for control flow of the dialects `cf` and `scf`, and
-        for a name without a dialect.
+        For 3 to 5: an operation of another dialect than `_DIALECTS` is counted as a loss. Raises
+        `ValueError` for a name without a dialect, and for the dialects `cf` and `scf`.
         """
         name = operation.name
         if name in _CALLS:

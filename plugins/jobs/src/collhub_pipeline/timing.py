@@ -233,11 +233,13 @@ def timed(schedule: Schedule, times: Durations) -> Timing:
 def execute(run: Run, free: list[Time]) -> tuple[list[list[Time]], list[list[Time]], list[Time]]:
     """Run all passes of a schedule as early as possible; return starts, ends, and `free`.
 
-    `run` must be new: its state is changed. Starts and ends are lists by device, in the order of
-    its passes. `free`: time at which each device can start; each entry is replaced by the time at
-    which the device can start something else, that is the end of its last pass, or with blocking
-    communication the arrival of the result. Devices without passes keep theirs. Raises `UsageError`
-    (`deadlock`) with the cycle if passes wait for each other.
+    Starts and ends are lists by device, in the order of its passes. `run` must be new, because its
+    state is changed. `free`: the time at which each device can start. It is changed in place, and
+    returned. At the end it has for each device with passes the end of its last pass. With blocking
+    communication it has the arrival of the result of this pass instead. Devices without passes keep
+    their time.
+
+    Raises `UsageError` (`deadlock`) with the cycle if passes wait for each other.
     """
     schedule = run.schedule
     starts: list[list[Time]] = [[] for _ in schedule.orders]

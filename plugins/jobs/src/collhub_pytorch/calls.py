@@ -271,14 +271,16 @@ def _rank_list(text: str, file: str) -> tuple[int, ...]:
 def _elements_in(args: Mapping[str, Any], collective: int, kind: NodeKind) -> int:
     """Return the number of elements by which the hub counts the size of a call; -1 if unknown.
 
-    `args`: the recorded arguments. `collective`: the number of the kind of collective.
-    A missing `In msg nelems` (input) or `Out msg nelems` (output) counts as -1.
+    `args`: the recorded arguments. The input is `In msg nelems`, the output `Out msg nelems`, each
+    -1 if missing. `collective`: a `JobCollective`. The first rule that applies decides:
 
-    - Barrier: 0.
-    - Receive or broadcast: the larger one of input and output.
-    - Scatter, whose only input is that of the root: the larger one of the input and the
-      output times `Group size` (default 1).
-    - All other calls: the input.
+    1. `collective` is a barrier: 0.
+    2. `kind` is RECV, or `collective` is a broadcast: the larger one of input and output.
+    3. `collective` is a scatter, whose only input is that of the root: the larger one of the input
+       and the output times `Group size` (default 1).
+    4. Otherwise: the input.
+
+    With a missing output, rule 3 multiplies -1. Raises `ValueError` for a text that is no integer.
     """
     input_elements, output_elements = (
         int(args.get(key, -1)) for key in ("In msg nelems", "Out msg nelems")

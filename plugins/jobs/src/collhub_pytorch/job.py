@@ -39,16 +39,16 @@ def join_ranks(
 ) -> Workload:
     """Join the nodes of all ranks to one workload, by rank, each in the order of its file.
 
-    The number of ranks is the recorded one, otherwise the highest that occurs plus 1. With
-    `ranks_missing=assume-same` a rank r without a file copies one: of all files in order of
-    rank, that at position r modulo their number. Recorded dependencies become data
-    dependencies, assumed ones control dependencies. Members of `extension` replace those with
-    equal names; its list `notes`, if any, gets a note on messages without a known peer.
+    The number of ranks is the recorded one, else the highest rank plus 1. With the option
+    `ranks_missing=assume-same`, a rank r without a file copies file number r modulo F, where F is
+    the number of files, sorted by rank. Recorded dependencies become data dependencies, assumed
+    ones control dependencies. Members of `extension` replace those of equal names. Its list `notes`
+    gets one more note if a message has no partner.
 
-    Raises `ValueError` without files. Raises `InputError` for two files of one rank, then for
-    wrong numbers of ranks, for missing ranks without the option (or more than 2^26 copied
-    nodes) and for numbers beyond 64 bits. Then, per call: for a rank that is no member of the
-    group, and for a copied message or a copied call whose group cannot be derived.
+    Raises `ValueError` without files. Raises `InputError`, in this order: two files of one rank;
+    wrong numbers of ranks; missing ranks without the option, or more than 2^26 copied nodes with
+    it; numbers beyond 64 bits. Per call also: a rank that is no member of its group, a copied
+    message, a copied call whose group cannot be derived.
     """
     _check_unique(parts)
     sources = _select_sources(parts, options)

@@ -285,10 +285,10 @@ class Matching:
         1. The rank has no dump: False.
         2. Some dump of the job has gaps, so that the dumps leave out completed operations
            (`has_only_active`), and this dump has no completed operation: True.
-        3. The oldest entries of this dump were overwritten, and the first message of the group is
-           not among its entries (`_has_first_message`): True, also if it has no message of the
-           group.
-        4. Otherwise False.
+        3. The oldest entries of this dump were not overwritten: False.
+        4. The dump has no message of the group: True.
+        5. Otherwise the first recorded message of the group decides. False if its sequence number
+           is 1 and it is not the first entry of the dump; True in all other cases.
         """
         dump = self.records.dumps.get(rank)
         if dump is None:

@@ -156,9 +156,9 @@ class WaitGraph:
     def rows_issued_by_all(self) -> list[int]:
         """Return one row for each blocked operation that all its ranks have issued, ascending.
 
-        A front has the oldest incomplete operations of a rank. An operation is returned if a rank
-        waits in it in its front (`rows`) and it awaits no rank, so that the hang is in the
-        operation itself. Its row is that of the lowest rank that has it in its front.
+        The front of a rank has its oldest incomplete operations. An operation is blocked here if it
+        is in the front (`rows`) of a rank and `awaited` is empty for it, so the hang is in the
+        operation itself. If it is in several fronts, the first of them in `fronts` gives the row.
         """
         rows: dict[int, int] = {}
         for front in self.fronts.values():

@@ -102,17 +102,15 @@ def _find_queries(
     clocks: Clocks,
     table: StepTable,
 ) -> _Queries | None:
-    """Combine each access with the other thread blocks of its rank that access the same unit.
+    """Return a query for each access and each other thread block of the rank with the same unit.
 
-    Such a combination is a query. Queries are ordered by access, then by block. Each query
-    has the last row of the other block that must precede the access according to `clocks`,
-    or -1.
+    Other blocks are those that access the unit, too. Queries are sorted by access, then by block. A
+    query has the last row of the other block that must precede the access according to `clocks`, or
+    -1. A unit that only one block of the rank accesses gives no query. Without queries the columns
+    are empty.
 
-    Units that only one block of the rank accesses give no queries. The columns are empty if
-    there are no queries.
-
-    Returns None if a count exceeds 2^23. It counts the queries, plus one for each access to
-    a unit that several blocks access.
+    Returns None if the number of queries, plus the number of accesses to units that several blocks
+    access, is above 2^23 (`_MAX_QUERIES`).
     """
     pair = np.cumsum(accesses.is_new) - 1
     row_of_pair = accesses.row[accesses.is_new]

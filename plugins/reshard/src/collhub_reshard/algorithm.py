@@ -120,11 +120,16 @@ class ReceiverTurns:
         """Return the piece of another sender that must arrive before this piece starts, or `None`.
 
         A piece is a scheduled part of the data that one task moves. Pieces that enter the same host
-        share its network card, so the result is the last recorded piece that enters the first host
-        of `audience`. `None` in three cases: no piece is recorded for this host; the sender of
-        `piece` sent that piece; or the last recorded piece of the sender of `piece` ends no earlier
-        than that piece, so that the sender waits long enough without a token. Nothing is recorded
-        here (see `pass_on`).
+        share its network card. So the result is the last recorded piece that enters the first host
+        of `audience`, called the previous piece here. The result is `None` if:
+
+        - no piece is recorded for this host
+        - the sender of `piece` also sent the previous piece
+        - the last recorded piece of the sender of `piece` ends no earlier than the previous piece;
+          this sender then is busy long enough, and needs no token (a message that only signals that
+          a device may send)
+
+        Nothing is recorded here (see `pass_on`).
         """
         sender_free_at = self._last_out.get(piece.sender, Fraction(0))
         # Chains begin at the first host and keep their order after it.

@@ -70,19 +70,15 @@ def _check_host_schedule(
 
     The checks, in this order, with the codes of their `FlawError`:
 
-    1. kind of proof and status: `form` (`check_labels`)
-    2. values, network cards and tasks: `form`, `topology`, `tasks` (`read_claim`). The cards are
-       compared with `topology`, unless that is None.
-    3. the schedule: see `_check_schedule`
-    4. the claimed bound must be equal to the recomputed one: `bound`
-    5. the makespan must not be below the bound, nor outside of the claimed lower bound: `bound`. A
-       claim that the schedule is optimal by its bound must hold: `optimal`.
-    6. the bytes that the algorithm sends to each host: `traffic`
+    1. kind and status of the proof: `form`. Values, cards and tasks: `form`, `topology`, `tasks`.
+       Cards are compared with `topology` unless it is None.
+    2. schedule: `_check_schedule`. Claimed bound equal to the recomputed one: `bound`.
+    3. makespan and claimed lower bound: `_check_status` (`bound`, `form`, `optimal`)
+    4. bytes that the algorithm sends to each host: `traffic`
 
-    The report is ok. It has makespan and bound in seconds, the hosts or the task that prove the
-    bound, and the claims of `_list_unproved`. It is optimal if the makespan is at most the bound,
-    rounded up by `_round_up`. Raises `LookupError`, `TypeError`, `ValueError` or `HubError` for
-    another malformed value, such as a missing member.
+    The report has makespan and bound in s, the hosts or task that prove the bound, and the texts
+    of `_list_unproved`. It is optimal if the makespan is at most the bound, rounded up. Raises
+    `LookupError`, `TypeError`, `ValueError` or `HubError` for another malformed value.
     """
     check_labels(document)
     claim = read_claim(document, topology)

@@ -282,22 +282,17 @@ def place_slots(
     count: Int64Array,
     occupied: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """Allocate slots of `count` blocks in SCRATCH, used from level `first` to level `last`.
+    """Allocate slots in SCRATCH; return the offset of each slot, and the SCRATCH size of each rank.
 
-    All arguments except `occupied` are by slot; `last` is included. `rank`: owner of the slot.
-    `occupied`: blocks of SCRATCH of each rank that are already used, int64[ranks], at its
-    start. Returns the offset of every slot, and SCRATCH of every rank including the slots,
-    int64[ranks], both in blocks.
+    All sizes and offsets are in blocks. Slot i belongs to rank `rank[i]`, has `count[i]` blocks and
+    is used from level `first[i]` to level `last[i]`, both included. `occupied`: int64[ranks], the
+    used blocks at the start of SCRATCH. The sizes include these blocks and all slots.
 
-    Slots that are used in one level only (`first` = `last`) come first, directly after the
-    occupied blocks. Those of a rank and level are adjacent, in the given order; those of
-    different levels may share blocks. The other slots follow after all of these. They are
-    placed by ascending `first`, in the given order if it is equal: each gets the lowest offset
-    at which `count` blocks are free of the slots that were placed before and are still used at
-    `first`.
-
-    Cost: a sort, and for the other slots (only of staged messages) their number times the slots
-    in use.
+    1. Slots with `first` = `last` start directly after the occupied blocks. Those of one rank and
+       level are adjacent, in the given order. Those of different levels may share blocks.
+    2. All other slots of a rank are above these. They are placed by ascending `first`, equal ones
+       in the given order. Each gets the lowest free offset. A block is free if no slot placed
+       before in this step is still used at `first` there.
     """
     offsets = np.zeros(len(rank), np.int64)
     sizes = occupied.copy()

@@ -176,20 +176,17 @@ def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
 def run_in_processes(request: LevelledRequest) -> ExecutionResult:
     """Run a request (operations of all ranks, by level) with one forked process per rank.
 
-    There are `warmups`, then `repeats`, then one more run if step times are requested. All
-    ranks start each run together, after all have finished the previous one. The result has:
+    Runs are `warmups`, then `repeats`, then one more if step times are requested. All ranks start a
+    run together, after all have finished the previous one. The result has:
 
-    - `outputs`: those of the last run
-    - `repeat_times_s`: one time in s per repeat, in order, from the first start to the last end
-      of any rank; empty without repeats
-    - `step_start_ns`, `step_end_ns`: of every step in the last run, in ns from the first start
-      of any step; None unless requested
+    - `outputs` of the last run.
+    - `repeat_times_s`: for each repeat, the time from the first start to the last end of any rank.
+    - `step_start_ns`, `step_end_ns`: from the first start of any step in the last run, or None.
 
-    All processes are killed before this function returns or raises. Raises `InputError` if a
-    rank's process fails (`rank-died`), or if all runs together exceed `timeout_s`: `deadlock` if
-    no rank makes progress within 0.2 s after the limit, else `timeout`. Raises `PluginError` if
-    the system cannot fork. Raises `UsageError` for more than 256 ranks (`too-many-ranks`), and
-    for more than 2^14 pairs of ranks that exchange messages (`too-many-pairs`).
+    All processes are killed at the end. Raises `InputError` (`rank-died`) if a process fails, and
+    for all runs above `timeout_s`: `deadlock` without progress within 0.2 s after it, else
+    `timeout`. Raises `PluginError` if no fork is possible. Raises `UsageError` for more than 256
+    ranks (`too-many-ranks`) or 2^14 pairs of ranks that exchange messages (`too-many-pairs`).
     """
     board = _create_board(request, _get_fork_context(request))
     ranks = ForkedRanks(request, board)

@@ -238,10 +238,14 @@ def _build_copies(
 
 
 def _check_replicated_size(algorithm: Algorithm, instances: int) -> None:
-    """Raise `UsageError` (`too-large`) if the given number of instances would be too large.
+    """Raise `UsageError` (`too-large`) if `instances` copies of an algorithm would be too large.
 
-    The limits are 2^62 (`MAX_UNITS`) for the units of the collective and for the scratch of a rank,
-    and `MAX_STEPS` for the steps and for the rows of the contract, each times `instances`.
+    This is the case if one of these is above its limit; a value equal to the limit is accepted:
+
+    - units of the collective x `instances`, or the largest scratch of a rank x `instances`: 2^62
+      (`MAX_UNITS`)
+    - steps x `instances`, or rows of the contract x `instances`: 2^28 (`MAX_STEPS`). A number of
+      steps and rows of 0 counts as 1.
     """
     scratch = int(algorithm.scratch_units.max(initial=0))
     units = max(algorithm.collective.unit_count, scratch)

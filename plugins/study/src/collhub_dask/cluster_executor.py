@@ -130,15 +130,15 @@ class ClusterExecutor(Executor):
     def _wait(self, future: DaskFuture[Any], address: str, was_full: bool) -> None:
         """Wait until the task is finished, with a result or an exception, which is not raised here.
 
-        Every `LOOK_S` (0.5) seconds these are checked, in this order:
+        Every `LOOK_S` (0.5) seconds, a task that is not finished is checked in this order:
 
-        1. The scheduler does not list the worker any more: raises the error of `_find_cause`, a
-           `MemoryError` or `_WorkerDiedError`. `was_full`: whether the worker had run out of memory
-           before the task.
-        2. The executor has a timeout and this call has lasted longer: the task is released, its
-           worker is restarted, and `TimeoutError` is raised.
+        1. The scheduler does not list the worker: raises the error of `_find_cause`, `MemoryError`
+           or `_WorkerDiedError`. `was_full`: whether the worker ran out of memory before the task.
+        2. The executor has a timeout, and the wait takes longer: the task is released, the worker
+           is restarted, and `TimeoutError` is raised. Without a timeout (None) the wait is
+           unlimited.
 
-        Raises `BrokenExecutor` if the scheduler is lost or the executor was shut down.
+        Check 1 raises `BrokenExecutor` if the scheduler is lost or the executor was shut down.
         """
         done = Event()
         future.add_done_callback(lambda future: done.set())

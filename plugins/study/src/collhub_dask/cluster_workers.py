@@ -173,14 +173,15 @@ class ClusterWorkers:
             return sorted(self._busy)
 
     def _refresh(self) -> list[str]:
-        """Return the addresses of the suitable workers, in the order in which they were found.
+        """Return the addresses of the suitable workers, in the order in which they were first seen.
 
-        If the last look at the scheduler is more than 0.5 s ago, the list is read again. New
-        workers are checked (`_check_workers`), which can take 5 s. Those that do not answer are not
-        in the list, and are checked again the next time; the verdict on all others is kept. Absent
-        workers are forgotten. Raises `BrokenExecutor` if the scheduler is lost, then and at every
-        later call, and after `end`. The caller must hold `self._changed`, if there are other
-        threads.
+        The scheduler is asked again if the last look is more than `LOOK_S` (0.5 s) ago; otherwise
+        the known workers are used. After a look, workers that are gone are forgotten. New ones are
+        checked (`_check_workers`, at most 5 s). A new worker without an answer stays unknown and is
+        checked again at the next look. Other verdicts are kept.
+
+        Raises `BrokenExecutor` after `end`, and if the scheduler is lost. After a loss, each later
+        call raises it too. The caller must hold `self._changed` if there are other threads.
         """
         if self._end:
             raise BrokenExecutor(self._end)

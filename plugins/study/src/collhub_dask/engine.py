@@ -130,12 +130,15 @@ def _restart(client: Client, addresses: Sequence[str]) -> None:
 def _check_trust(address: str, insecure: bool) -> None:
     """Raise `UsageError` (`insecure-scheduler`) for a scheduler on another host without TLS.
 
-    Results of a scheduler are pickles, which can execute any code when they are loaded. A host
-    is another one unless it is `localhost` or a loopback address such as 127.0.0.1; names are
-    not resolved, so the own host name counts as another one. An address without a protocol
-    uses TCP, without TLS. With `insecure` (the user trusts the network) every address is
-    accepted. Addresses without a port or with an unknown protocol are also accepted, because
-    Dask refuses them before it connects.
+    Results of a scheduler are pickles, which can execute any code when they are loaded. An address
+    is accepted in each of these cases, otherwise the error is raised:
+
+    - `insecure` is true: the user trusts the network.
+    - It has no port. Dask refuses such addresses before it connects.
+    - Its protocol is not in `_OPEN_PROTOCOLS`: "" (no protocol, which means TCP), tcp, ws, ucx,
+      ucxx. All others use TLS, or Dask refuses them.
+    - The host is `localhost` or a loopback address such as 127.0.0.1. Names are not resolved, so
+      the host name of this computer is not accepted.
     """
     protocol, _, location = address.rpartition("://")
     host, has_port, _ = location.rpartition(":")

@@ -261,10 +261,15 @@ def _nvls_chunk_bytes(
 ) -> int:
     """Return the number of bytes that NVLS or an NVLS tree processes at a time (its chunk).
 
-    The largest chunk is 128 KiB for "nvls" (`NVLS_CHUNK_BYTES`). For any other `algorithm`,
-    it is 512 KiB on up to 3 nodes, otherwise 64 KiB. It is reduced for small calls
-    (`_reduce_chunk`) so that there are enough chunks for all `channels` and all GPUs of a
-    node. `size_bytes`: bytes of the full vector.
+    `size_bytes`: bytes of the full vector. Let x be `size_bytes` divided by the product of
+    `channels` and the ranks per node. The chunk is:
+
+    - algorithm "nvls": 128 KiB; 64 KiB if x < 8 MiB; 32 KiB if x < 512 KiB; 16 KiB if x < 64 KiB
+    - any other algorithm, up to 3 nodes: 512 KiB; 256 KiB if x < 16 MiB; 128 KiB if x < 4 MiB;
+      64 KiB if x < 512 KiB; 32 KiB if x < 64 KiB
+    - any other algorithm, 4 or more nodes: 64 KiB; 32 KiB if x < 64 KiB
+
+    If several conditions hold, the last one applies.
     """
     parallel = channels * communicator.ranks_per_node
     if algorithm == "nvls":

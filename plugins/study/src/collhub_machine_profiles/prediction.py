@@ -137,17 +137,17 @@ def _modelled_times_us(
 
 
 def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
-    """Predict the time (us) of a call without using its own table; None if no model covers it.
+    """Predict the time (us) of a call without a table for exactly this call.
 
-    The first of these that applies is used:
+    The first of these that covers the call is used, otherwise the result is None:
 
-    - the model of one node
-    - the first network of the profile, a model of several nodes, that applies to the call
-    - extrapolation of the tables to more nodes than were measured
-    - nominal rates of network cards (large all-reduces)
+    1. The model of one node. The GPU must be known, and the profile must have constants.
+    2. The first network of the profile, i.e. a model of several nodes, that covers the call.
+    3. Extrapolation of the tables to more nodes than were measured.
+    4. Nominal rates of network cards, only for large all-reduces.
 
-    The errors are those of the model at sizes that it did not see, also for extrapolation; nominal
-    times have none. Only the model of one node also gives NCCL's choice.
+    The errors of 1 to 3 are those of the model at sizes that it did not see. Nominal times have no
+    errors. Only 1 also gives NCCL's choice (algorithm and protocol).
     """
     errors = _errors(profile, "model", call)
     gpu = profile.modelled_gpu(call)

@@ -161,12 +161,13 @@ def refuse(
 
 
 def combine_notes(notes: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Return the findings with equal ones of one file combined into one.
+    """Return the findings, with equal ones combined into one.
 
-    Findings are equal if code, file and cure are equal, and the messages differ only in their
-    numbers (sequences of digits). The first one of each group is returned, with its line, in the
-    order of the first ones. If N >= 1 further findings are in its group, its message is extended by
-    " (and N more lines)", or " (and 1 more line)". N counts findings, also several on one line.
+    Findings are equal if code, file and cure are equal, and the messages differ only in digits: a
+    sequence of digits equals any other. Severity and line are not compared. The first finding of
+    each group is returned unchanged except for the message, in the order of the first ones. With
+    N >= 1 further findings the message ends in " (and N more lines)", or " (and 1 more line)".
+    N counts findings, also several on one line.
     """
     groups: dict[tuple[object, ...], list[Diagnostic]] = {}
     for note in notes:

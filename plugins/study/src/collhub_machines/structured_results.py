@@ -279,18 +279,16 @@ def _lines(text: str, collector: _Collector) -> Iterator[tuple[int, dict[str, An
 def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read JSON lines of mscclpp-test and of MSCCL++'s reference values, as points in bytes and us.
 
-    One line gives one point, in the order of the file, with the line number. The variant of the
-    library (MSCCL++) is `kernel` and the number of the kernel. Nodes are ranks / ranksPerNode.
-    Facts of the request are not used. Empty lines are ignored. A line gives a warning in
-    `skipped` instead of a point:
+    A line gives one point, with the line number, in file order. `name` is the collective, `size`
+    the bytes, `time` the time. Nodes are `ranks` / `ranksPerNode`. The library is MSCCL++ with
+    variant `kernel N`, -1 if `kernel` is no integer. Request facts are not used. Empty lines are
+    ignored.
 
-    - if it is not a JSON object
-    - if `name` is not a known collective
-    - if `ranks` or `ranksPerNode` is not an integer of at least 1
-    - if the ranks are not a multiple of ranksPerNode
-    - if the point is invalid (`Measurement.defect`), such as with a time of 0
+    A line gives a warning in `skipped` instead if it is no JSON object, if `name` is no known
+    collective, if `ranks` or `ranksPerNode` is no integer of at least 1, if `ranks` is no multiple
+    of `ranksPerNode`, or if the point is invalid (`Measurement.defect`), such as with a time of 0.
 
-    Raises `InputError` for a file with only white space, for bytes that are not UTF-8, and
+    Raises `InputError` for a file of only white space, for bytes that are not UTF-8, and
     (`no-results`, with the warnings) if there is no point.
     """
     text, file = text_of(facts.source), facts.source.name

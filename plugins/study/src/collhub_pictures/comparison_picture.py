@@ -181,10 +181,12 @@ def _write_axes(plot: _Plot) -> Iterator[str]:
 
 
 def _write_curve(plot: _Plot, curve: Curve, fastest: Sequence[str]) -> Iterator[str]:
-    """Yield the SVG elements of a curve: its line, interrupted at missing values, and markers.
+    """Yield the SVG elements of a curve: first its line, then one marker per size with a value.
 
-    `fastest`: name of the winner at each size; its markers are filled, the others white. Each
-    marker has a tooltip with name, size and bandwidth. The bound is a line without markers.
+    The line is interrupted at sizes without a value; it is empty if no size has one. A curve that
+    is the bound has only the line. A marker is filled if the curve is the one in `fastest`, which
+    has the name of the winner at each size; otherwise it is white. A tooltip on each marker has
+    name, size and bandwidth.
     """
     dash = f' stroke-dasharray="{curve.look.dash}"' if curve.look.dash else ""
     colour = f'stroke="{curve.look.colour}"'

@@ -137,9 +137,11 @@ def _count_nodes_passed(places: Points, source: Int64Array, destination: Int64Ar
 
 
 def _compute_distances(places: Points, source: Int64Array, destination: Int64Array) -> Float64Array:
-    """Return the distances of nodes from lines: float64[lines, nodes], infinite for end nodes.
+    """Return the distance of each node from each line: float64[lines, nodes].
 
-    It is the distance to the nearest point of the straight line between the two ends.
+    Line i is straight, from node `source[i]` to node `destination[i]`. The distance is that to its
+    nearest point, in the units of `places`. For the two ends of the line it is infinite. A line of
+    length 0 counts as a point.
     """
     start = places[source]
     vector = places[destination] - start

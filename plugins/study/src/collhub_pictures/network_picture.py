@@ -177,9 +177,11 @@ def _too_large_error(topology: Topology, message: str) -> UsageError:
 def _place_nodes(topology: Topology, boxes: Collection[int]) -> Points:
     """Return the positions of all nodes in the picture, in pixels: float64[num_nodes, 2].
 
-    Networks with regular dimensions are placed by their coordinates, other networks in layers.
-    `boxes`: nodes that represent collapsed groups. The left margin has room for half of the widest
-    label. Positions are rounded to 0.1, so that they are equal on all platforms.
+    A topology with `dimensions` is placed by the coordinates of its nodes. Any other topology is
+    placed in layers; `boxes` has its nodes that represent collapsed groups. The smallest x is the
+    left margin: at least `_MARGIN`, and at least half of the widest label plus `_EDGE`. The
+    smallest y is `_MARGIN` plus the height of the title. Positions are rounded to 0.1, so that they
+    are equal on all platforms.
     """
     is_regular = bool(topology.dimensions)
     relative = (

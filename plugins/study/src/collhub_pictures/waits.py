@@ -68,13 +68,15 @@ def write(request: WaitForGraph, options: NoOptions) -> WriteResult:
 def draw(request: WaitForGraph) -> bytes:
     """Draw the graph as an ASCII SVG document; equal graphs give equal bytes.
 
-    Ranks with equal waits are one box (`_group_ranks`). Boxes of culprits are in the first
-    column; the column of another box is its distance from them along the waits. At most
-    `MAX_BOXES` (64) boxes, the first by column, then by row, are drawn. Of the waits between
-    drawn boxes, the first `MAX_ARROWS` (256) are drawn, sorted by waiting box, then by awaited
-    box. A line below gives the numbers of omitted boxes and waits, unless both are 0. An empty
-    graph gives a picture with the title and without boxes. Characters that are not ASCII become
-    character references.
+    Ranks with equal waits are one box (`_group_ranks`), and boxes are sorted by first rank. Column
+    0 has the boxes of culprits; without any, the boxes that wait for none; without these, the first
+    box. The column of another box is its smallest number of waits to column 0. Boxes without such a
+    path are in an additional last column.
+
+    At most `MAX_BOXES` (64) boxes are drawn, the first by column, then row. Of the waits between
+    drawn boxes, at most `MAX_ARROWS` (256) are drawn, the first by waiting box, then awaited box. A
+    line below gives the numbers of omitted boxes and waits, unless both are 0. An empty graph gives
+    only the title. Characters that are not ASCII become character references.
     """
     groups, arrows = _group_ranks(request)
     boxes = _place_boxes(groups, arrows, frozenset(request.culprits))

@@ -332,11 +332,14 @@ def find_default_time(outcome: ComparisonOutcome, size: int) -> DefaultTime | No
 def find_candidate_bands(outcome: ComparisonOutcome, size: int) -> dict[str, TimeBand]:
     """Return the range of time in us of each algorithm at a size in bytes, by ascending time.
 
-    Only algorithms with a simulated time at this size count. If the time of such an
-    algorithm was measured there too, it replaces the simulated one and has no error.
-    Simulated times have the held-out error of the timing; if that is unknown, the range is
-    0 to infinity. Equal times keep the order of the measurements. The result is empty if no
-    algorithm has a time.
+    Only algorithms with a simulated time at this size count. The time and its range are:
+
+    - The algorithm was also measured at the size: the measured time, without error.
+    - Otherwise: the simulated time t, with the held-out error e of the timing (relative). The range
+      is t / (1 + e) to t / (1 - e), without an upper limit for e of 1 or more. If e is unknown, it
+      is 0 to infinity.
+
+    Equal times keep the order of the measurements. The result is {} if no algorithm has a time.
     """
     error = held_out_error(outcome.timing)
     measured = {} if outcome.measured is None else outcome.measured.algorithms

@@ -339,19 +339,15 @@ def _measure_sizes(
 
     For each size, in this order:
 
-    1. If a limit of `budget` is reached, this size and all smaller ones get failed measurements,
-       and one cut is added to the budget. This is checked only between sizes.
-    2. The algorithm of the last new size is reused if all runtimes serve this size and its time is
-       in proportion to that of its own size (`_Timed.scales_to`).
-    3. Otherwise `algorithm_at` creates a new algorithm. It is verified, unless its steps equal
-       those verified last.
+    1. If `budget` has a reason to stop, this size and all smaller ones get failed measurements,
+       and one cut is added to the budget.
+    2. The previous algorithm is reused if the runtimes serve this size and its time is in
+       proportion to that of the size for which it was created (`_Timed.scales_to`).
+    3. Otherwise `algorithm_at` creates one. It is verified unless its steps equal the last.
 
-    Never reused: the algorithm of a file, one with a rank that never finishes, and one that was
-    created directly after another new one. From such an algorithm on, every smaller size gets a new
-    algorithm.
-
-    A `HubError`, also of the simulation in 2, gives a failed measurement of its size, and the next
-    size continues as if this size did not exist. Other exceptions pass through.
+    An algorithm is not reused if it is of a file, never finishes, or directly follows another new
+    one; every smaller size then gets a new one. A `HubError` gives a failed measurement. Other
+    exceptions pass through.
     """
     verified: Algorithm | None = None
     previous: _Timed | None = None

@@ -109,23 +109,18 @@ class Catalogue:
 
 
 def open_catalogue(source: str | None, fetch: Fetch | None = None) -> Catalogue:
-    """Open a catalogue of algorithms: the installed one (None), a folder, or an address.
+    """Open a catalogue of algorithms: an installed one, a folder, or an address.
 
     - `source` None: the catalogue that is installed with this package.
-    - `source` with `://`: an address, read by `_read_address`, whose errors pass through.
-      `fetch` is called with a URL and the maximum number of bytes. None means `download`, which
-      refuses every protocol except https with `UsageError` (`not-https`).
-    - Any other `source`: a folder. With a file `index.json` it is the output of a build: cards
-      are read from its subfolder `zoo`, and the result has the index. Otherwise cards are read
-      from the folder itself, and the `index` of the result is None.
+    - `source` with `://`: read by `_read_address`, whose errors pass through. `fetch` gets a URL
+      and the maximum number of bytes. None is `download`, which raises `UsageError` (`not-https`)
+      for every protocol except https.
+    - Otherwise a folder. With a file `index.json`, cards are read from its subfolder `zoo`, and
+      `index` is that file. Otherwise cards are read from the folder itself; `index` is None.
 
-    In a folder, each subfolder with a file `card.yaml` is an entry; entries are sorted by name.
-    Entries with invalid cards are left out, and their errors are in `errors`. `machines` is
-    empty without a file `machines.yaml`.
-
-    Raises `UsageError` (`no-zoo`) if the folder does not exist, or has neither a valid nor an
-    invalid card. Raises `InputError` for an invalid machines file, for an index over 64 MiB,
-    and (after the cards are read) for an index that `parse_index` refuses.
+    Entries are subfolders with `card.yaml`, by name; invalid ones are only in `errors`. Without
+    `machines.yaml`, `machines` is empty. Raises `UsageError` (`no-zoo`) for no folder, or no card
+    at all; `InputError` for an invalid machines file, and an index over 64 MiB or that is invalid.
     """
     if source is None:
         return _read_folder("installed", importlib.resources.files("collhub_zoo") / COPY_FOLDER)

@@ -262,15 +262,15 @@ class _Direction:
     def add_receives(self, rows: StepRows) -> None:
         """Add the receives of the second phase, each with the copies of its units to OUTPUT.
 
-        A unit comes from the rank at distance d. Its place is d modulo `width`, its block d //
-        `width`. For each place from 1 to `width` - 1, ascending, these steps are added to
+        A unit from the rank at distance d against the direction has place d % `width` and block
+        d // `width`. For each place from 1 to `width` - 1, ascending, these steps are added to
         `rows`:
 
-        1. Each rank with units of this place receives all of them in one message, into its
-           range of SCRATCH. The sender is the rank at the distance of the place, against the
-           direction. The channel is 0 to the right, 1 to the left.
-        2. Block by block, ascending, each such rank copies its unit to OUTPUT, at the index of
-           the rank from which the unit comes. A copy uses the data of the receive.
+        1. A rank with units of the place receives all of them in one message, into its range of
+           SCRATCH. The sender is at the distance of the place, against the direction. The channel
+           is 0 to the right, 1 to the left. A rank without such units has no steps.
+        2. Block by block, ascending, each such rank copies its unit to OUTPUT, at the index of the
+           rank from which the unit comes. The copy depends on the receive.
         """
         size = len(self._rank)
         for place in range(1, self.width):

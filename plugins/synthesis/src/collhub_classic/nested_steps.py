@@ -219,19 +219,17 @@ class _Stream:
     def reduce_level(self, phase: int) -> Iterator[None]:
         """Add the rows that reduce along the level of a phase; yield after each send and receive.
 
-        A level is a dimension of the ranks; `phase` is its position in the part's order of levels.
-        Phases must be called from the last to the first, and each generator must be exhausted. A
-        message has one row per range of contiguous units, without a yield between these rows.
+        A level is a dimension of the ranks; `phase` is its index in the order of levels. Call the
+        phases from last to first, and exhaust each generator. A message has one row per range of
+        contiguous units, without a yield between them. The messages are those of `gather_level`
+        reversed, in the opposite direction. A send reads the current sum, at first in INPUT; a
+        receive adds to it. In a reduce-scatter that moves no units, the last addition to the unit
+        of the rank in phase 0 writes to OUTPUT. The last receive waits for all others and becomes
+        `last_row`.
 
-        - The messages are those of `gather_level`, in reverse order and in the opposite direction.
-        - A send reads the current sum of its range; before the first addition, this is in INPUT.
-        - A receive adds the message to the sum of the receiver. In a reduce-scatter whose units are
-          not moved, the last addition to the rank's own unit in phase 0 writes to OUTPUT.
-
-        At the end, the last receive waits for all other receives and becomes `last_row`. If
-        messages are contiguous, the recorded writers change: at the start, the range of the level
-        is divided, except for the last two levels of a forwarded shape. At the end, the ranges that
-        were sent are removed, except for the last level of a forwarded shape.
+        Contiguous messages change the recorded writers. At the start the range of the level is
+        divided, except in the last two levels of a forwarded shape. At the end the ranges that were
+        sent are removed, except in the last level of a forwarded shape.
         """
         level = self._order[phase]
         own = next(iter(self._list_keys(phase, 0)))

@@ -366,20 +366,16 @@ class _Class:
     def add_copies(self, rows: StepRows, phase: int) -> None:
         """Add the copies before `phase` (from 0), which put units in the order of its messages.
 
-        A phase moves units along one dimension. It has two buffers in SCRATCH: units to send, and
-        arrived units at the same positions. If `phase` equals the number of phases, the copies go
-        to OUTPUT. Otherwise they go to the buffer of units to send of `phase`. The source of a unit
-        is:
+        A phase moves units along one dimension. It has two buffers in SCRATCH: to send, and
+        arrived. If `phase` is the number of phases, units go to OUTPUT. Otherwise they go to the
+        send buffer of `phase`. They come from INPUT before phase 0. Later they come from the
+        arrived buffer of the previous phase if they moved in it, otherwise from its send buffer.
 
-        - before phase 0: INPUT
-        - moved in the previous phase: the buffer of arrived units of that phase
-        - not moved in it: the buffer of units to send of that phase
-
-        A copy takes a maximal range of units that are consecutive in source and destination, have
-        moved equally in the previous phase, and move in the same direction in this one. The copies
-        are added to `rows` by rank, then by order. After phase 0, a copy depends on the arrival of
-        its units if they moved, otherwise on their previous copies. This object records the copies
-        for the sends and the next call.
+        One copy takes the longest range that is consecutive in source and target, had one
+        direction and distance before, and has one direction now. Copies are added to `rows` by
+        rank, then in order, also for units that do not move. After phase 0, a copy depends on the
+        arrival of its units if they moved, otherwise on their previous copies. Except at the end,
+        this object records the copies for the sends and the next call.
         """
         count, ranks = len(self._order), rows.num_ranks
         total = len(self._displacement)

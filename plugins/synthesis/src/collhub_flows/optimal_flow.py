@@ -486,12 +486,13 @@ def report_unreachable(network: FlowNetwork) -> InputError:
 def _build_matrix(network: FlowNetwork, sources: int, cost: Float64Array) -> Matrix:
     """Build the matrix of the linear program for the optimal flow.
 
-    `sources`: number of sources; `cost`: time of a share per link. Column i * arcs + a is the
-    amount of source i on arc a; the last column is the time. The rows are:
+    `cost`: time of a share on each link. Column i * arcs + a is the amount of source i on arc a,
+    for `sources` sources. The last column is the time. The rows are:
 
-    1. one per link, in link order: its time for all amounts, minus the time
-    2. one per source and NPU, sources first: the amount that enters the NPU minus the one that
-       leaves it; row links + i * NPUs + v
+    1. One per link, in link order: the sum of all amounts on arcs whose route has the link, times
+       its `cost`, minus the time.
+    2. One per source i and NPU v, in row links + i * NPUs + v: the amount of source i that enters v
+       minus the amount that leaves v.
     """
     links, arcs, npus = len(cost), network.num_arcs, network.topology.num_npus
     source = np.arange(sources)[:, None]

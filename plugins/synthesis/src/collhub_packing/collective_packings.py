@@ -324,14 +324,14 @@ def _build_packing(
 ) -> AllReducePacking:
     """Build the packing of trees of an all-reduce for one random orientation of the links.
 
-    `seed` decides the order of the compute nodes for the orientation and the search of trees;
-    the first node is the root of the search. Capacities are multiplied by the scale:
-    `min_scale`, or twice that if a switch has an odd capacity to halve. The weights of the
-    trees add up to strength times scale, rounded down.
+    `seed` decides the order of the compute nodes for the orientation, and the search of trees. The
+    first node of the order is the root of the search. Capacities are multiplied by the scale:
+    `min_scale`, or twice that if a switch has an odd capacity to halve. The weights of the trees
+    add up to strength times scale, rounded down.
 
-    The network of the result is `graph` with scaled capacities. With switches, it has direct
-    links between compute nodes instead, and the reverse of each. Trees are rerooted at their
-    centres, where they have minimum depth. They are sorted: larger weight first, then lower
+    Without switches, the network of the result is `graph` with scaled capacities. With switches it
+    has direct links between compute nodes, chosen by `spread`, and the reverse of each. Trees are
+    rerooted at their centres, i.e. at minimum depth, and sorted: larger weight first, then lower
     depth, root and arcs. Raises `InputError` as `orient_links`.
     """
     order: list[int] = np.random.default_rng(seed).permutation(graph.num_compute).tolist()

@@ -200,15 +200,15 @@ def _find_worst_partition(
     """Divide the compute nodes into blocks that minimize capacity - rate * number of blocks.
 
     The capacity is that of the links between blocks. With switches, it is half of the sum of the
-    minimum cuts around each block. A single block is permitted. Returns (value, blocks). The value
-    is the minimum times twice the denominator of `rate`, an integer.
+    minimum cuts around each block. A single block is permitted. Returns (value, blocks): the
+    minimum times twice the denominator of `rate` (an integer), and the unsorted blocks.
 
-    Compute nodes are added in ascending order. For each, `LeastSets.least` gives a set of nodes
-    that contains it, and the node is merged with all blocks that have a node in this set. The order
-    of the blocks follows from this: a merged block is the last one, and begins with its newest
-    node. Blocks are not sorted.
+    Compute nodes are added in ascending order. Each is merged with all blocks that have a node in
+    the set of `LeastSets.least` for it. A merged block is last, and begins with its newest node.
 
-    Raises `InputError` (`capacities`) if the scaled capacities add up to 2^60 or more.
+    Raises `InputError` (`capacities`) if s + n * (s + 1) is 2^60 or more: n is the number of
+    compute nodes, s twice the sum of the link capacities times the denominator of `rate`. It may
+    be raised for a smaller s, because values of added nodes count too.
     """
     sets = LeastSets(links, rate.denominator)
     prices = np.zeros(links.num_nodes, np.int64)

@@ -313,18 +313,16 @@ def _to_integers(
     """Convert a solution to integers, with the smallest common denominator at which its trees fit.
 
     `down` (float64[arcs], capacity for the way down) and `weights` (float64[compute nodes]) are in
-    units of the largest capacity. For each denominator `scale` from 1 to 120, the values are
-    multiplied by largest capacity * `scale` and rounded. The first `scale` is taken for which all
-    of this holds:
+    units of the largest capacity. For each `scale` from 1 to 120, they are multiplied by the factor
+    F = largest capacity x `scale`, and rounded. The first `scale` is used for which:
 
-    - Every value differs from the rounded one by at most 1e-6 * largest capacity * `scale`.
+    - Every value differs from the rounded one by at most 1e-6 x F.
     - Some weight is above 0.
-    - The weights can be sent to all compute nodes with the rounded capacities of the way down. The
-      same is possible in the reversed graph with the remaining capacities (capacity * `scale` -
-      down).
+    - The weights can be sent to all compute nodes with the capacities of the way down, and in the
+      reversed graph with the remaining ones (capacity x `scale` - down).
 
-    Returns None if there is none. Also returns None as soon as the capacities times `scale` plus
-    the weights add up to 2^60 or more.
+    Returns None without such a `scale`, and as soon as the sum of all capacities x `scale` and the
+    weights is 2^60 or more.
     """
     largest, total = int(graph.capacity.max()), sum(graph.capacity.tolist())
     solution = np.concatenate([down, weights])

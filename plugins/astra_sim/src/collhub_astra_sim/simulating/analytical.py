@@ -68,22 +68,17 @@ class NodeTimes:
 def simulate(request: SimulationRequest, options: AnalyticalOptions) -> SimulationResult:
     """Simulate an algorithm; return times of its ranks and steps in ns (simulator `analytical`).
 
-    There is one finish time per rank, None if the rank never finishes, and int64 arrays of start
-    and end per step, -1 if missing. Diagnostics give the reasons. With `rendezvous`, steps have no
-    times. `rank_exposed_ns` equals `rank_finish_ns`: ASTRA-sim does not count the computations
-    inside an algorithm.
+    A rank that never finishes has None, a step without a time has -1 (int64). Diagnostics give
+    the reasons. With `rendezvous`, no step has times. `rank_exposed_ns` equals `rank_finish_ns`.
+    Only the congestion-aware model reports link loads (`shares_links` is True) and models
+    multicasts and sums in switches. It reports transfers if requested, except with `rendezvous`.
+    If ASTRA-sim aborts on a foreign trace with unknown buffers, see `_remove_aborted_times`.
 
-    Only the congestion-aware model reports link loads, and models multicasts and sums in switches.
-    It reports transfers if the request wants them, but not with `rendezvous`. `shares_links` is
-    True for it.
-
-    For traces of other programs with steps of unknown buffers, ASTRA-sim may abort. Then no rank
-    has a time and the diagnostics are the reasons (`_remove_aborted_times`).
-
-    Raises `UsageError` for a size below one byte, for `rendezvous` with multicasts or sums in
-    switches, and for other requests that `simulate_rendezvous` refuses. Raises `InputError` for a
-    trace of another size (`fixed-size`), too few NPUs, a pair of ranks without a path, and too
-    large values.
+    - `UsageError`: size below 1 byte; `rendezvous` with multicasts or sums in switches (only in
+      the congestion-aware model); other requests that `simulate_rendezvous` refuses.
+    - `InputError`: `fixed-size` if the algorithm is a trace of unknown contents, recorded for
+      another size than `request.collective_bytes`; `invalid-extension` or `size-range` of
+      `chakra_nodes`; too few NPUs; a pair of ranks without a path; too large values.
     """
     algorithm, size = request.algorithm, request.collective_bytes
     model = TimingModel.of_options(options)

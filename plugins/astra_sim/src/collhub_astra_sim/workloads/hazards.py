@@ -220,9 +220,12 @@ def _find_foreign_ends(workload: Workload) -> BoolArray:
 def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolArray:
     """Return the ranks on which a message or a custom algorithm may be the last work: bool[ranks].
 
-    A node may be last if no other node than markers depends on it, because a marker ends with its
-    parents. A collective counts as a custom algorithm if the system has one for its kind, or if the
-    job's extension `EXTENSION` has one for its identity (`per_node`).
+    A node may be last if no node other than markers depends on it. Nodes behind a marker do not
+    count, because a marker ends with its parents. A rank is True if a node that may be last is:
+
+    - a SEND or RECV, or
+    - a COLLECTIVE of a kind in `system.custom`, or
+    - a COLLECTIVE whose identity is a key of `per_node` in the job's extension `EXTENSION`.
     """
     nodes = workload.nodes
     is_last = np.ones(len(nodes), np.bool_)

@@ -375,12 +375,16 @@ def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: 
 
 @outlined
 def take_next_code(index: Integer, machine: Machine) -> Integer:
-    """Remove the first delay of a batch, and return its code: the action at the end of the delay.
+    """Remove the oldest delay of batch `index`, and return its code: the action at its end.
 
-    A batch has all delays of a rank that end at one time. The record of the delay is freed; the
-    batch remains, also without further delays. If the batch has no delay when this is called, it is
-    removed from the hash table and freed, and the result is -1. So callers call it until it returns
-    -1. Changes `machine`.
+    A batch has all delays of a rank that end at one time. Changes `machine`:
+
+    - The batch has a delay: the record of the delay is freed. The batch remains, even if this was
+      its last delay.
+    - The batch has no delay: the batch is removed from the hash table and freed, and the result is
+      -1. `index` is then invalid.
+
+    Callers call it until it returns -1.
     """
     batch = machine.batch[index]
     entry = batch["first"]

@@ -150,15 +150,15 @@ def _run_simulation(
 ) -> LayerTimes:
     """Simulate a job with the custom algorithms of its folder and nodes; return times in ns.
 
-    `folder`: the configurations of the job's folder, {} without one. Its `per_node` maps the
-    identity of a node, as text, to the prefix of its algorithm. `memory`: the remote memory
-    of LOAD and STORE nodes; None refuses these nodes. `backend`: only the congestion-aware
-    one lets messages share links. `wants_transfers`: also report messages on shared links.
-    Queues, rendezvous and slots are those of `options`.
+    `folder`: the configurations of the job's folder, {} without one; its member `per_node` maps the
+    identity of a node, as text, to the prefix of its algorithm. Without it, no node has one.
+    `memory`: the remote memory of LOAD and STORE nodes; None refuses these nodes. `backend`:
+    messages share links only with the congestion-aware one. `wants_transfers`: also report messages
+    on shared links. Queues, rendezvous and slots are those of `options`.
 
-    The simulation stops where ASTRA-sim aborts only if `folder` is not empty and the slots
-    are ASTRA-sim's. Raises `InputError` (`no-algorithm`) for a collective that names an
-    algorithm although its kind cannot have one. Errors of `run_workload_layer` pass through.
+    The simulation stops where ASTRA-sim aborts, only if `folder` is not empty and `options.slots`
+    is `ASTRA_SIM_SLOTS`. Raises `InputError` (`no-algorithm`) for a collective node that names an
+    algorithm although its kind cannot have one. Errors of `run_workload_layer` are passed on.
     """
     algorithms = _read_algorithms(workload, folder, system)
     named = _add_named_algorithms(workload, algorithms)

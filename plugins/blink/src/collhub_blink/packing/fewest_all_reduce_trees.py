@@ -114,11 +114,15 @@ def _find_trees(
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 
     def build_search(weights: Sequence[int]) -> _JointSearch | None:
-        """Build a search for trees of these weights in all problems of the divided network.
+        """Build one search for trees of these weights in all parts of the network.
 
-        Return None if a link of one problem can carry no set of these trees, so that there is no
-        solution. A set fits if its weights add up to at most the link's capacity, or to exactly the
-        capacity in a problem that is full (`_build_link_search`).
+        The parts are the problems of `_generate_problems`: the network divided along the
+        partitions that limit its rate, or the whole network if it cannot be divided. The trees
+        have the same weights in every part.
+
+        Returns None if some link of a part fits no set of these trees, so that there is no
+        solution. A set fits if its total weight is at most the capacity of the link. If the trees
+        must fill the links of the part (`is_full`), the total must equal the capacity.
         """
         searches = [_build_link_search(problem, weights) for problem in problems]
         possible = [search for search in searches if search is not None]

@@ -65,15 +65,17 @@ def _generate_front_packings(
 ) -> Iterator[PlacedPacking]:
     """Yield packings with the fewest trees for their depth, by ascending number of trees.
 
-    Each packing has more trees and less depth than the one before (`find_tree_front`, with a
-    packing of arborescences as start, from `task.seeds` and `task.seed`). There is only one packing
-    if the task has a maximum depth, or if the network has more than 24 nodes. The list also ends
-    early when the search budget is used up, or on Ctrl-C.
+    Each packing has more trees and less depth than the one before. All nodes of `network` must be
+    ranks. `total`: sum of the weights of a packing's trees. The start packing is that of
+    `pack_arborescences`. It is used if no packing with fewer trees is found within the budget.
 
-    All nodes of `network` must be ranks. `total`: sum of the weights of a packing's trees. Each
-    packing has `bound`, the method `fewest trees`, and a proved lower bound of the number of trees
-    with its reason. Errors are raised at the first step of the iteration, such as `InputError`
-    (`depth`) if no packing has the maximum depth of the task.
+    - With `task.depth` there is one packing, within this depth. If the start packing is deeper:
+      `InputError` (`depth`) if no other is found in the budget, `KeyboardInterrupt` on Ctrl-C.
+    - Otherwise, above 24 nodes, only the first packing is yielded. Up to 24 nodes, the list ends
+      when no shallower packing is found within the budget, or on Ctrl-C, which is not raised.
+
+    Each packing has `bound`, the method `fewest trees`, and a proved lower bound of the number of
+    trees with its reason. Errors are raised at the first step of the iteration.
     """
     graph = network.graph
     known = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)

@@ -280,12 +280,14 @@ def _measure_channel(share: Share, size: int) -> Channel:
 def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Fraction]:
     """Round shares in bytes to fractions of the data with few common units; their sum is 1.
 
-    `units`: number of units in the schedule of each share, at least 1. The narrowest of
-    these units is divided into 1, 2, ... common units, until every share is within
-    `_TOLERANCE` of its exact value. If no division into at most `_MAX_UNITS` (64) achieves
-    this, the last one is used. A share of 0 remains 0. Few common units are preferred,
-    because the effort of checking contents grows with them. Raise `ZeroDivisionError` if
-    all shares are 0.
+    `units`: number of units in the schedule of each share, at least 1. For b = 1, 2, ..., 64
+    (`_MAX_UNITS`), the smallest unit (share / units) above 0 is divided into b common units. Each
+    other unit gets the nearest number of common units (ties to even). A fraction is a share's
+    common units, divided by their sum.
+
+    The first b is used with which every fraction differs from its share of the total by at most
+    1/400 (`_TOLERANCE`) of the share. If there is none, b = 64 is used. A share of 0 gives 0.
+    Raises `ZeroDivisionError` if all shares are 0 or there are none.
     """
     widths = [share / count for share, count in zip(shares, units, strict=True)]
     smallest = min((width for width in widths if width), default=1.0)

@@ -368,12 +368,12 @@ def _find_flaw(fields: Fields) -> str:
     """Describe the first invalid field of an operation, argument or program; "" if all are valid.
 
     Checked are fields that the schema does not check or that are used before it. Each may be
-    missing. In this order:
+    missing. Null is invalid unless it is named here. In this order:
 
-    1. `operands`: names and numbers; must be a list
-    2. `place`: an integer
+    1. `operands`: a list of texts and numbers (also booleans)
+    2. `place`: an integer, no boolean
     3. `result`: an object or null
-    4. `arguments`: a list of names, or null
+    4. `arguments`: a list of texts, or any value that counts as false, such as null, "" or 0
     5. `history`: a list of objects
     """
     operands, arguments = fields.get("operands", []), fields.get("arguments") or []

@@ -316,8 +316,9 @@ def cut_tiles(ranks: Int64Array, orders: Sequence[Int64Array], max_tiles: int | 
 
     `orders`: chunks of each rank, one array per entry of `ranks`. A tile has consecutive chunks of
     one array. A rank with n chunks gets t = min(`max_tiles`, n) tiles, or n with None. Tile k has
-    the positions k * n // t to (k + 1) * n // t - 1: 5 chunks in 2 tiles give 2, then 3 chunks. A
-    rank without chunks has no tile. Tiles are ordered by rank as in `ranks`, then by k.
+    the positions k * n // t to (k + 1) * n // t - 1: 5 chunks in 2 tiles give 2, then 3 chunks.
+    With n = 0, or `max_tiles` below 1, a rank has no tile and its chunks are in none. Tiles are
+    ordered by rank as in `ranks`, then by k.
 
     Raises `ValueError` if `ranks` and `orders` have different lengths.
     """

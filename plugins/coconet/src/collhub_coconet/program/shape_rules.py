@@ -75,19 +75,17 @@ def type_index(operands: Operands) -> TensorType:
 def type_gather(operands: Operands) -> TensorType:
     """Return the type of a Gather: rows of x[rows, ...] at indices[...], as [indices..., ...].
 
-    x is the first operand. The result has its element type and group. The layout on each
-    axis of the mesh, for (x, indices):
+    x is the first operand; the result has its element type and group. A layout on a mesh axis, for
+    (x, indices):
 
-    - both replicated: replicated
-    - x sliced along its rows (dimension 0), indices replicated: a partial sum, because each
-      rank has zeros for the rows of other ranks
-    - one sliced along another dimension, the other replicated: sliced along this dimension
-      of the result
-    - x a partial sum, indices replicated: a partial sum
-    - one local, the other local or replicated: local
+    - both replicated: replicated. x local and indices local or replicated, or reverse: local
+    - x sliced by rows (dimension 0), or a partial sum; indices replicated: a partial sum (ranks
+      have zeros for the rows of others)
+    - one sliced along another dimension, the other replicated: sliced along that dimension of
+      the result. For x it is d - 1 plus the number of dimensions of indices.
 
-    Raise `TypingMistakeError` for a number as operand, indices that are no integers,
-    different groups, a scalar x, and any other layouts; checked in this order.
+    Raises `TypingMistakeError` at the first of: a number as operand, indices that are no integers,
+    different groups, a scalar x, another layout.
     """
     rows, indices = operands.tensor(0), operands.tensor(1)
     operands.check_index(1)

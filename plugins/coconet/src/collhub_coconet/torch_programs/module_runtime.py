@@ -680,8 +680,8 @@ def _run_rank(rank: int, path: str, options: argparse.Namespace) -> None:
 def main() -> None:
     """Run the step on gloo with NUM_RANKS processes, and print ranks and seconds as JSON.
 
-    The seconds are the median of the timed steps. With --original they are also measured for
-    another module, and the largest relative error of the outputs is printed.
+    The seconds are the median of --repeats timed steps (default 5). With --original they are also
+    measured for another module, and the largest relative error of the outputs is printed.
     """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--original", help="module whose outputs and time are compared")

@@ -191,9 +191,11 @@ def _apply_silu(build: Builder) -> str:
 
 
 def _differentiate_tanh(build: Builder) -> str:
-    """Add the gradient of tanh, grad * (1 - y^2), in the order of PyTorch; return its name.
+    """Add the gradient of tanh, grad * (1 - y * y), and return the name of the result.
 
-    y is the operand `output`, the result of tanh, and grad is `grad_output`.
+    y is the operand `output`, the result of tanh, and grad is `grad_output`. The operations have
+    the order of PyTorch. Raises `TypingMistakeError` if an operand is missing or is neither a value
+    nor a number, or if an operation is ill-typed.
     """
     y = build.operand("output")
     slope = build.add(Kind.SUBTRACT, 1.0, build.add(Kind.MULTIPLY, y, y))

@@ -242,15 +242,17 @@ def find_stragglers(
 ) -> Stragglers:
     """Find the straggler of every communication: the measured rank whose node starts last.
 
-    A rank is measured unless the workload lists it as assumed, because it has no trace file. The
-    result has three arrays int64[communications], in the order of `meetings`:
+    A rank is measured unless the list `assumed_ranks` of the workload names it, because it has no
+    trace file. Nodes of other ranks are ignored, even if they start later. The result has three
+    arrays int64[communications], in the order of `meetings`:
 
-    - `rank`: the straggler. -1 if fewer than two nodes are of measured ranks, or if several of
-      these start at the same last time. Nodes of other ranks are ignored, even if they start
-      later.
+    - `rank`: the straggler; -1 if fewer than two nodes are of measured ranks, or if several of
+      them start at the same last time
     - `caused_ns`: sum of the waiting times in `waits` of all nodes of measured ranks, in ns, also
-      if `rank` is -1; 0 without such nodes.
-    - `measured`: number of nodes of measured ranks.
+      if `rank` is -1; 0 without such nodes
+    - `measured`: number of nodes of measured ranks
+
+    Raises `InputError` (`invalid-json`) for an entry of `assumed_ranks` that is no integer.
     """
     measured_rows = is_measured(workload)
     rank, caused, measured = np.full((3, len(meetings)), -1, np.int64)

@@ -203,17 +203,15 @@ def _pair_group(
 ) -> None:
     """Divide the calls of a group (`ncclGroupStart` to `ncclGroupEnd`) among its kernels by kind.
 
-    `kernels`: (time in ns, row, name), ascending. `calls`: in the order of their starts. The kind
-    of a kernel is the collective in its name, or `sendrecv`; the latter gets the messages, and the
-    collectives that consist of messages (all-to-all, gather, scatter). Other calls belong to
-    kernels of their own collective.
+    `kernels`: (time in ns, row, name), ascending. `calls`: by ascending start. The kind of a kernel
+    is the word that `_kernel_word` reads from its name: a collective, `sendrecv` or "". The kind of
+    a call is `sendrecv` for messages, all-to-all, gather and scatter, otherwise its collective.
 
-    The kernels of one kind get consecutive calls of that kind. Their numbers differ by at most one,
-    and the first kernels get more: of 5 calls, 2 kernels get 3 and 2. Kernels without a call get no
-    entry, and calls without a kernel of their kind are dropped.
-
-    The calls are added by row to `result.of_kernel`. `result.added` is increased by the number of
-    kernels with several calls, except `sendrecv`.
+    The n calls of a kind are divided into consecutive shares, one per kernel of the kind, in order.
+    Sizes of shares differ by at most one, larger ones first: of 5 calls, 2 kernels get 3 and 2.
+    `result.of_kernel` gets the share by row of the kernel; a kernel with an empty share gets no
+    entry. Calls of a kind without kernels are dropped. `result.added` grows by the number of
+    kernels with several calls, `sendrecv` kernels excluded.
     """
     rows: dict[str, list[int]] = defaultdict(list)
     for _, row, name in kernels:

@@ -317,22 +317,17 @@ def _build_second_rows(columns: Columns) -> Columns:
 def _find_conflicts(rows: Columns, collective: Collective, scratch_units: Int64Array) -> Edges:
     """Find pairs of rows of one rank that access the same memory, at least one of them writing.
 
-    Returns two int64 arrays of equal length with indices of `rows`: the earlier row and the
-    later row of each pair. Both are empty without pairs. The earlier row has the lower index.
+    Returns two int64 arrays with indices of `rows`: the earlier (lower) and the later row of each
+    pair. Pairs are not sorted and may repeat. Pairs of the layout in place precede those of the
+    layout out of place; a layout that the collective does not support has none. `scratch_units`:
+    size of the scratch buffer of each rank, in units of the collective.
 
-    The pairs of each mode that the collective supports follow one another: first in place
-    (input and output may share memory), then out of place. In a mode the pairs are, for every
-    unit of memory:
-
-    - the last write before a read, and this read
-    - a read, and the next write after it
-    - two consecutive writes without a read in between
-
-    Other conflicts follow from these. A pair occurs once per unit of memory and mode, so it may
-    occur several times; the pairs are not sorted. A mode is not analysed if its reads or its
-    writes access more than 2^22 + 4 * len(rows) units in total. Its pairs are then all pairs of
-    consecutive rows of a rank, whether or not they conflict. `scratch_units`: scratch size in
-    units, by rank.
+    Memory is compared in blocks. Their size is the greatest common divisor of all first addresses
+    and all counts (`find_accesses`). The pairs of a block are: the last write before a read and
+    this read; a read and the next write; two consecutive writes without a read in between. A row
+    that reads and writes a block counts as a write only. If the reads or the writes in a layout
+    access more than 2^22 + 4 * len(rows) blocks in total, its pairs are instead all pairs of
+    consecutive rows of a rank.
     """
     parents, children = [], []
     for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):

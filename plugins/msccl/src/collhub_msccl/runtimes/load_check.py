@@ -290,11 +290,15 @@ def compute_fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
     """Find how few units per transfer are possible without a deadlock on full connections.
 
     `capacity`: transfers that a connection can hold. With u units per transfer, a message of c
-    units takes ceil(c / u) transfers. Distinct splits of all counts into transfers are tried from
-    the largest u down, until one deadlocks; the result is the u of the last one that does not. It
-    is None if the first one deadlocks, and 1 without messages. If the splits have more than
-    `MAX_TRANSFERS` transfers in total, the search stops after the last safe split, and `is_exact`
-    is False. Raises `InputError` if the algorithm has unmatched messages.
+    units takes ceil(c / u) transfers. Of all u with the same numbers of transfers, only the
+    smallest is tried. The tries are from the largest u down, until one deadlocks. The result is:
+
+    - The first try deadlocks: None. There are no messages: 1.
+    - A later try deadlocks: the u before it. No try deadlocks: 1.
+    - All tries, including the next one, would have more than `MAX_TRANSFERS` (2^24) transfers: the
+      last u that was tried, and `is_exact` is False. The first try is made in any case.
+
+    Raises `InputError` if the algorithm has unmatched messages.
     """
     findings = Findings()
     messages = match_messages(algorithm.steps, findings)

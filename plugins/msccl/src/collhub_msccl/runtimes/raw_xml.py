@@ -81,15 +81,17 @@ class _Parser:
     def parse_element(self) -> RawElement:
         """Parse the next element with its content, and rename it `algo`, whatever its name is.
 
-        Kept are only children that the runtimes know: `gpu` in the returned element, `tb` in
-        `gpu`, and `step` in `tb`, in the order of the text. Other elements are dropped with
-        their content, but must be well-formed. The closing tag of the returned element may have
-        any name. The nesting is not limited. White space and comments are skipped. Afterwards
-        the position is after the element.
+        White space and comments before and in it are skipped; afterwards the position is after it.
+        An element that closes itself (`<a/>`) has no content. The closing tag of the returned
+        element may have any name. The nesting is not limited.
+
+        Kept are only children that the runtimes know, in the order of the text: `gpu` in the
+        returned element, `tb` in `gpu`, `step` in `tb`. All other elements are dropped with their
+        content, but must be well-formed.
 
         Raises `InputError` at the first position where the runtimes' parser fails:
-        `misplaced-element` for a closing tag with another name, `too-long`, and the codes of
-        `_refuse`.
+        `misplaced-element` for a closing tag with a wrong name, `too-long` for names or values
+        above its limits, and the codes of `_refuse`.
         """
         root, is_closed = self._parse_opening_tag()
         root.name = "algo"

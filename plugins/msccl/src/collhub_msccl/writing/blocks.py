@@ -371,16 +371,17 @@ def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64A
 def _group_connections(blocks: Blocks) -> tuple[list[_Group], list[int]]:
     """Return the groups of connection parts that must share a channel, and conflicting blocks.
 
-    A connection part is a (source, destination) pair of ranks that a thread block uses. At first,
-    each part is a group. Blocks are taken in ascending order. A block that receives with one part
-    and sends with another merges the groups of the two. The groups stay separate if:
+    A connection part has a pair (source rank, destination rank) and is used by thread blocks. Parts
+    with equal pairs can exist. At first each part is a group. Thread blocks are taken in ascending
+    order. A block that receives with one part and sends with another merges the two groups of these
+    parts. It does nothing if it has only one part, or if both are in one group. It is conflicting,
+    and the groups stay separate, if:
 
-    - a pair (source, destination) occurs in both groups, or
+    - both groups have a part with the same pair, or
     - a rank would have more than 32 (`MAX_BLOCKS_PER_CHANNEL`) send or 32 receive parts.
 
-    The second result has the numbers of the blocks that could not merge for these reasons,
-    ascending. Blocks with one part, or with both parts in the same group, change nothing. Groups
-    are sorted by their first part, members ascend, and every part is in exactly one group.
+    The groups are sorted by their first part, and their members ascend. Every part is in one group.
+    The numbers of the conflicting blocks ascend.
     """
     pairs = zip(blocks.source.tolist(), blocks.destination.tolist(), strict=True)
     group_of = [_Group.from_part(part, pair) for part, pair in enumerate(pairs)]

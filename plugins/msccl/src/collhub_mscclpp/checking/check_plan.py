@@ -76,27 +76,19 @@ def check_plan(
     plan: Plan,
     launches: int = LAUNCHES,
 ) -> PlanReport:
-    """Check a plan by static rules, and by simulating `launches` (at least 1) launches.
+    """Check a plan by static rules, and by simulating `launches` launches, up to a deadlock.
 
-    Defects are diagnostics, not exceptions; only `launches` below 1 raise `IndexError`. The
-    simulation stops after a launch with a deadlock. The cost is linear in operations and
-    transferred chunks. The verdict of a launch is the first that applies:
+    Defects are diagnostics of the report; only `launches` below 1 raises (`IndexError`). The
+    verdict of a launch is the first and thereby most severe one that applies:
 
     1. deadlock: a thread block waits forever.
-    2. race: operations race with each other or with earlier launches, or the static rules
-       found a `missing-nop` anywhere in the plan.
-    3. wrong: an output is wrong, or the static rules found `chunk-counts` or
-       `buffer-offset`.
+    2. race: operations race, also with earlier launches, or a static rule reports `missing-nop`.
+    3. wrong: an output is wrong, or a static rule reports `chunk-counts` or `buffer-offset`.
     4. ok.
-
-    `verdict` is that of the first launch, `verdict_relaunch` the most severe of all
-    launches. Exceptions:
-
-    - If an operation cannot be simulated or the plan is too large, both are n/a, and
-      `order` is empty.
-    - If ranks that use each other's double scratch have unequal sizes of it, one launch is
-      simulated, and `verdict_relaunch` is deadlock.
-    - Without an expected result, `verdict_relaunch` is n/a.
+    `verdict` is that of launch 1, `verdict_relaunch` the most severe of all; without an expected
+    result it is n/a. If an operation cannot be simulated or the plan is too large, both are n/a and
+    `order` is empty. If ranks that use each other's double scratch have unequal sizes of it, one
+    launch is simulated, and `verdict_relaunch` is deadlock.
     """
     findings = PlanFindings(plan)
     check_header(plan, findings)

@@ -167,19 +167,16 @@ def _find_answer_defects(
 ) -> Iterator[str]:
     """Yield a text for each tried size at which the executor throws, by ascending size.
 
-    `rows`: rows of one window, at least one. Sizes are in the unit that the runtime passes: for
-    an all-gather and a reduce-scatter the bytes of one part (full size // ranks), otherwise of
-    the full buffer. The tried sizes are:
+    `rows`: rows of one window, at least one. Sizes are those that the runtime passes: for an
+    all-gather and a reduce-scatter, full bytes // ranks; otherwise the bytes of the full buffer.
+    Tried are `_ODD_SIZES`, and for each row the minimum and (unless it is None) the maximum
+    plus 1, each also 2 and 4 bytes smaller and larger. Sizes below 1 are not tried.
 
-    - the minimum of each row, and its maximum plus 1 unless it is None
-    - each of these 2 and 4 bytes smaller and larger (elements have 2 or 4 bytes)
-    - the fixed `_ODD_SIZES`
-
-    Sizes below 1 are not tried. The plan for a size is the first row that fits among all rows of
-    `registration`. The executor throws if a buffer is no multiple of the plan's alignment times
-    its chunks, or if the message is below the plan's minimum or above its maximum size. A size
-    without a plan, or whose plan is not in `plans`, yields no text. `tally` is increased per size:
-    at True with a plan, at False without one.
+    The plan is the first row of `registration` that fits the size. The executor throws if a
+    buffer is no multiple of the plan's alignment times its chunks, or if the message is outside
+    of the plan's size limits. A size yields at most one text, and none without a plan in
+    `plans`. `tally[True]` grows by 1 per size with a plan, `tally[False]` otherwise. Raises
+    `ZeroDivisionError` for an alignment or chunk count of 0.
     """
     collective, in_place = rows[0].collective, rows[0].in_place
     # List the sizes to try, in the unit of the runtime, ascending: around limits of windows,

@@ -251,10 +251,12 @@ def _is_measured(context: CommandContext, content: bytes) -> bool:
 def _check_measured(
     context: CommandContext, file: str, machine: _Machine | None
 ) -> list[MeasuredFinding]:
-    """Compare the measured calls of a file with the model; return one finding per call.
+    """Compare the measured calls of a file with the model; return one finding per merged call.
 
-    Points of the same call are merged first. Rows that the reader skips are reported to `context`.
-    Raises `UsageError` without a machine, because measured times do not identify one.
+    `merge_calls` first combines the records of a call, and equal calls to one point with the median
+    time. The findings are in its order. Rows that the reader skips are reported to `context`.
+    Raises `UsageError` without a machine, before the file is read, because measured times do not
+    identify one. Errors of the reader are raised.
     """
     from collhub_machine_profiles.calls import merge_calls
 

@@ -213,7 +213,8 @@ def _solve_factor(time_of: Callable[[float], float], target_us: float) -> float 
 
     The factor is sought between 1 / `MAX_FACTOR` and `MAX_FACTOR`, by `_BISECTIONS` bisections of
     its logarithm. `time_of` must rise, or fall, over this whole range. The result is None if the
-    target is not between the times at both ends.
+    target is below the smaller or above the larger of the times at both ends. A target equal to one
+    of these times is accepted.
     """
     low, high = 1 / MAX_FACTOR, MAX_FACTOR
     rises = time_of(high) > time_of(low)

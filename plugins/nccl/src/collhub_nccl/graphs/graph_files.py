@@ -63,18 +63,16 @@ _CONSEQUENCES: Mapping[str, str] = MappingProxyType(
 def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
     """Write an algorithm that consists of rings as a file of format `nccl-graph`.
 
-    A ring gets one channel per equal share of the data: shares 2 and 4 of two rings give 1 and 2
-    channels. If the algorithm was read from such a file, its other properties are written again as
-    far as they fit the rings; `options` replace them (`_apply_options`). Properties that reading
-    the file would not restore are listed as losses. The result is one ASCII file.
+    If the algorithm was read from such a file, its channels are written again if they have the
+    same rings in the same ratio of shares. Otherwise the shares are divided by their greatest
+    common divisor, and each ring gets that many channels: shares 2 and 4 give 1 and 2. Other
+    properties of such a file are written again as far as they fit (`restored_graph`). Then
+    `options` change the graph; `copies` repeats each channel (`_apply_options`). Properties that
+    reading would not restore are listed as losses. The result is one ASCII file.
 
-    Raises, in this order:
-
-    - `InputError` (`too-many-ranks`) for more than `MAX_GPUS` (256) ranks;
-    - `InputError` with the findings of `verify` if the algorithm is not correct;
-    - `InputError` (`not-rings`) of `rings_of` if it does not consist of rings over all ranks;
-    - `InputError` (`too-many-channels`) for more than `MAX_CHANNELS` (32) equal channels;
-    - `UsageError` for invalid options.
+    Raises, in this order: `InputError` `too-many-ranks` (above 256), with the findings of `verify`
+    for an incorrect algorithm, `not-rings` (no rings over all ranks), and `too-many-channels`
+    (above 32 by the divided shares); `UsageError` for invalid options.
     """
     if algorithm.num_ranks > MAX_GPUS:
         raise InputError(

@@ -313,14 +313,14 @@ def _decompose_into_matchings(
 ) -> list[tuple[Fraction, Fraction, list[_Pair]]]:
     """Divide the loads of (sender, receiver) pairs into matchings, which run one by one.
 
-    A card is one of the sending or receiving ports. In a matching, every card is used by at
-    most one pair. Returns (start, length, pairs) of each matching, in ticks. Loads of 0 are
-    ignored; without loads the list is empty.
+    A card is a sending or a receiving port. A matching uses every card in at most one pair. Returns
+    (start, length, pairs) of each matching, in ticks, by ascending start from 0 without gaps. Loads
+    of 0 are ignored; without loads the list is empty. All matchings together take the largest load
+    of a card.
 
-    - Each matching uses every card whose remaining load equals the remaining time (a card
-      without slack). So all matchings together take exactly the largest load of a card.
-    - It runs until one of its pairs is finished, or a card that it does not use loses its
-      slack. Both happen at most once per pair or card, so there are few matchings.
+    A card is tight if its remaining load equals the remaining time. Each matching uses every tight
+    card. It runs until one of its pairs has no load left, or an unused card becomes tight. Each
+    occurs at most once per pair or card, so there are few matchings. `loads` is not changed.
     """
     remaining = {pair: load for pair, load in loads.items() if load}
     matchings = []

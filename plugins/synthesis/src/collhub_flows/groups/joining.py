@@ -276,15 +276,16 @@ def _build_contributions(
 ) -> Contributions | None:
     """Return the expected contents of the joint collective in common units; None if too large.
 
-    The rows are those of the first algorithm, then those of the next ones. Each unit of an
-    algorithm becomes `factor` rows, one per common unit, and a contribution of all ranks one
-    row per rank and common unit. `factors`: common units per unit of each algorithm. `bases`:
-    int64[algorithms, ranks, buffers], the first unit of an algorithm in each joint buffer; it
-    is added to offsets (OUTPUT) and source units (INPUT).
+    `factors`: common units per unit of each algorithm. `bases`: int64[algorithms, ranks, buffers],
+    the first common unit of an algorithm in each joint buffer. It is added to offsets (OUTPUT) and
+    source units (INPUT).
 
-    None if there would be more than `_MAX_ROWS` (20 million) rows. Raises `InputError`
-    (`too-large`) for a standard collective of more than 2^26 rows. An algorithm whose
-    collective defines no result fails an assertion.
+    Rows are by algorithm. Each row of an algorithm becomes `factor` rows, one per common unit. A
+    contribution of all ranks becomes one row per rank and common unit.
+
+    Returns None if there would be more than `_MAX_ROWS` (20 million) rows. Raises `InputError`
+    (`too-large`) for a standard collective of more than 2^26 rows, and `AssertionError` for a
+    collective without a defined result; both are raised before None is returned.
     """
     rows = 0
     for algorithm, factor in zip(algorithms, factors, strict=True):

@@ -131,15 +131,14 @@ class _Phases:
     def transfers(self, nodes: Nodes) -> Transfers:
         """Return the transfers of all phases; with `nodes`, only those that touch these nodes.
 
-        The transfers keep their planned times, except that they are retimed if all of these
-        conditions hold:
+        A phase starts after the full duration of the previous one. Transfers keep their planned
+        times unless all of the conditions below hold. Then each link keeps its order, and transfers
+        start as early as possible:
 
         - `nodes` is None.
         - The window rule lets links send in the planned order (`keeps_order`).
         - The first phase is reversed in time, or some link accepts a message before the previous
-          one has arrived.
-
-        Retimed transfers keep the order on each link and start as early as possible.
+          one has arrived (its busy time is below its arrival time).
         """
         schedule = self._join_phases(nodes)
         # A reversed schedule is as late as possible, and other schedules may use steps that are
@@ -489,7 +488,12 @@ def _spread_for_reduction(task: SpreadTask, times: LinkTimes, progress: Progress
 
     `task` belongs to the transposed network. With switches, spreadings are compared by the time of
     the reversed and retimed schedule with `times`, the link times of the original network. Without
-    switches the reversed schedule takes as long as the spreading, so `times` is not used.
+    switches the reversed schedule takes as long as the spreading, so `times` is not used. Of
+    equally fast spreadings the first in the order of `spread_out` is returned.
+
+    Ctrl-C ends the search: the best spreading so far is returned, marked as interrupted. Without
+    one, `KeyboardInterrupt` is raised. Raises `InputError` if a member cannot be reached
+    (`disconnected`), or if an all-gather needs more memory than the limit (`memory`).
     """
     if not isinstance(task.network, PathNetwork):
         return spread_out(task, progress)

@@ -389,13 +389,15 @@ def _reserve_links(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Int
 def _take_best(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
     """Choose the message that `link` sends next, by shortest expected delay; return its transfer.
 
-    Candidates are the first available transfers of all arcs that begin with `link`. A transfer is
-    available if its dependencies are met and it has not been sent. The delay is the expected
-    waiting time at later links of the arc, for a message sent at `now` (both in ps). Of equal
-    delays, the transfer with the smallest `jobs.rank` (priority) is chosen.
+    A transfer is available if its dependencies are met and it has not been sent. The candidates are
+    the available transfers of smallest rank (`jobs.rank`, the priority) of each arc that begins
+    with `link`. The delay is the waiting time at later links of the arc, for a message sent at
+    `now` (both in ps). Of equal delays, the candidate with the smallest rank is chosen; of equal
+    ranks, that of the first arc.
 
-    Returns -1, without changes, if `queues.number[link]` (the available messages) is 0. Otherwise
-    this number is decreased by 1. The heads of arcs advance past unavailable transfers.
+    - `queues.number[link]`, the number of available messages, is 0: returns -1, changes nothing.
+    - Otherwise: the number is decreased by 1, and heads of arcs advance past unavailable transfers.
+      The chosen transfer itself stays in its queue. Returns -1 if no arc has a candidate.
     """
     best: Integer = -1
     if queues.number[link] == 0:
