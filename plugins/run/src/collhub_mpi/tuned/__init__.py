@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from hub_core.model import InputError
+from hub_core.model import Diagnostic, InputError
 from hub_core.plugin_api import ServedCalls, Source, SourcePart
 
-PartReader = Callable[[SourcePart], Sequence[ServedCalls]]
+PartReader = Callable[[SourcePart, list[Diagnostic]], Sequence[ServedCalls]]
+"""Returns the calls of a file, and appends notes on it to the list."""
 
 
 def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[ServedCalls]:
@@ -21,9 +22,10 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
     is not a key (`unknown-file`), serves no calls, because MPI libraries use either an entire file
     or none of it. Only its first error is reported to the source, with the name of the file as the
     location. Other files are still read, so nothing is raised for `InputError`. Without files the
-    list is empty.
+    list is empty. At the end, the notes on all files without an error are reported to the source.
     """
     calls: list[ServedCalls] = []
+    notes: list[Diagnostic] = []
     is_single = len(source.parts) == 1 and source.parts[0].name == source.name
     for part in source.parts:
         reader = readers.get(PurePath(part.name).name)
@@ -36,11 +38,15 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
                     cure=f"name the file {next(iter(readers))}",
                     code="unknown-file",
                 )
-            calls += reader(part)
+            found: list[Diagnostic] = []
+            calls += reader(part, found)
+            notes += found
         except InputError as error:
             first = error.diagnostics[0]
             location = replace(first.location, file=part.name)
             source.report(replace(first, location=location))
+    for note in notes:
+        source.report(note)
     return calls
 
 

@@ -16,7 +16,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from collhub_mpi.plugin import MpichOptions
@@ -267,11 +266,7 @@ def read(source: Source) -> Sequence[ServedCalls]:
 
     A note `other-collective` is reported for the collectives that the hub does not model.
     """
-    notes: list[Diagnostic] = []
-    calls = read_files(source, {FILE: partial(_read_calls, notes=notes)})
-    for one in notes:
-        source.report(one)
-    return calls
+    return read_files(source, {FILE: _read_calls})
 
 
 def _read_calls(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls]:
@@ -317,12 +312,15 @@ def _check_form(where: str, tree: object) -> None:
     A key is a name, one of `=`, `<` and `<=`, and a value, as `comm_size<8`. `where`: the key of
     the tree, for the message.
     """
-    if not isinstance(tree, dict):
-        raise _make_error(f"no tree below {where:.60}")
-    for key, subtree in tree.items():
-        if not _KEY.fullmatch(key):
-            raise _make_error(f"{key!r:.60} below {where:.60} is no test or algorithm")
-        _check_form(key, subtree)
+    # A stack, because trees may be nested nearly as deeply as Python calls.
+    remaining: list[tuple[str | None, str, object]] = [(None, where, tree)]
+    while remaining:
+        parent, key, subtree = remaining.pop()
+        if parent is not None and not _KEY.fullmatch(key):
+            raise _make_error(f"{key!r:.60} below {parent:.60} is no test or algorithm")
+        if not isinstance(subtree, dict):
+            raise _make_error(f"no tree below {key:.60}")
+        remaining += [(key, below, value) for below, value in reversed(subtree.items())]
 
 
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import TypeGuard
 
@@ -327,15 +326,7 @@ def read(source: Source) -> Sequence[ServedCalls]:
     (`other-collective`). A note `communicator-size` is reported for a collective of a classic file
     whose rules depend on the size of the communicator.
     """
-    notes: list[Diagnostic] = []
-    readers = {
-        CLASSIC_FILE: partial(_read_classic, notes=notes),
-        JSON_FILE: partial(_read_json, notes=notes),
-    }
-    calls = read_files(source, readers)
-    for one in notes:
-        source.report(one)
-    return calls
+    return read_files(source, {CLASSIC_FILE: _read_classic, JSON_FILE: _read_json})
 
 
 class _Numbers:
@@ -395,8 +386,7 @@ def _read_classic(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls
 
     Text after `#` is ignored. A collective has any number of sets of rules, each for a size of
     communicators. The calls of a set for another size than 0, and of one of several sets, name the
-    size. Notes with the line of the collective's number are appended to `notes` if the file has no
-    error:
+    size. Notes with the line of the collective's number are appended to `notes`:
 
     - `other-collective`: the hub does not model the collective. Its rules are read, but its
       numbers of algorithms are not checked.
@@ -413,7 +403,6 @@ def _read_classic(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls
     """
     numbers = _Numbers(part.load().decode("latin-1"))
     calls: list[ServedCalls] = []
-    found: list[Diagnostic] = []
     seen: set[int] = set()
     for _ in range(numbers.next("the number of collectives")):
         number = numbers.next("a collective")
@@ -430,12 +419,11 @@ def _read_classic(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls
             raise InputError(message, location=location, code="not-a-rule", cure=cure)
         seen.add(number)
         if kind is None:
-            found.append(_note_other(name, location))
-        calls += _read_sets(kind, name, numbers, found, location)
+            notes.append(_note_other(name, location))
+        calls += _read_sets(kind, name, numbers, notes, location)
     if not numbers.is_at_end:
         message, cure = "more follows than is announced", "correct the counts before"
         raise InputError(message, location=numbers.next_location, code="not-a-rule", cure=cure)
-    notes += found
     return calls
 
 
@@ -537,8 +525,8 @@ def _read_json(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls]:
     """Return the calls of all rules of a JSON file, in the order of the file.
 
     The calls of one of several sets of a collective name the communicator sizes of the set. A note
-    `other-collective` is appended to `notes` for each collective that the hub does not model, if
-    the file has no error. Raises `InputError` (`not-a-rule`) if it is no JSON, is not for the
+    `other-collective` is appended to `notes` for each collective that the hub does not model.
+    Raises `InputError` (`not-a-rule`) if it is no JSON, is not for the
     module `tuned` in the known version, or lacks a member, and the errors of `_read_rule`.
     """
     try:

@@ -17,7 +17,7 @@ from itertools import product
 from typing import NoReturn, TypedDict
 
 from collhub_mpi.tuned import read_files
-from hub_core.model import CollectiveKind, InputError, Location
+from hub_core.model import CollectiveKind, Diagnostic, InputError, Location
 from hub_core.plugin_api import (
     Artifact,
     NoOptions,
@@ -128,14 +128,16 @@ def _format_tokens(
             yield f"{_NAMES[kind]}:{first}-{end}:{team}:inf:@{name}"
 
 
-def _read_calls(part: SourcePart) -> list[ServedCalls]:
+def _read_calls(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls]:
     """Return the calls of a file with one line `UCC_TL_UCP_TUNE = ...`, one per token.
 
     Tokens are separated by `#`; sizes are those of the full buffer in bytes. Blank lines and lines
     that start with `#` are ignored. A file without other lines has no calls. Raises `InputError`
     (`not-a-rule`) for any other line, several lines with the variable, an invalid or empty token,
-    more than `_MAX_CHOICES` choices, and two that serve a common call, which UCC refuses.
+    more than `_MAX_CHOICES` choices, and two that serve a common call, which UCC refuses. No notes
+    are appended to `notes`.
     """
+    del notes
     lines = enumerate(part.load().decode("latin-1").splitlines(), 1)
     values = [
         (number, line.partition("="))

@@ -276,6 +276,17 @@ def test_a_file_with_all_collectives_is_checked_with_a_note_on_the_others() -> N
     assert "coll_selection.json: the hub does not model barrier, iallreduce: only" in str(found[0])
 
 
+def test_trees_of_any_depth_are_read_or_refused_in_one_line() -> None:
+    text = json.dumps(TREES)
+    for depth in (*range(900, 1000), 2000, 5000):
+        nested = '{"comm_size<8": ' * depth + "{}" + "}" * depth
+        found: list[Diagnostic] = []
+        content = f'{text[:-1]}, "collective=scan": {nested}}}'.encode()
+        part = SourcePart("coll_selection.json", lambda content=content: content)
+        assert read(Source("mpich", (part,), found.append)) == []
+        assert [one.code for one in found] in (["other-collective"], ["not-a-selection"])
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
