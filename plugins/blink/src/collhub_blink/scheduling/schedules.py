@@ -75,7 +75,7 @@ def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule 
     if task.chunks is not None:
         counts = compute_chunk_counts(packing.weights, task.chunks)
         return PackingSchedule(task.chunks, pipelining.schedule(counts))
-    search = _CountSearch(pipelining, compute_chunk_weights(task, packing))
+    search = _CountSearch(*_prepare(task, packing))
     try:
         search.run(bandwidth_time_ns(task, packing), task.within_ns)
     except KeyboardInterrupt:
@@ -104,7 +104,7 @@ def compute_chunk_weights(task: PackingTask, packing: PlacedPacking) -> tuple[in
     most = _find_maximum_chunks(pipelining, weights, _MAX_MESSAGES)
     counts = np.asarray(compute_chunk_counts(weights, most))
     latencies, times = measure_chunk_times(pipelining, counts)
-    messages = counts * [len(stream.operations) for stream in pipelining.streams]
+    messages = counts * pipelining.widths
     best_time_s = (1 - _MIN_GAIN_OF_SMALL_CHUNKS) * times.max()
     chosen = np.ones(len(weights), np.int64)
     for limit in np.unique(times)[:-1]:
@@ -115,6 +115,11 @@ def compute_chunk_weights(task: PackingTask, packing: PlacedPacking) -> tuple[in
         if time_s < best_time_s:
             best_time_s, chosen = time_s, factors
     return tuple((chosen * np.asarray(weights)).tolist())
+
+
+def _prepare(task: PackingTask, packing: PlacedPacking) -> tuple[Pipelining, tuple[int, ...]]:
+    """Return the pipelining of a packing, and the weights for its numbers of chunks."""
+    return prepare_pipelining(task, packing), compute_chunk_weights(task, packing)
 
 
 # The search evaluates the same few packings of a task repeatedly.
@@ -130,9 +135,8 @@ def bandwidth_time_ns(task: PackingTask, packing: PlacedPacking) -> float:
     pipelining = prepare_pipelining(task, packing)
     routes, topology = pipelining.routes, pipelining.topology
     stream_fractions = [float(stream.part) for stream in pipelining.streams]
-    widths = [len(stream.operations) for stream in pipelining.streams]
     # Fraction of a share that every operation moves over every link of its route.
-    fractions = np.repeat(stream_fractions, widths)
+    fractions = np.repeat(stream_fractions, pipelining.widths)
     link_fractions = np.repeat(fractions, np.diff(routes.indptr))
     load = np.bincount(routes.links, link_fractions, len(topology.source))
     share_bytes = task.collective_bytes / pipelining.num_shares
@@ -164,7 +168,7 @@ def build_coarse_schedule(task: PackingTask, packing: PlacedPacking) -> PackingS
         return _build_schedule_or_none(
             prepare_pipelining(task, packing), packing.weights, task.chunks
         )
-    pipelining, weights = prepare_pipelining(task, packing), compute_chunk_weights(task, packing)
+    pipelining, weights = _prepare(task, packing)
     # A quarter, so that there is room for refinement.
     quarter = _find_maximum_chunks(pipelining, weights, _MAX_MESSAGES) // 4
     few = _find_maximum_chunks(pipelining, weights, _MAX_COARSE_MESSAGES)
@@ -189,7 +193,7 @@ def maximum_chunks(
     1 is returned even if it is not allowed. The result is cached.
     """
     max_messages = _MAX_FAST_MESSAGES if is_fast_to_simulate else _MAX_MESSAGES
-    pipelining, weights = prepare_pipelining(task, packing), compute_chunk_weights(task, packing)
+    pipelining, weights = _prepare(task, packing)
     return _find_maximum_chunks(pipelining, weights, max_messages)
 
 
@@ -205,7 +209,7 @@ def build_schedule(
     """
     round_ns = bandwidth_time_ns(task, packing) / chunks
     slack_ps = 1000 * slack * round_ns
-    pipelining, weights = prepare_pipelining(task, packing), compute_chunk_weights(task, packing)
+    pipelining, weights = _prepare(task, packing)
     return _build_schedule_or_none(pipelining, weights, chunks, slack, int(slack_ps))
 
 
@@ -216,7 +220,7 @@ def build_schedule_with_half_the_chunks(
 
     None if `schedule` has a single chunk or a chunk would have less than a byte.
     """
-    pipelining, weights = prepare_pipelining(task, packing), compute_chunk_weights(task, packing)
+    pipelining, weights = _prepare(task, packing)
     return _build_schedule_or_none(pipelining, weights, schedule.chunks // 2)
 
 
@@ -228,7 +232,7 @@ def build_schedule_by_rounds(
     Its messages have no deadlines. None if those of `schedule` have none, or if a chunk would have
     less than a byte.
     """
-    pipelining, weights = prepare_pipelining(task, packing), compute_chunk_weights(task, packing)
+    pipelining, weights = _prepare(task, packing)
     if not pipelining.has_deadlines:
         return None
     by_rounds = replace(pipelining, has_deadlines=False)

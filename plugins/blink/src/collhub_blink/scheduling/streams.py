@@ -87,14 +87,12 @@ def measure_chunk_times(
     `counts`: number of chunks of every stream. Every stream must have messages.
     """
     operations, routes, topology = pipelining.operations, pipelining.routes, pipelining.topology
-    streams = pipelining.streams
-    first = first_positions([len(stream.operations) for stream in streams])
-    parts = np.asarray([float(stream.part) for stream in streams])
+    first = first_positions(pipelining.widths)
+    parts = np.asarray([float(stream.part) for stream in pipelining.streams])
     chunk_bytes = pipelining.collective_bytes / pipelining.num_shares * parts / counts
-    stream_of_message = np.searchsorted(first, np.arange(len(operations)), side="right") - 1
     message_of_link = group_of_entry(routes.indptr)
     bandwidths = topology.bandwidth_bytes_per_s[routes.links]
-    sending_s = chunk_bytes[stream_of_message[message_of_link]] / bandwidths
+    sending_s = chunk_bytes[pipelining.stream_of_operation[message_of_link]] / bandwidths
     times = []
     for links_s in (topology.latency_s[routes.links], topology.latency_s[routes.links] + sending_s):
         messages_ps = np.zeros(len(operations), np.int64)

@@ -106,6 +106,16 @@ class Pipelining:
     units: UnitLimits | None = None
     has_deadlines: bool = False
 
+    @property
+    def widths(self) -> Int64Array:
+        """Number of operations of every stream: int64[streams]."""
+        return np.asarray([len(stream.operations) for stream in self.streams], np.int64)
+
+    @property
+    def stream_of_operation(self) -> Int64Array:
+        """Position of the stream of every operation: int64[operations]."""
+        return np.repeat(np.arange(len(self.streams)), self.widths)
+
     @classmethod
     def of(
         cls,
@@ -339,8 +349,7 @@ class Pipelining:
         from collhub_packing.pipelining.event_kernel import PipelinePlan
 
         operations = self.operations
-        widths = [len(stream.operations) for stream in self.streams]
-        width = np.asarray(widths, np.int64)
+        width = self.widths
         repeats = np.asarray(counts, np.int64)
         # The operations that wait for an operation, and the number of operations that each waits
         # for.
@@ -401,8 +410,7 @@ class Pipelining:
         `counts`: chunks by stream. `times`: for how long a chunk occupies a link, and its time to
         the end of the link, in ps by stream and link. `fraction_before`: by chunk.
         """
-        widths = [len(stream.operations) for stream in self.streams]
-        stream = np.repeat(np.arange(len(widths)), widths)
+        stream = self.stream_of_operation
         operation, link = group_of_entry(self.routes.indptr), self.routes.links
         busy, arrival = times
         load = np.zeros(busy.shape[1])
@@ -436,9 +444,7 @@ class Pipelining:
         to_root = (operations.root - operations.source) % num_npus
         to_destination = (operations.destination - operations.source) % num_npus
         # For trees of one root, one chunk of each tree precedes the remaining messages of a node.
-        widths = [len(stream.operations) for stream in self.streams]
-        stream = np.repeat(np.arange(len(widths)), widths)
-        keys = (to_destination, stream, to_root, -operations.remaining)
+        keys = (to_destination, self.stream_of_operation, to_root, -operations.remaining)
         order = np.lexsort(keys)
         is_new = run_mask(*(key[order] for key in keys))
         position = np.empty(len(operations), np.int64)
