@@ -41,7 +41,7 @@ _WRITE_AGAIN = "write the module again as text"
 _PARTITIONS = re.compile(r"mhlo\.num_partitions\s*=\s*(\d{1,9})\b")
 _REPLICAS = re.compile(r"mhlo\.num_replicas\s*=\s*(\d{1,9})\b")
 _SYMBOL = re.compile(r'@("[^"]*"|[\w$.\-]+)')
-_CALLED_COMPUTATION = re.compile(r'\bcalled_computation\s*=\s*@("[^"]*"|[\w$.\-]+)')
+_CALLED_COMPUTATION = re.compile(r"\bcalled_computation\s*=\s*" + _SYMBOL.pattern)
 _SYMBOL_NAME = re.compile(r'sym_name\s*=\s*"([^"]*)"')
 _MESH = re.compile(r"\bmesh\b.*?(<\s*\[.*)", re.DOTALL)
 _SCALAR = re.compile(r"dense<\s*(-?\d{1,18})\s*>")

@@ -84,12 +84,16 @@ def join_ranks(
     )
 
 
+def format_rank_list(ranks: Sequence[int]) -> str:
+    """Return `rank 3` or `ranks 0-1,3`; the order of `ranks` does not matter."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(sorted(ranks))}"
+
+
 def _describe_lone_messages(counts: Mapping[int, int]) -> str:
     """Return the note on messages without a known peer. `counts`: their number by rank."""
-    ranks = f"{'rank' if len(counts) == 1 else 'ranks'} {format_ranks(sorted(counts))}"
     return (
-        f"{ranks}: {sum(counts.values())} messages without a recorded peer count as communication"
-        " with an unknown rank, for which nobody waits"
+        f"{format_rank_list([*counts])}: {sum(counts.values())} messages without a recorded peer"
+        " count as communication with an unknown rank, for which nobody waits"
     )
 
 

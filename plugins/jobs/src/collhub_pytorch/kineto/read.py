@@ -14,7 +14,7 @@ import numpy as np
 
 from collhub_pytorch.calls import Call, call_of_kernel
 from collhub_pytorch.formats import KINETO, ProfileOptions
-from collhub_pytorch.job import join_ranks
+from collhub_pytorch.job import format_rank_list, join_ranks
 from collhub_pytorch.kineto.events import (
     BLOCK,
     LAUNCH,
@@ -36,7 +36,7 @@ from collhub_pytorch.profile_reading import align_clocks, read_source
 from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, RankFacts, RankNodes, measure_idle_times
 from collhub_pytorch.trace_files import TraceFile
 from hub_core.columns import BoolArray, Int64Array, positions_in
-from hub_core.model import InputError, JsonValue, Location, Provenance, Workload, format_ranks
+from hub_core.model import InputError, JsonValue, Location, Provenance, Workload
 from hub_core.plugin_api import Source
 
 ASSUMPTIONS = (
@@ -159,12 +159,12 @@ def describe_facts(parts: Sequence[RankNodes]) -> list[str]:
     ]
     silent = [part.rank for part in parts if not part.calls]
     if silent:
-        lines.append(f"{_format_rank_list(silent)}: no collectives are recorded")
+        lines.append(f"{format_rank_list(silent)}: no collectives are recorded")
     hosts = [rank for rank, fact in facts if not fact.has_device]
     if hosts:
         missing = "overlap, idle time of streams and memory copies"
         lines.append(
-            f"{_format_rank_list(hosts)}: no work of a device is recorded: {missing} are missing"
+            f"{format_rank_list(hosts)}: no work of a device is recorded: {missing} are missing"
         )
     return [line for line in lines if line]
 
@@ -175,11 +175,7 @@ def _describe_count(text: str, counts: Mapping[int, int]) -> str:
     `counts`: by rank; ranks with 0 are not named. "" if all are 0.
     """
     ranks = [rank for rank, count in counts.items() if count]
-    return f"{_format_rank_list(ranks)}: {sum(counts.values())} {text}" if ranks else ""
-
-
-def _format_rank_list(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(sorted(ranks))}"
+    return f"{format_rank_list(ranks)}: {sum(counts.values())} {text}" if ranks else ""
 
 
 def _window(events: RankEvents, step: int) -> tuple[int, int]:

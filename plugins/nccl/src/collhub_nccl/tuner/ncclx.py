@@ -22,6 +22,7 @@ from collhub_nccl.tuner.read import (
     explain_unknown_word,
     find_doubtful_choices,
     find_files,
+    note_heading,
 )
 from collhub_nccl.tuner.rules import (
     COLLECTIVES,
@@ -143,9 +144,7 @@ def _read_csv(content: bytes, file: str, source: Source) -> Iterator[tuple[int, 
                 source.report(Diagnostic("unit", message, Severity.WARNING, location, cure))
             continue
         if line.lower().startswith("collective,bytesperrank,"):
-            message = "the line names the columns and decides no call"
-            note = Diagnostic("heading", message, Severity.NOTE, location, "begin it with #")
-            source.report(note)
+            source.report(note_heading(location))
             continue
         fields = [field.strip() for field in re.split(r",(?![^\[(]*[\])])", line)]
         if len(fields) < _REQUIRED_FIELDS:

@@ -151,10 +151,7 @@ def read_rules(
                 diagnostics.append(Diagnostic("unit", message, Severity.WARNING, location, cure))
             continue
         if _HEADING.match(line):
-            message = "the line names the columns and decides no call"
-            diagnostics.append(
-                Diagnostic("heading", message, Severity.NOTE, location, "begin it with #")
-            )
+            diagnostics.append(note_heading(location))
             continue
         if len(rules) == MAX_RULES:
             message = f"more than {MAX_RULES} rules; this one and later ones were not checked"
@@ -176,6 +173,12 @@ def read_rules(
         diagnostics += find_doubtful_choices(rule, file)
         rules.append(rule)
     return rules, diagnostics
+
+
+def note_heading(location: Location) -> Diagnostic:
+    """Return the note `heading` on a line that names the columns without a `#`."""
+    message = "the line names the columns and decides no call"
+    return Diagnostic("heading", message, Severity.NOTE, location, "begin it with #")
 
 
 def find_doubtful_choices(rule: TunerRule, file: str) -> Iterator[Diagnostic]:
