@@ -564,7 +564,7 @@ def _classify_times(
 
     1. whether the path of the row crosses nodes (`is_network`, 0 or 1)
     2. the share of the transfer time. For a message in a switch (`switched_work`): `_ENTIRE` if it
-       is 1, `_NOTHING` if it is 0. For others: `_ENTIRE` with a send, otherwise `_RECEIVING`.
+       is 1, `_NOTHING` if it is 0. For any other: `_ENTIRE` with a send, else `_RECEIVING`.
     3. the known duration of a local step in ns; -1 for messages and for unknown durations
     4. the number of units of the row
 

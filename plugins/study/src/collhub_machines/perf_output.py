@@ -408,7 +408,7 @@ def _set_header(test: _Test, line: str, number: int, file: str) -> None:
     - `prefix`: the columns before the first `time`, which describe the call.
     - `groups`: one tuple per column `time`, with this column and those up to the next `time`.
       Columns `timestamp` are dropped. A group has the values of calls in place or out of place.
-    - `time_ends`: position in `line` at which each word `time` ends.
+    - `time_ends`: position in `line` after the last letter of each word `time`.
 
     A leading `#` is removed, and `#wrong` is named `wrong`. Raises `InputError` (`measurements`)
     at line `number` for CPU times (`cputime`), else for a header without `time`.

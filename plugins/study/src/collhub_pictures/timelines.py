@@ -305,7 +305,7 @@ def _create_slices(run: RunTimes, shown: ShownTimes, track: Int64Array) -> Itera
     category is the entry `track[row]` modulo n of the n `tracks` of the subject.
 
     Two arguments are added: `waited_us`, the time from the row's start to `shown.begin`, if it is
-    not 0; and `ends` with the text `never` if the row never ended.
+    not 0; and `ends` with the text `never` for a row without an end.
     """
     subject = run.subject
     order = run.rows[np.argsort(shown.begin[run.rows], kind="stable")]

@@ -167,10 +167,9 @@ class _Direction:
         """Add to `rows` the sends of the first phase: by block from 1 on, then by rank.
 
         Block b has the units for the ranks at the distances b x width to (b + 1) x width - 1 in
-        this direction. A rank sends only the units up to its reach. Ranks with no such unit send
-        nothing. The others send all units of the block in one message to the rank at distance b x
-        width, modulo the number of ranks. Block 0 stays on its rank. Channel 0 is to the right, 1
-        to the left.
+        this direction. A rank sends only the units up to its reach, in one message to the rank at
+        distance b x width, modulo the number of ranks. A rank with no such unit sends nothing.
+        Block 0 stays on its rank. Channel 0 is to the right, 1 to the left.
 
         The message is read from SCRATCH units 0 to 2 x ranks - 1, which hold INPUT twice. Its units
         are in ascending order of the destination rank. `copies[c]`: for each rank, the row of the

@@ -81,7 +81,7 @@ class FlowDemand:
         Rank r runs on `npus[r]`. No rank sends to itself. A missing root is rank 0.
 
         - All-to-all: from every rank to every other rank.
-        - Scatter: from the root to all others. Gather: from all others to the root.
+        - Scatter: from the root to every other rank. Gather: from every other rank to the root.
         - With counts (all-to-all-v): the counts divided by `scale`, the mean of all positive counts
           between different ranks (1 if there are none).
 

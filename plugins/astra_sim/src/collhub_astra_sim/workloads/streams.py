@@ -122,8 +122,8 @@ def close_custom_node(progress_index: Integer, now: Integer, machine: Machine) -
 
     `progress_index`: progress record of the ended node. Two records change:
 
-    - Record of the job node that is this collective: `ongoing` (number of started nodes that have
-      not ended) decreases by 1. `ended_by` becomes the kind of the ended node. `buckets` may grow.
+    - Record of the job node that is this collective: `ongoing` (number of running nodes) decreases
+      by 1. `ended_by` becomes the kind of this node. `buckets` may grow.
     - Progress record of each child: `unmet` (number of parents that have not ended) decreases by 1.
 
     Children whose `unmet` is now 0 start (`_start_node`), which increases `ongoing` by 1 each.

@@ -135,7 +135,7 @@ def _swap_path(
     `other_colour` must be free at `start`.
 
     Changed for the edges of the path: `colours` (colour by edge), and `taken` (edge by colour, for
-    each end). `edge_ends`: both ends by edge.
+    each node). `edge_ends`: both nodes by edge.
     """
     path = []
     node, next_colour = start, colour

@@ -589,9 +589,9 @@ def _read_rule(
     They are calls of the collective `name` from `msg_size_min` to `msg_size_max` bytes, both
     included; "inf" as maximum is no limit. If missing, they are 0 and "inf". `alg` is the name or
     number of an algorithm. A missing `seg_size`, or one that is no integer (as booleans), counts as
-    0. `suffix` ends the name of the algorithm in the calls. Nothing is yielded, and `alg` is not
-    compared, for a collective of `_OTHER_COLLECTIVES`. Errors, in this order, with the position
-    `where`:
+    0. `suffix` is appended to the name of the algorithm in the calls. Nothing is yielded, and `alg`
+    is not compared, for a collective of `_OTHER_COLLECTIVES`. Errors, in this order, with the
+    position `where`:
 
     - `InputError` (`unknown-collective`): Open MPI has no such collective.
     - `KeyError`: `alg` is missing.
