@@ -159,6 +159,25 @@ def test_a_row_cut_before_its_numa_node_is_refused() -> None:
         read_text(text.format("SYS", "SYS").removesuffix("\t0\n"))
 
 
+def test_an_empty_cpu_affinity_keeps_the_numa_node() -> None:
+    head = "\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    rows = (
+        "GPU0\t X \tSYS\tSYS\t\t0\t\tN/A\n"
+        "GPU1\tSYS\t X \tSYS\t0-3\t1\t\tN/A\n"
+        "GPU2\tSYS\tSYS\t X \t\t1\t\tN/A\n"
+    )
+    topology = read_text(head + rows)
+    assert neighbours(topology, "gpu 0") == {("cpu 0", 12.0)}
+    assert neighbours(topology, "gpu 2") == neighbours(topology, "gpu 1") == {("cpu 1", 12.0)}
+
+
+def test_relations_without_a_space_between_them_are_separate() -> None:
+    glued = MATRIX.replace("NV12\tNV12", "NV12NV12").replace("SYS\tSYS", "SYSSYS")
+    assert glued != MATRIX
+    topology, expected = read_text(glued, profile="a100"), read_text(MATRIX, profile="a100")
+    assert list(topology.links()) == list(expected.links())
+
+
 def test_a_matrix_of_pci_relations_only_is_read_with_a_warning() -> None:
     reports: list[Diagnostic] = []
     read_text("$ nvidia-smi topo -mp\n" + PAIR.format("SYS", "SYS"), reports)

@@ -48,6 +48,11 @@ _SHARED = ("PIX", "PXB", "PHB", "NODE")
 # SOC is the old name of SYS.
 _BETWEEN_SOCKETS = ("SYS", "SOC")
 _NVLINKS = re.compile(r"NV([0-9]{1,3})\Z")
+# Several relations without a space: text copied from a terminal lacks the tab at its right edge.
+_RELATION = re.compile(r"X|PIX|PXB|PHB|NODE|SYS|SOC|NV[0-9]{1,3}")
+_RELATIONS = re.compile(rf"(?:{_RELATION.pattern}){{2,}}\Z")
+# An empty CPU affinity, as in a container that may use no CPU of the GPU's NUMA node.
+_NO_CPUS = re.compile(rf"(?:{_RELATION.pattern}) *\t\t\s*[0-9]")
 # The first line is underlined in terminal output.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # A line of "NIC Legend:", such as "  NIC0: mlx5_0".
@@ -422,7 +427,7 @@ def _read_matrix(name: str, content: bytes, findings: NetworkFindings) -> list[_
     heads = _device_names(name, lines, start)
     devices: list[_SmiDevice] = []
     for number, line in enumerate(lines[start + 1 : start + 1 + len(heads)], start + 2):
-        row = _Row(name, number, line.split(), heads, len(devices))
+        row = _Row(name, number, line, heads, len(devices))
         devices.append(row.device())
     if len(devices) < len(heads):
         _fail(
@@ -496,11 +501,11 @@ def _check_symmetry(name: str, devices: Sequence[_SmiDevice]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of the matrix: its words, the names of all devices, and its position among them."""
+    """A line of the matrix: its text, the names of all devices, and its position among them."""
 
     file: str
     line: int
-    words: Sequence[str]
+    text: str
     heads: Sequence[str]
     position: int
 
@@ -509,15 +514,21 @@ class _Row:
 
         The first word must be the device name at this position of the heading. Then one relation
         per device of the heading follows: X for the device itself, and PIX, PXB, PHB, NODE, SYS,
-        SOC or `NV` with 1 to 3 digits for each other device.
+        SOC or `NV` with 1 to 3 digits for each other device. A space between them may be missing.
 
-        `affinities` is the number of words after the relations. The NUMA node is the second of
-        these words, "" if it is missing or has a character that is no digit. `alias` is "".
+        `affinities` is the number of words after the relations, plus one if the first of them,
+        the CPUs, is empty: two tabs and a digit follow the relations. The NUMA node is the second
+        affinity, "" if it is missing or has a character that is no digit. `alias` is "".
 
         Raises `InputError` (`invalid-nvidia-smi`, at the line) for another name, fewer words than
         name and relations, or an invalid relation.
         """
-        size, words = len(self.heads), self.words
+        size = len(self.heads)
+        words = [
+            part
+            for word in self.text.split()
+            for part in (_RELATION.findall(word) if _RELATIONS.match(word) else [word])
+        ]
         expected_head = self.heads[self.position]
         if len(words) < size + 1 or words[0] != expected_head:
             _fail(
@@ -531,7 +542,8 @@ class _Row:
             if not self._fits(column, cell):
                 self._refuse_cell(column, cell)
         # The second word is a NUMA node, a range of nodes or "N/A".
-        affinities = words[size + 1 :]
+        affinities = [""] if _NO_CPUS.search(self.text) else []
+        affinities += words[size + 1 :]
         return _SmiDevice(
             words[0],
             self.line,
