@@ -99,8 +99,10 @@ class _Step:
         parameters; the first of equal ones is taken. Unnamed dimensions are `axis_0`, `axis_1`, and
         so on. Empty without a mesh, and for a mesh of one dimension.
         """
-        parameters = (_find_device_mesh(one) for one in self.module.parameters())
-        meshes = [mesh for mesh in (self.mesh, *parameters) if mesh is not None]
+        from torch.distributed.tensor import DTensor
+
+        meshes = [] if self.mesh is None else [self.mesh]
+        meshes += [one.device_mesh for one in self.module.parameters() if isinstance(one, DTensor)]
         largest = max(meshes, key=lambda mesh: mesh.ndim, default=None)
         if largest is None or largest.ndim < 2:
             return {}
@@ -210,9 +212,14 @@ class _Step:
         step = next(remaining) + 1 if self.has_step_number else None
         corrections: dict[tuple[float, float], tuple[torch.Tensor, torch.Tensor]] = {}
         if self.optimizer is not None and step is not None:
-            # Computed once, since all parameters of a group share them.
+            # Divisors that correct the bias of the first moment and of the square root of the
+            # second; computed once, since all parameters of a group share them.
             for group in self.optimizer.param_groups:
-                corrections[tuple(group["betas"])] = _compute_corrections(step, *group["betas"])
+                beta1, beta2 = group["betas"]
+                corrections[beta1, beta2] = (
+                    1 - torch.pow(beta1, step),
+                    torch.sqrt(1 - torch.pow(beta2, step)),
+                )
         inputs = [
             _restore(next(remaining), original, requires_grad=False) for original in self.inputs
         ]
@@ -232,7 +239,7 @@ class _Step:
         gradients = dict(zip(trained, torch.autograd.grad(value, weights), strict=True))
         self.outputs.append(GraphOutput("", OutputRole.LOSS))
         reduced = {
-            name: self._reduce(name, _align(gradient, parameters[name]))
+            name: self._reduce(name, gradient, parameters[name])
             for name, gradient in gradients.items()
         }
         results = [_get_local(value).detach()]
@@ -267,32 +274,36 @@ class _Step:
         placement = _find_placement(name, tensor, "L" if is_local else "R", [*self.axes])
         return GraphInput(_UNKNOWN, role, name, placement)
 
-    def _reduce(self, name_of_parameter: str, gradient: torch.Tensor) -> torch.Tensor:
+    def _reduce(self, name: str, gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
         """Average the gradient of a parameter over its data-parallel ranks by an all-reduce.
 
-        Each rank divides the gradient by the number of ranks, then all add them. The argument is
-        not changed. The first rule that applies:
+        If both are DTensors, the gradient is first redistributed to the placements of the
+        parameter. The result is the local tensor: each rank divides it by the number of ranks, then
+        all add them. The argument is not changed. The first rule that applies:
 
-        1. No mesh, or the parameter is in `self.local`: the gradient is returned unchanged.
+        1. No mesh, or the parameter is in `self.local`: the local gradient is not averaged.
         2. `self.data_parallel` is given: the ranks are those along this dimension of the mesh, or
            all ranks of a mesh of one dimension, whatever its name. PyTorch raises an error for an
            unknown name in a mesh of several dimensions.
         3. The mesh has one dimension, and no parameter of the module is a DTensor: all its ranks.
-        4. Otherwise the gradient is returned unchanged.
+        4. Otherwise it is not averaged.
         """
         from torch.distributed import _functional_collectives as functional
         from torch.distributed.tensor import DTensor
 
-        if self.mesh is None or name_of_parameter in self.local:
-            return gradient
-        name = self.data_parallel
-        if name is None:
+        if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+            gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
+        local = _get_local(gradient)
+        if self.mesh is None or name in self.local:
+            return local
+        dimension = self.data_parallel
+        if dimension is None:
             has_placements = any(isinstance(one, DTensor) for one in self.module.parameters())
             if self.mesh.ndim != 1 or has_placements:
-                return gradient
-        mesh = self.mesh if name is None or self.mesh.ndim == 1 else self.mesh[name]
+                return local
+        mesh = self.mesh if dimension is None or self.mesh.ndim == 1 else self.mesh[dimension]
         # As DDP: divide, then add, so that every backend can do it.
-        return _wait(functional.all_reduce(gradient / mesh.size(), "sum", mesh))
+        return _wait(functional.all_reduce(local / mesh.size(), "sum", mesh))
 
 
 def _wait(tensor: torch.Tensor) -> torch.Tensor:
@@ -330,26 +341,6 @@ def _restore(value: torch.Tensor, original: torch.Tensor, *, requires_grad: bool
             stride=original.stride(),
         )
     return value.detach().requires_grad_() if requires_grad and original.requires_grad else value
-
-
-def _align(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return the local gradient, redistributed to the placements of its parameter.
-
-    Both must be DTensors for this, which may communicate; otherwise the gradient is not moved. A
-    DTensor is converted to its local tensor in any case.
-    """
-    from torch.distributed.tensor import DTensor
-
-    if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
-        gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
-    return _get_local(gradient)
-
-
-def _find_device_mesh(tensor: torch.Tensor) -> DeviceMesh | None:
-    """Return the mesh of a DTensor; None for any other tensor."""
-    from torch.distributed.tensor import DTensor
-
-    return tensor.device_mesh if isinstance(tensor, DTensor) else None
 
 
 def _find_placement(name: str, tensor: torch.Tensor, default: str, axes: Sequence[str]) -> str:
@@ -539,19 +530,6 @@ def _update_adamw(
     return _update_moments(decayed, gradient, state, options, corrections)
 
 
-def _compute_corrections(
-    step: torch.Tensor, beta1: float, beta2: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the divisors that correct the bias of Adam's moments after `step` steps.
-
-    Returns `1 - beta1**step` for the first moment, and `sqrt(1 - beta2**step)` for the square root
-    of the second.
-    """
-    import torch
-
-    return 1 - torch.pow(beta1, step), torch.sqrt(1 - torch.pow(beta2, step))
-
-
 def _update_moments(
     parameter: torch.Tensor,
     gradient: torch.Tensor,
@@ -562,9 +540,10 @@ def _update_moments(
     """Return parameter and moments after Adam's update without weight decay.
 
     The rule is algorithm 1 of Kingma and Ba, as in PyTorch. `state` has `exp_avg` and
-    `exp_avg_sq`, `options` has `betas`, `lr` and `eps`. `corrections`: the divisors of
-    `_compute_corrections` by `(beta1, beta2)`. The parameter has the key `""`, the moments
-    the keys `exp_avg` and `exp_avg_sq`. The arguments are not modified.
+    `exp_avg_sq`, `options` has `betas`, `lr` and `eps`. `corrections`: by `(beta1, beta2)`, after
+    n steps the divisors `1 - beta1**n` and `sqrt(1 - beta2**n)` for the first moment and the square
+    root of the second. The parameter has the key `""`, the moments the keys `exp_avg` and
+    `exp_avg_sq`. The arguments are not modified.
     """
     import torch
 

@@ -90,7 +90,12 @@ def read_export(stream: BinaryIO, file: str) -> CapturedGraph:
     `InputError` for a file that is no such archive, a JSON of more than `MAX_GRAPH_BYTES`, an
     unsupported version, branches that depend on data, and sizes that depend on data.
     """
-    return _GraphReader(file).read(parse_json_object(_read_entry(stream, file), file))
+    document = parse_json_object(_read_entry(stream, file), file)
+    try:
+        return _GraphReader(file).read(document)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        message = f"the graph is malformed: {type(error).__name__} {error}"
+        _fail(file, message[:200], "save it again with torch.export.save", "schema")
 
 
 def _read_entry(stream: BinaryIO, file: str) -> bytes:
@@ -139,14 +144,12 @@ class _GraphReader:
         self._values: Fields = {}
 
     def read(self, document: Fields) -> CapturedGraph:
-        """Convert the document. Raises `InputError` for fields that are missing or malformed."""
-        try:
-            return self._read_program(document)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            message = f"the graph is malformed: {type(error).__name__} {error}"
-            _fail(self._file, message[:200], "save it again with torch.export.save", "schema")
+        """Convert the document.
 
-    def _read_program(self, document: Fields) -> CapturedGraph:
+        Raises `InputError` for unsupported content. Fields that are missing or malformed raise
+        `KeyError`, `TypeError`, `ValueError`, `AttributeError` or `IndexError`; `read_export`
+        converts them.
+        """
         version = document["schema_version"]["major"]
         if version not in _SUPPORTED_MAJOR_VERSIONS:
             message = f"schema version {version!r:.20} is not supported"
@@ -258,7 +261,7 @@ class _GraphReader:
 
         `node`: name of the node, for messages. Raises `InputError` (`argument`) for an unknown
         form, and (`data-dependent`) for a symbol without a value. Raises `KeyError` for an unknown
-        element type and `ValueError` for a text that is no float; `read` converts both.
+        element type and `ValueError` for a text that is no float; `read_export` converts both.
         """
         result: int | bool | str
         match form:
@@ -321,7 +324,7 @@ class _GraphReader:
         other than ASCII letters, digits and `_` is `_`, and at most 200 characters are kept. Raises
         `InputError` for a size that is an expression instead of a number (`data-dependent`), then
         for an element type that is not in `_ELEMENTS` (`element`). Raises `KeyError` for an unknown
-        name; `read` converts it.
+        name; `read_export` converts it.
         """
         meta = self._values[name]
         sizes = []

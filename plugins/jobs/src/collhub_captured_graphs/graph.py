@@ -283,11 +283,10 @@ def graph_to_json(graph: CapturedGraph) -> str:
         f'  "producer": {json.dumps(graph.producer)}',
         f'  "groups": {json.dumps(groups)}',
         *(f'  "{name}": {json.dumps(value)}' for name, value in mesh.items() if value),
-        *(
-            _format_rows(name, rows)
-            for name, rows in (("inputs", inputs), ("nodes", nodes), ("outputs", outputs))
-        ),
     ]
+    for name, rows in (("inputs", inputs), ("nodes", nodes), ("outputs", outputs)):
+        lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
+        parts.append(f'  "{name}": [\n{lines}\n  ]' if rows else f'  "{name}": []')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
@@ -398,12 +397,3 @@ def _read_value(value: Any, file: str) -> ArgumentValue:
     message = f"argument {json.dumps(value):.80} is none"
     cure = 'write {"value": NAME}, {"element": TYPE} or {"float": "inf"}'
     raise InputError(message, location=Location(file), cure=cure, code="schema")
-
-
-def _format_rows(name: str, rows: list[dict[str, object]]) -> str:
-    """Format a named list of objects as a member of a JSON object, with one object per line.
-
-    An empty list is `[]`. The text has an indentation of two spaces and no comma at the end.
-    """
-    lines = [f"    {json.dumps(row)}" for row in rows]
-    return f'  "{name}": [\n' + ",\n".join(lines) + "\n  ]" if lines else f'  "{name}": []'

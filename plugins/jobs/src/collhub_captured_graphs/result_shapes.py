@@ -64,29 +64,22 @@ def find_contradiction(graph: CapturedGraph, node: GraphNode) -> str | None:
         sizes = graph.tensors[node.reads[0]].shape
         is_equal = prod(sizes) == prod(found)
         return None if is_equal else f"{prod(sizes)} elements of {node.reads[0]} {list(sizes)}"
-    rule = _find_rule(name, is_pointwise(operator))
+    # A rule returns None for a call that it cannot check.
+    rule: Callable[[Call], _Shape | None] | None = None
+    if is_pointwise(operator):
+        rule = _broadcast
+    elif name in _NORMS:
+        rule = _keep_shape
+    elif name in ("mm", "addmm", "bmm", "baddbmm"):
+        rule = _multiply
+    elif name.startswith(("scaled_dot", "_scaled_dot")):
+        rule = _attend
     try:
         expected = None if rule is None else rule(call)
     except ValueError:
         shapes = [list(graph.tensors[one].shape) for one in node.reads]
         return f"the shapes {' and '.join(map(str, shapes))}, which do not fit"
     return None if expected in (None, found) else f"the shape {list(expected or ())}"
-
-
-def _find_rule(name: str, is_pointwise: bool) -> Callable[[Call], _Shape | None] | None:
-    """Return the function that computes the result shape of an operator; None if there is no rule.
-
-    `name`: of the operator without namespace and overload. `is_pointwise`: whether the
-    operator broadcasts its operands; the name is then ignored. The function returns None
-    for a call that it cannot check, and raises `ValueError` for operands that do not fit.
-    """
-    if is_pointwise:
-        return _broadcast
-    if name in _NORMS:
-        return _keep_shape
-    if name in ("mm", "addmm", "bmm", "baddbmm"):
-        return _multiply
-    return _attend if name.startswith(("scaled_dot", "_scaled_dot")) else None
 
 
 def _broadcast(call: Call) -> _Shape:
