@@ -139,7 +139,9 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
     unequal: dict[str, tuple[tuple[int, int], ...]] = {}
     behind_ranks: dict[str, BehindRanks] = {}
     for report in reports:
-        rank_of = _ranks_of_job(report)
+        largest = max(report.communicators, key=lambda one: one.size, default=None)
+        processes = {} if largest is None else largest.processes
+        rank_of = {process: rank for rank, process in processes.items()}
         for communicator in report.communicators:
             job_rank = {
                 rank: rank_of[process]
@@ -164,18 +166,6 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
                 all_notes.append(_describe_counts(communicator, job_rank))
             unequal[communicator.name] = counts
     return NcclEvidence(unresponsive, tuple(behind_ranks.values()), tuple(all_notes))
-
-
-def _ranks_of_job(report: RasReport) -> dict[Process, int]:
-    """Map each process (host, pid, device) to its rank in the largest communicator.
-
-    That rank is taken as its rank in the job; processes that are only in other communicators are
-    left out. Of several largest communicators the first one counts. Empty without communicators.
-    """
-    if not report.communicators:
-        return {}
-    largest = max(report.communicators, key=lambda one: one.size)
-    return {process: rank for rank, process in largest.processes.items()}
 
 
 def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> BehindRanks:

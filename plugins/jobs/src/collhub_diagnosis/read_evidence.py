@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,10 +81,16 @@ def read_evidence(paths: Sequence[str]) -> Evidence:
     rank.
     """
     reader = _Reader()
-    with _no_cycle_search():
+    # Python's cyclic garbage collector takes much time on large dumps, which contain no cycles.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
         for path in paths:
             for file in _files(path):
                 reader.read(file)
+    finally:
+        if was_enabled:
+            gc.enable()
     nccl = combine_evidence(reader.ras_reports, reader.notes)
     return Evidence(Records(reader.dumps, reader.tables), nccl)
 
@@ -145,21 +150,6 @@ class _Reader:
             cure = "name the files of one job"
             raise InputError(message, location=Location(file), code="duplicate-rank", cure=cure)
         self.dumps[rank] = parse_dump(root, rank, file, self.tables)
-
-
-@contextmanager
-def _no_cycle_search() -> Iterator[None]:
-    """Disable Python's cyclic garbage collector within the context, then restore its state.
-
-    The collector takes much time on large dumps, which contain no cycles.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def rank_of(file: str) -> int:
