@@ -68,8 +68,10 @@ class Matching:
         self._participants: dict[int, tuple[Partner, ...]] = {}
         self._partners_of_message: dict[int, tuple[Partner, ...]] = {}
         self._offsets: dict[tuple[int, int, int], int | None] = {}
+        # By rank and group: whether its messages are recorded from the first one on, and the
+        # sequence number of its last collective in issue order.
         self._has_first: dict[tuple[int, int], bool] = {}
-        self._ranges: dict[tuple[int, int], tuple[int, int] | None] = {}
+        self._newest: dict[tuple[int, int], int | None] = {}
 
     def rows_of_key(self, row: int) -> dict[int, int]:
         """Return the rows with the key of a row, by rank, including the row itself.
@@ -153,7 +155,21 @@ class Matching:
             mismatch = self._compare({self.records.rank(int(row)): int(row) for row in rows})
             if mismatch is not None:
                 yield mismatch
-        yield from self._message_mismatches()
+        for key in sorted(self._messages):
+            sends, receives = self._messages[key]
+            offset = self._offset(key)
+            for at, send in enumerate(sends):
+                if offset is None or not 0 <= at - offset < len(receives):
+                    continue
+                receive = receives[at - offset]
+                difference = compare_message(key[1], key[2], send.call, receive.call)
+                pair = send.row, receive.row
+                # A send may complete before its receive, which shifts the pairs.
+                if difference is not None and not (
+                    self._has_lost_messages(key) and not self._are_in_state(pair, State.STARTED)
+                ):
+                    completed = self._are_in_state(pair, State.COMPLETED)
+                    yield Mismatch(difference, pair, completed)
 
     def _suspicious_calls(self) -> Int64Array:
         """Return the keys of calls that must be compared one by one: int64, ascending, distinct.
@@ -167,22 +183,14 @@ class Matching:
         The result is empty if no key is suspicious.
         """
         columns = self.records.columns
-        keys = np.unique(_pack(columns["group"], columns["calls"]))
-        is_suspicious = [
-            any(map(is_all_to_all, self.records.tables.calls[calls]))
-            or find_contradiction(self.records.tables.calls[calls], self._group_size(group))
-            is not None
-            for group, calls in zip(
-                (keys >> 32).tolist(), (keys & 0xFFFFFFFF).tolist(), strict=True
-            )
-        ]
-        suspicious: Int64Array = keys[np.array(is_suspicious, bool)]
-        return suspicious
-
-    def _group_size(self, group: int) -> int | None:
-        """Return the number of ranks of a group, None if its members are not known."""
-        ranks = self.records.tables.groups[group].ranks
-        return None if ranks is None else len(ranks)
+        suspicious: list[int] = []
+        for key in np.unique(_pack(columns["group"], columns["calls"])).tolist():
+            ranks = self.records.tables.groups[key >> 32].ranks
+            calls = self.records.tables.calls[key & 0xFFFFFFFF]
+            size = None if ranks is None else len(ranks)
+            if any(map(is_all_to_all, calls)) or find_contradiction(calls, size) is not None:
+                suspicious.append(key)
+        return np.array(suspicious, np.int64)
 
     def _recorded(self, rank: int, row: int) -> Partner:
         """Return a rank whose operation is recorded in a row, with the state of the row."""
@@ -207,36 +215,25 @@ class Matching:
         dump = self.records.dumps.get(rank)
         if dump is None:
             return Arrival.NO_DUMP
-        recorded = self._sequences(rank, group)
-        if recorded is not None and recorded[1] > sequence:
+        if (rank, group) not in self._newest:
+            is_collective = np.logical_not(dump.columns["is_p2p"])
+            chosen = dump.columns["sequence"][(dump.columns["group"] == group) & is_collective]
+            self._newest[rank, group] = int(chosen[-1]) if len(chosen) else None
+        newest = self._newest[rank, group]
+        if newest is not None and newest > sequence:
             return Arrival.UNRECORDED
         # The ring buffer loses the oldest entries only, so a missing newest entry was not issued,
         # unless the dump leaves out completed operations (TORCH_INCLUDE_ONLY_ACTIVE).
-        if recorded is not None and dump.has_completed:
+        if newest is not None and dump.has_completed:
             return Arrival.LATE
         status = dump.status.get(group)
         if status is not None and status.completed >= sequence:
             return Arrival.COMPLETED
         if status is not None:
             return Arrival.UNRECORDED if status.enqueued >= sequence else Arrival.LATE
-        if recorded is None and dump.is_overwritten:
+        if newest is None and dump.is_overwritten:
             return Arrival.UNKNOWN
         return Arrival.LATE
-
-    def _sequences(self, rank: int, group: int) -> tuple[int, int] | None:
-        """Return the sequence numbers of the first and last collective of a group on a rank.
-
-        First and last are in issue order; messages do not count. Return None if no collective
-        of the group is recorded. The result is cached. Raise KeyError for a rank without a
-        dump.
-        """
-        key = (rank, group)
-        if key not in self._ranges:
-            columns = self.records.dumps[rank].columns
-            is_collective = np.logical_not(columns["is_p2p"])
-            chosen = columns["sequence"][(columns["group"] == group) & is_collective]
-            self._ranges[key] = (int(chosen[0]), int(chosen[-1])) if len(chosen) else None
-        return self._ranges[key]
 
     @cached_property
     def _messages(self) -> dict[tuple[int, int, int], tuple[list[_End], list[_End]]]:
@@ -295,21 +292,13 @@ class Matching:
             return False
         if self.records.has_only_active and not dump.has_completed:
             return True
-        return dump.is_overwritten and not self._has_first_message(rank, group)
-
-    def _has_first_message(self, rank: int, group: int) -> bool:
-        """Return whether the messages of a group on a rank are recorded from the first one on.
-
-        True if the rank's dump has a message of the group, the first of them has the sequence
-        number 1, and it is not the first record of the dump (so no earlier record is lost). False
-        without messages. The result is cached. Raises `KeyError` for a rank without a dump.
-        """
+        if not dump.is_overwritten:
+            return False
         if (rank, group) not in self._has_first:
-            columns = self.records.dumps[rank].columns
-            rows = np.flatnonzero((columns["group"] == group) & columns["is_p2p"])
-            is_whole = len(rows) > 0 and rows[0] > 0 and columns["sequence"][rows[0]] == 1
+            rows = np.flatnonzero((dump.columns["group"] == group) & dump.columns["is_p2p"])
+            is_whole = len(rows) > 0 and rows[0] > 0 and dump.columns["sequence"][rows[0]] == 1
             self._has_first[rank, group] = bool(is_whole)
-        return self._has_first[rank, group]
+        return not self._has_first[rank, group]
 
     def _offset(self, key: tuple[int, int, int]) -> int | None:
         """Return how many positions the recorded sends of a pair are ahead of its receives; cached.
@@ -449,29 +438,6 @@ class Matching:
         if at >= len(opposite_ends):
             return Partner(rank, Arrival.LATE)
         return self._recorded(rank, opposite_ends[at].row)
-
-    def _message_mismatches(self) -> Iterator[Mismatch]:
-        """Yield sends whose receive has another number of elements or another dtype, by pair of
-        ranks.
-
-        If messages may be lost, only pairs that have both started count: their alignment is
-        certain.
-        """
-        for key in sorted(self._messages):
-            sends, receives = self._messages[key]
-            offset = self._offset(key)
-            for at, send in enumerate(sends):
-                if offset is None or not 0 <= at - offset < len(receives):
-                    continue
-                receive = receives[at - offset]
-                difference = compare_message(key[1], key[2], send.call, receive.call)
-                rows = send.row, receive.row
-                # A send may complete before its receive, which shifts the pairs.
-                if difference is not None and not (
-                    self._has_lost_messages(key) and not self._are_in_state(rows, State.STARTED)
-                ):
-                    completed = self._are_in_state(rows, State.COMPLETED)
-                    yield Mismatch(difference, rows, completed)
 
     def _are_in_state(self, rows: Sequence[int], state: State) -> bool:
         """Whether all of these operations have the state."""

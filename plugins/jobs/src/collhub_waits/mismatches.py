@@ -392,15 +392,19 @@ def _describe_values(
 
     `kind`: `type`, `size` or `dtype`, which selects the description of a value; `calls`:
     the calls of each rank. Values are in the order of their lowest rank. A value is
-    described by the calls of its highest rank. Return "" without ranks.
+    described by the calls of its highest rank. At most 8 of its ranks are listed, ascending; the
+    others are counted (`and 2 more`). Return "" without ranks.
     """
     ranks_by_value: dict[Hashable, list[int]] = {}
     for rank in sorted(calls):
         ranks_by_value.setdefault(signature(calls[rank]), []).append(rank)
-    return "; ".join(
-        f"{_join_ranks(ranks)}: {_DESCRIPTIONS[kind](calls[ranks[-1]])}"
-        for ranks in ranks_by_value.values()
-    )
+    parts: list[str] = []
+    for ranks in ranks_by_value.values():
+        word = "rank" if len(ranks) == 1 else "ranks"
+        more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+        numbers = ", ".join(map(str, ranks[:8]))
+        parts.append(f"{word} {numbers}{more}: {_DESCRIPTIONS[kind](calls[ranks[-1]])}")
+    return "; ".join(parts)
 
 
 def _agree(first: Hashable, second: Hashable) -> bool:
@@ -413,13 +417,3 @@ def _agree(first: Hashable, second: Hashable) -> bool:
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and all(map(_agree, first, second))
     return first == second
-
-
-def _join_ranks(ranks: Sequence[int]) -> str:
-    """Format ranks as `rank 1` or `ranks 1, 2`, in their order.
-
-    Of more than 8, the first 8 are followed by `and N more`.
-    """
-    numbers = [str(rank) for rank in ranks]
-    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
-    return f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers[:8])}{more}"

@@ -11,7 +11,6 @@ from itertools import pairwise
 
 import numpy as np
 from collhub_job_traces import collectives_in_order
-from numpy.typing import NDArray
 
 from collhub_waits.matching import Matching
 from collhub_waits.records import (
@@ -128,7 +127,12 @@ class _Calls:
         self.vertex = np.arange(len(nodes))
         self.sequence = np.ones(len(nodes), np.int64)
         issued = collectives_in_order(nodes)
-        self.issued = issued[self._is_member(issued)]
+        # A row without a group means all ranks.
+        is_member = np.ones(len(issued), np.bool_)
+        for number, group in enumerate(workload.groups):
+            of_group = nodes.group[issued] == number
+            is_member[of_group] = np.isin(nodes.rank[issued[of_group]], group.ranks)
+        self.issued = issued[is_member]
         if len(self.issued):
             groups = nodes.group[self.issued].astype(np.int64)
             ordinal = ordinals((groups + 1) * nodes.num_ranks + nodes.rank[self.issued])
@@ -141,18 +145,6 @@ class _Calls:
         peer = nodes.peer[rows]
         self.messages = rows[(peer >= 0) & (peer < nodes.num_ranks) & (peer != nodes.rank[rows])]
         self.sends, self.receives = self._match_messages(matches_repeated)
-
-    def _is_member(self, rows: Int64Array) -> BoolArray:
-        """Return whether the rank of each row is a member of the group of the row: bool[rows].
-
-        True for rows without a group, which means all ranks.
-        """
-        is_member = np.ones(len(rows), np.bool_)
-        groups = self.nodes.group[rows]
-        for number, group in enumerate(self.workload.groups):
-            of_group = groups == number
-            is_member[of_group] = np.isin(self.nodes.rank[rows[of_group]], group.ranks)
-        return is_member
 
     def _match_messages(self, matches_repeated: bool) -> tuple[Int64Array, Int64Array]:
         """Return the rows of matched sends and of their receives, in the same order.
@@ -261,7 +253,13 @@ class _Calls:
         is_last = np.append(nodes.rank[rows[1:]] != nodes.rank[rows[:-1]], True)[: len(rows)]
         stacks = np.zeros(len(rows), np.int64)
         for index in np.flatnonzero(is_waiting | is_last).tolist():
-            stacks[index] = tables.stacks.number((self._frame(int(rows[index])),))
+            row = int(rows[index])
+            number = int(nodes.name[row])
+            name = self.workload.names[number] if number >= 0 else "node"
+            # The id of the node takes the place of the line number.
+            source = self.workload.provenance.source_name
+            frame = Frame(name, source, int(nodes.identity[row]))
+            stacks[index] = tables.stacks.number((frame,))
         columns = fill_columns(
             len(rows),
             group=self._number_groups(unit[rows], tables),
@@ -272,10 +270,19 @@ class _Calls:
             stack=stacks,
         )
         bounds = np.searchsorted(nodes.rank[rows], np.arange(nodes.num_ranks + 1)).tolist()
-        dumps = {
-            rank: _build_dump(rank, {name: column[first:end] for name, column in columns.items()})
-            for rank, (first, end) in enumerate(pairwise(bounds))
-        }
+        dumps: dict[int, Dump] = {}
+        for rank, (first, end) in enumerate(pairwise(bounds)):
+            dumps[rank] = Dump(
+                rank,
+                file="",
+                version="",
+                columns={name: column[first:end] for name, column in columns.items()},
+                groups=frozenset(),
+                status={},
+                is_overwritten=False,
+                has_completed=True,
+                records_starts=True,
+            )
         return Records(dumps, tables)
 
     def _number_groups(self, units: Int64Array, tables: Tables) -> Int64Array:
@@ -345,16 +352,6 @@ class _Calls:
             numbers.append(tables.calls.number((call,)))
         return np.array(numbers, np.int64)[of_row.reshape(-1)]
 
-    def _frame(self, row: int) -> Frame:
-        """Return a stack frame that describes a node: its name, the source of the workload, its id.
-
-        A node without a name is called `node`. The id takes the place of the line number.
-        """
-        nodes = self.nodes
-        number = int(nodes.name[row])
-        name = self.workload.names[number] if number >= 0 else "node"
-        return Frame(name, self.workload.provenance.source_name, int(nodes.identity[row]))
-
 
 def _pair(rows: Int64Array, is_send: BoolArray, key: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Match sends and receives: the k-th send of a key and the k-th receive of this key.
@@ -370,18 +367,3 @@ def _pair(rows: Int64Array, is_send: BoolArray, key: Int64Array) -> tuple[Int64A
         sides.append((rows[chosen], keys * count + ordinals(keys)))
     _, first, second = np.intersect1d(sides[0][1], sides[1][1], return_indices=True)
     return sides[0][0][first], sides[1][0][second]
-
-
-def _build_dump(rank: int, columns: dict[str, NDArray[np.generic]]) -> Dump:
-    """Return the operations of a rank as a dump without losses, files and versions."""
-    return Dump(
-        rank,
-        file="",
-        version="",
-        columns=columns,
-        groups=frozenset(),
-        status={},
-        is_overwritten=False,
-        has_completed=True,
-        records_starts=True,
-    )
