@@ -43,7 +43,15 @@ def algorithm_of_texts(texts: Sequence[str], file: str, what: str) -> Algorithm:
     origin in errors. Raises `InputError` for no texts, for a text that is no base64
     (`algorithm`), and for contents that are not the traces of one algorithm.
     """
-    contents = [_decoded(text, file, rank, what) for rank, text in enumerate(texts)]
+    contents: list[bytes] = []
+    for rank, text in enumerate(texts):
+        try:
+            # Without validation, invalid characters would be skipped.
+            contents.append(base64.b64decode(text, validate=True))
+        except (binascii.Error, ValueError):
+            message = f"{what} is not base64"
+            location = Location(file, rank=rank)
+            raise InputError(message, location=location, code="algorithm") from None
     # Lazy imports, here and below: most jobs contain no algorithms.
     from hub_core import ChakraReadOptions, chakra_algorithm
 
@@ -177,14 +185,3 @@ def algorithms_of(files: Sequence[Metadata], name: str) -> tuple[Algorithm, ...]
         algorithm_of_texts(texts[index], name, f"the metadata {_PREFIX + str(index)!r}")
         for index in sorted(texts)
     )
-
-
-def _decoded(text: str, file: str, rank: int, description: str) -> bytes:
-    try:
-        # Without validation, invalid characters would be skipped.
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        location = Location(file, rank=rank)
-        raise InputError(
-            f"{description} is not base64", location=location, code="algorithm"
-        ) from None

@@ -9,7 +9,7 @@ list of ranks means all ranks. Source: ASTRA-sim's reader, which cuts off the te
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -133,7 +133,14 @@ def build_groups(
     for a name in `names` that it does not define, and for a group that lists a rank twice.
     """
     if text:
-        return _list_described_groups(parsed_groups(text.encode(), source.name), names, source.name)
+        described = parsed_groups(text.encode(), source.name)
+        for name in names:
+            if name not in described:
+                cure = f"the groups that are stated: {', '.join(described) or 'none'}"
+                message = f"nodes name the process group {name!r}, which is not stated"
+                raise InputError(message, location=Location(source.name), code="group", cure=cure)
+        unused = [name for name in described if name not in names]
+        return tuple(ProcessGroup(name, tuple(described[name])) for name in (*names, *unused))
     stated = select_groups(names, stated_groups(nodes, extras))
     if stated is not None:
         return stated
@@ -158,25 +165,6 @@ def infer_groups(names: Sequence[str], nodes: NodeColumns) -> tuple[ProcessGroup
         ProcessGroup(name, tuple(members.tolist()))
         for name, members in zip(names, ranks, strict=True)
     )
-
-
-def _list_described_groups(
-    stated: Mapping[str, Sequence[int]], names: Sequence[str], file: str
-) -> tuple[ProcessGroup, ...]:
-    """Return the groups of `names` in this order, then all others in the order of `stated`.
-
-    `stated`: ranks of every group by name; the ranks keep their order. `names`: the groups that
-    nodes name, each once. All names are checked before: the first that is not in `stated` raises
-    `InputError` (`group`), at `file`, with a list of all names in `stated`. A repeated rank in a
-    group raises `InputError` (`group`) too. Without `names` the result has the order of `stated`.
-    """
-    for name in names:
-        if name not in stated:
-            cure = f"the groups that are stated: {', '.join(stated) or 'none'}"
-            message = f"nodes name the process group {name!r}, which is not stated"
-            raise InputError(message, location=Location(file), code="group", cure=cure)
-    unused = [name for name in stated if name not in names]
-    return tuple(ProcessGroup(name, tuple(stated[name])) for name in (*names, *unused))
 
 
 def parsed_groups(content: bytes, file: str) -> dict[str, list[int]]:
@@ -269,7 +257,10 @@ def translate_groups(
     groups of the shape. It reports the lowest such rank, and the lowest such group of this rank.
     """
     column = group.astype(np.int64)
-    of_rank = _list_groups_by_rank(groups, len(stand.of))
+    of_rank: list[list[int]] = [[] for _ in stand.of]
+    for index, entry in enumerate(groups):
+        for member in entry.ranks:
+            of_rank[member].append(index)
     for missing in stand.assumed:
         rows = np.flatnonzero((rank == missing) & (column >= 0))
         named = column[rows]
@@ -285,18 +276,6 @@ def translate_groups(
                 raise InputError(message, location=location, code="group", cure=cure)
             column[rows[named == used]] = replacement
     return column
-
-
-def _list_groups_by_rank(groups: Sequence[ProcessGroup], ranks: int) -> list[list[int]]:
-    """List for each of `ranks` ranks the indices of the groups that contain it, ascending.
-
-    All members of the groups must be below `ranks`. A rank in no group has [].
-    """
-    by_rank: list[list[int]] = [[] for _ in range(ranks)]
-    for index, group in enumerate(groups):
-        for member in group.ranks:
-            by_rank[member].append(index)
-    return by_rank
 
 
 def _find_corresponding_group(

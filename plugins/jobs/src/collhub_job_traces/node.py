@@ -484,17 +484,15 @@ class _RecordBuilder:
             node.name = value.decode("utf-8", "surrogateescape")
         elif isinstance(value, int) and number != NAME:
             self._values[token] = value
-            self._set_number(number, value)
+            is_first_duration = number == MICROS and value != 0 and node.duration_ns < 0
+            if is_first_duration and value > _MICROS_LIMIT:
+                raise ValueError(f"duration_micros {value} is beyond 146 years")
+            if is_first_duration:
+                node.duration_ns = value * 1000
+            elif number == ID:
+                node.identity = value
         else:
             raise ValueError(f"field {number} is of another kind")
-
-    def _set_number(self, number: int, value: int) -> None:
-        if number == ID:
-            self._node.identity = value
-        elif number == MICROS and value and self._node.duration_ns < 0:
-            if value > _MICROS_LIMIT:
-                raise ValueError(f"duration_micros {value} is beyond 146 years")
-            self._node.duration_ns = value * 1000
 
     def _set_attribute(self, attribute: Attribute, kind: NodeKind) -> bool:
         """Set the column of an attribute; return whether the column can restore its bytes.

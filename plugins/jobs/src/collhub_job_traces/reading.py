@@ -16,7 +16,6 @@ import numpy.typing as npt
 from collhub_job_traces.embedded import algorithms_of, counts_of
 from collhub_job_traces.groups import (
     ATTRIBUTE,
-    Stand,
     build_groups,
     choose_stand_ins,
     parsed_groups,
@@ -39,7 +38,7 @@ from hub_core.chakra import (
     varint,
 )
 from hub_core.columns import Int64Array, expanded_ranges, row_pointer
-from hub_core.model import JsonValue, NodeColumns, ProcessGroup, Workload
+from hub_core.model import JsonValue, NodeColumns, Workload
 from hub_core.plugin_api import Source, SourcePart
 
 _NUMBERS = (
@@ -86,21 +85,14 @@ class RecordTable:
         self.columns["rank"] = np.repeat(np.arange(len(which)), [len(rows) for rows in which])
         self.texts: dict[str, tuple[str, ...]] = {}
         for name in _TEXTS:
-            indices, self.texts[name] = _number_texts([getattr(node, name) for node in records])
-            self.columns[name] = indices[index]
+            known: dict[str, int] = {}
+            texts = [getattr(node, name) for node in records]
+            indices = [known.setdefault(text, len(known)) if text else -1 for text in texts]
+            self.texts[name] = tuple(known)
+            self.columns[name] = np.asarray(indices, np.int64)[index]
         rows = row_pointer([len(part) for part in which])
         self.data = _edges([node.data for node in records], identities[index], index, rows)
         self.control = _edges([node.control for node in records], identities[index], index, rows)
-
-
-def _number_texts(texts: Sequence[str]) -> tuple[Int64Array, tuple[str, ...]]:
-    """Number the texts in the order of their first occurrence.
-
-    Returns int64[texts], -1 for an empty text, and the distinct texts without the empty one.
-    """
-    known: dict[str, int] = {}
-    indices = [known.setdefault(text, len(known)) if text else -1 for text in texts]
-    return np.asarray(indices, np.int64), tuple(known)
 
 
 def _edges(
@@ -231,7 +223,11 @@ class _Reader:
         )
         groups = build_groups(text, table.texts["group"], nodes, table.texts["extra"], self._source)
         if stand.assumed:
-            nodes = self._translate_groups(nodes, table, stand, groups)
+            group = translate_groups(stand, nodes.rank, nodes.group, groups, name)
+            columns = {**columns, "peer": nodes.peer, "group": group}
+            nodes = NodeColumns.from_columns(
+                len(stand.of), columns, table.data, table.control, name
+            )
             heads = [heads[ranks.index(rank)] for rank in stand.of]
         return Workload(
             nodes,
@@ -284,19 +280,6 @@ class _Reader:
             raise InputError(message, location=location, code="rank-range", cure="change -O ranks")
         return ranks
 
-    def _translate_groups(
-        self,
-        nodes: NodeColumns,
-        table: RecordTable,
-        stand: Stand,
-        groups: Sequence[ProcessGroup],
-    ) -> NodeColumns:
-        group = translate_groups(stand, nodes.rank, nodes.group, groups, self._source.name)
-        columns = {**table.columns, "peer": nodes.peer, "group": group}
-        return NodeColumns.from_columns(
-            len(stand.of), columns, table.data, table.control, self._source.name
-        )
-
     def _extension(self, heads: list[str]) -> JsonValue:
         extension: dict[str, JsonValue] = {"metadata": [*heads]}
         if len(set(heads)) == 1:
@@ -336,9 +319,10 @@ class _Reader:
         nodes = [self._decoded[at] for at in which]
         ids = {node.identity for node in nodes}
         if len(ids) < len(nodes):
-            raise decoder.error(
-                _find_first_duplicate([node.identity for node in nodes]), "its id occurs twice"
-            )
+            identities = np.asarray([node.identity for node in nodes], np.uint64)
+            _, first = np.unique(identities, return_index=True)
+            repeated = np.setdiff1d(np.arange(len(nodes)), first)
+            raise decoder.error(int(repeated[0]), "its id occurs twice")
         named = set().union(*[node.data for node in nodes], *[node.control for node in nodes])
         for index, node in enumerate(nodes) if not named <= ids else ():
             if not ids.issuperset(node.data) or not ids.issuperset(node.control):
@@ -384,15 +368,6 @@ def _missing_file_error(message: str, name: str) -> InputError:
     """
     cure = "-O ranks_missing=assume-same takes such ranks to do the same as others"
     return InputError(message, location=Location(name), code="rank-files", cure=cure)
-
-
-def _find_first_duplicate(values: Sequence[int]) -> int:
-    """Return the lowest position whose value occurs before it.
-
-    There must be a repeated value, otherwise `IndexError` is raised. Values are from 0 to 2^64 - 1.
-    """
-    _, first = np.unique(np.asarray(values, np.uint64), return_index=True)
-    return int(np.setdiff1d(np.arange(len(values)), first)[0])
 
 
 _OF_WORKLOADS = (NodeType.METADATA, NodeType.MEM_LOAD, NodeType.MEM_STORE, NodeType.COMM_COLL)

@@ -279,9 +279,10 @@ def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
     for parents, children in (nodes.data_edges, nodes.control_edges):
         changed[children[joined[parents]]] = True
         pairs = np.stack([position_of_row[target[parents]], position_of_row[target[children]]])
-        # Equal dependencies of a bucket are merged.
-        both = _drop_duplicate_pairs(pairs)
-        edges.append((both[0], both[1]))
+        # Of equal dependencies the first remains, at its place.
+        order = np.lexsort(pairs[::-1])
+        pairs = pairs[:, np.sort(order[run_mask(*pairs[:, order])])]
+        edges.append((pairs[0], pairs[1]))
     columns = {name: column[kept_rows] for name, column in columns.items()}
     count, buckets = int(joined.sum()), len(distinct(target[joined]))
     return JoinedJob(
@@ -290,15 +291,6 @@ def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
         count + buckets,
         buckets,
     )
-
-
-def _drop_duplicate_pairs(pairs: Int64Array) -> Int64Array:
-    """Return the distinct columns of a table [2, pairs], in the order of first occurrence.
-
-    The result is a new table of the same type.
-    """
-    order = np.lexsort(pairs[::-1])
-    return pairs[:, np.sort(order[run_mask(*pairs[:, order])])]
 
 
 def _count_depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:

@@ -23,7 +23,7 @@ from collhub_job_traces.reading import EXTENSION
 from collhub_job_traces.records import GROUP, MORE, are_tokens, encode_record
 from hub_core import Loss
 from hub_core.chakra import Kind, MetadataEntry, encode_metadata, varint
-from hub_core.model import NodeKind, ProcessGroup, Workload
+from hub_core.model import NodeKind, Workload
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
 _VERSION = "0.0.4"
@@ -52,24 +52,28 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
     """Write one trace per rank, named `.<rank>.et`.
 
     Contents are encoded on demand, because a job may be larger than memory.
+
+    Losses: extras that are no tokens (`lost_extras`), extensions of other formats, and the
+    dimensions of collectives of a job without extras. For jobs that were not read from traces, the
+    result names the fields whose form changes when the traces are read back, whether the job uses
+    them or not: `extra`, `extras`, `extensions`, `name`, `names`, and `group` if a group has a name
+    that means all ranks (`ALL_RANKS_NAMES`).
     """
-    return WriteResult(trace_files(workload), _list_losses(workload), _list_restated(workload))
-
-
-def _list_restated(workload: Workload) -> tuple[str, ...]:
-    """Return the names of fields whose form changes when the written traces are read back.
-
-    Their content is not lost. The result is () for jobs that were read from traces. For other jobs
-    it is `extra`, `extras`, `extensions`, `name` and `names`, whether the job uses them or not. If
-    a group has the name "" or "0" (`ALL_RANKS_NAMES`, which mean all ranks), `group` follows.
-    """
-    if EXTENSION in workload.extensions:
-        return ()
-    # For other jobs, the writer creates records, which the reader preserves, and writes only used
-    # names, in node order.
-    restated = ("extra", "extras", "extensions", "name", "names")
-    is_whole = any(group.name in ALL_RANKS_NAMES for group in workload.groups)
-    return (*restated, "group") if is_whole else restated
+    losses = lost_extras(workload)
+    lost_extensions = sorted(set(workload.extensions) - {EXTENSION})
+    if lost_extensions:
+        names = ", ".join(lost_extensions)
+        losses.append(Loss(f"extensions ({names})", "all", "they have no place here"))
+    if workload.nodes.dimensions.max(initial=-1) >= 0 and not workload.extras:
+        losses.append(Loss("dimensions", "all", "collectives use every dimension"))
+    restated: tuple[str, ...] = ()
+    if EXTENSION not in workload.extensions:
+        # The writer creates records, which the reader preserves, and writes only used names, in
+        # node order.
+        restated = ("extra", "extras", "extensions", "name", "names")
+        if any(group.name in ALL_RANKS_NAMES for group in workload.groups):
+            restated = (*restated, "group")
+    return WriteResult(trace_files(workload), losses, restated)
 
 
 def trace_files(
@@ -91,18 +95,6 @@ def trace_files(
         head = heads[rank] if rank < len(heads) else None
         content = partial(_content, workload, rank, profile, embedded, head, omitted)
         yield Artifact(f".{rank}.et", content)
-
-
-def _list_losses(workload: Workload) -> list[Loss]:
-    losses = lost_extras(workload)
-    lost_extensions = sorted(set(workload.extensions) - {EXTENSION})
-    if lost_extensions:
-        losses.append(
-            Loss(f"extensions ({', '.join(lost_extensions)})", "all", "they have no place here")
-        )
-    if workload.nodes.dimensions.max(initial=-1) >= 0 and not workload.extras:
-        losses.append(Loss("dimensions", "all", "collectives use every dimension"))
-    return losses
 
 
 def lost_extras(workload: Workload) -> list[Loss]:
@@ -147,7 +139,17 @@ def _content(
     """
     nodes = workload.nodes
     first, end = nodes.rank_indptr[rank : rank + 2].tolist()
-    parts = [_metadata(workload, rank, profile, embedded) if head is None else head]
+    if head is None:
+        entries = [MetadataEntry("schema", Kind.STRING, _SCHEMA)]
+        if profile:
+            entries.append(MetadataEntry("profile", Kind.STRING, profile))
+        if workload.groups:
+            groups = {group.name: list(group.ranks) for group in workload.groups}
+            entries.append(MetadataEntry(ATTRIBUTE, Kind.STRING, json.dumps(groups)))
+        # Simulators do not read counts; without a profile, the trace is for one of them.
+        entries += counts_entries(workload.counts, rank) if profile else []
+        head = encode_metadata(_VERSION, [*entries, *embedded_entries(embedded, rank)])
+    parts = [head]
     columns = _RankColumns(workload, first, end, omitted)
     for row in range(first, end):
         record = encode_record(*columns.record(row))
@@ -169,36 +171,15 @@ def _reuse_heads(workload: Workload) -> list[bytes]:
     """
     extension = workload.extensions.get(EXTENSION)
     heads = extension.get("metadata") if isinstance(extension, dict) else None
-    if not heads or workload.groups not in _derive_groups(workload):
+    if not heads:
+        return []
+    # Other groups cannot be derived without metadata.
+    names = tuple(group.name for group in workload.groups)
+    stated = select_groups(names, stated_groups(workload.nodes, workload.extras))
+    if workload.groups not in (infer_groups(names, workload.nodes), stated):
         return []
     listed = heads if isinstance(heads, list) else [heads] * workload.num_ranks
     return [bytes.fromhex(head) for head in listed if isinstance(head, str)]
-
-
-def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> bytes:
-    entries = [MetadataEntry("schema", Kind.STRING, _SCHEMA)]
-    if profile:
-        entries.append(MetadataEntry("profile", Kind.STRING, profile))
-    if workload.groups:
-        groups = {group.name: list(group.ranks) for group in workload.groups}
-        entries.append(MetadataEntry(ATTRIBUTE, Kind.STRING, json.dumps(groups)))
-    # Simulators do not read counts; without a profile, the trace is for one of them.
-    entries += counts_entries(workload.counts, rank) if profile else []
-    return encode_metadata(_VERSION, [*entries, *embedded_entries(embedded, rank)])
-
-
-def _derive_groups(workload: Workload) -> tuple[tuple[ProcessGroup, ...] | None, ...]:
-    """Return the groups that a reader can derive without metadata: (inferred, defined).
-
-    Both are tuples of groups with the names of the workload's groups, in their order.
-
-    - inferred: each group has the ranks whose nodes name it, ascending, possibly none.
-    - defined: the ranks are those that METADATA nodes define for the names. It is None if one of
-      the names is undefined there, and if the workload has no groups.
-    """
-    names = tuple(group.name for group in workload.groups)
-    stated = stated_groups(workload.nodes, workload.extras)
-    return infer_groups(names, workload.nodes), select_groups(names, stated)
 
 
 class _RankColumns:
@@ -239,7 +220,12 @@ class _RankColumns:
         stated = self._workload.extras[extra] if extra >= 0 else ""
         tokens = stated if are_tokens(stated) else ""
         if self._omitted:
-            tokens = _drop_attributes(tokens, self._omitted, at["duration_ns"])
+            split = tokens.split()
+            left = [token for token in split if token[1:].partition(":")[0] not in self._omitted]
+            is_lost = "duration_ns" in self._omitted and "@duration_ns" in tokens
+            if is_lost and "us" not in left and at["duration_ns"] >= _MICRO_NS:
+                left.append("us")
+            tokens = " ".join(left)
         if tokens.startswith("!"):
             return tokens, {}
         if tokens and at["identity"] and not tokens.startswith(("id", MORE)):
@@ -249,7 +235,12 @@ class _RankColumns:
         if not tokens or tokens.startswith(MORE):
             created = " ".join(_tokens(at, values, self._omitted))
             return created + tokens.removeprefix(MORE), values
-        return _add_algorithm_token(tokens, at["algorithm"]), values
+        is_stated = _ALGORITHM_TOKEN in tokens.split()
+        if is_stated and at["algorithm"] < 0:
+            tokens = tokens.replace(f" {_ALGORITHM_TOKEN}", "")
+        elif not is_stated and at["algorithm"] >= 0:
+            tokens += f" {_ALGORITHM_TOKEN}"
+        return tokens, values
 
     def _values(self, row: int, at: dict[str, int]) -> dict[str, int | list[int] | bytes]:
         workload, nodes = self._workload, self._workload.nodes
@@ -270,34 +261,6 @@ class _RankColumns:
             parents = indices[indptr[row] : indptr[row + 1]]
             values[token] = self._identity[parents].tolist()
         return values
-
-
-def _drop_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> str:
-    """Return the tokens of a record without attributes that are named in `omitted`.
-
-    A token is a sign, the name, and possibly `:` and a value; tokens are separated by blanks. Signs
-    and values do not count in the comparison. `duration_ns`: duration of the node in ns.
-
-    If this removes an attribute token `@duration_ns`, the token `us` (microseconds) replaces it at
-    the end. It is added only for a duration of at least 1 us, and only if it is missing.
-    """
-    left = [token for token in tokens.split() if token[1:].partition(":")[0] not in omitted]
-    is_lost = "duration_ns" in omitted and "@duration_ns" in tokens
-    if is_lost and "us" not in left and duration_ns >= _MICRO_NS:
-        left.append("us")
-    return " ".join(left)
-
-
-def _add_algorithm_token(tokens: str, algorithm: int) -> str:
-    """Return the tokens of a node (separated by spaces) with or without the algorithm's token.
-
-    If `algorithm` is not negative, the token is appended unless it is there. Otherwise the node
-    names no algorithm, and the token is removed; it must not be the first one.
-    """
-    stated = _ALGORITHM_TOKEN in tokens.split()
-    if stated and algorithm < 0:
-        return tokens.replace(f" {_ALGORITHM_TOKEN}", "")
-    return tokens if stated or algorithm < 0 else f"{tokens} {_ALGORITHM_TOKEN}"
 
 
 def _tokens(
