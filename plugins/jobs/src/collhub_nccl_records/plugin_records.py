@@ -34,6 +34,8 @@ _COUNTS = ("coll_records", "p2p_records", "proxy_records")
 _LOST_CALLS = ("coll_dropped_since_last_dump", "p2p_dropped_since_last_dump")
 # Values without quotes: pointers and names of types.
 _BARE_VALUE = re.compile(rb"(:\s*)(0[xX][0-9a-fA-F]{1,16}|nccl\w{1,20})(?=\s*[,}])")
+# A hash as text: decimal, or hexadecimal with a prefix.
+_HASH = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}")
 # `FILE-host-42.txt`: the number is a thread, so that it does not identify a process.
 _THREAD = re.compile(r"[-_.]\d+(?:\.[A-Za-z]+)*\Z")
 
@@ -104,7 +106,13 @@ def _record(
         "" if name == "unknown" else name,
         whole_number(header.get("nnodes")),
     )
-    start_us, stop_us = _gpu_times(_object(entry.get("event_trace_ts")))
+    # Kernel times on the clock of the GPU. Invalid ones are -1; 0 is no time either.
+    events = _object(entry.get("event_trace_ts")).get("kernel_events")
+    kernels = [_object(kernel) for kernel in events] if isinstance(events, list) else []
+    starts = [_number(kernel.get("kernel_start_ts")) for kernel in kernels]
+    stops = [_number(kernel.get("kernel_stop_ts")) for kernel in kernels]
+    start_us = min((time for time in starts if time > 0), default=-1.0)
+    stop_us = max((time for time in stops if time > 0), default=-1.0)
     duration_us = _number(values.get(f"{prefix}_exec_time_us"))
     return CallRecord(
         members.setdefault(key, Member(*key)),
@@ -117,19 +125,6 @@ def _record(
         start_us=start_us if stop_us < 0 or duration_us < 0 else stop_us - duration_us,
         timing_source=_text(values.get(f"{prefix}_timing_source")),
     )
-
-
-def _gpu_times(trace: dict[str, Any]) -> tuple[float, float]:
-    """Return the first start and the last stop of the kernels of a call in us; -1 if unknown.
-
-    Both are on the clock of the GPU. Times that are missing, invalid, zero or negative are ignored;
-    start and stop may be of different kernels.
-    """
-    kernels = [_object(kernel) for kernel in _list(trace.get("kernel_events"))]
-    starts = [_number(kernel.get("kernel_start_ts")) for kernel in kernels]
-    stops = [_number(kernel.get("kernel_stop_ts")) for kernel in kernels]
-    starts, stops = [time for time in starts if time > 0], [time for time in stops if time > 0]
-    return min(starts, default=-1.0), max(stops, default=-1.0)
 
 
 def whole_number(value: object) -> int:
@@ -149,10 +144,6 @@ def _text(value: object) -> str:
 
 def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 @dataclass(slots=True)
@@ -260,9 +251,12 @@ def _call(
 ) -> CallRecord | SkippedLine:
     args = event.get("args")
     args = args if isinstance(args, dict) else {}
-    identity, rank = whole_number(_to_integer(args.get("CommHash"))), whole_number(args.get("Rank"))
-    if identity < 0 and isinstance(args.get("CommHash"), int):
-        identity = args["CommHash"] & 0xFFFFFFFFFFFFFFFF
+    recorded = number = args.get("CommHash")
+    if isinstance(recorded, str) and _HASH.fullmatch(recorded):
+        number = int(recorded, 16 if recorded[:2].lower() == "0x" else 10)
+    identity, rank = whole_number(number), whole_number(args.get("Rank"))
+    if identity < 0 and isinstance(recorded, int):
+        identity = recorded & 0xFFFFFFFFFFFFFFFF
     if identity < 0 or rank < 0:
         name = str(event.get("name"))[:40]
         return SkippedLine(line, f"the event {name!r} has no CommHash or no Rank")
@@ -281,16 +275,6 @@ def _call(
         dtype,
         whole_number(target),
     )
-
-
-def _to_integer(value: object) -> object:
-    """Convert a decimal or hexadecimal hash to an integer; return other values unchanged.
-
-    Texts of at most 20 decimal digits, or of `0x` and at most 16 hexadecimal digits, are converted.
-    """
-    if isinstance(value, str) and re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", value):
-        return int(value, 0 if value[:2].lower() == "0x" else 10)
-    return value
 
 
 def _finished(call: _OpenCall, end_us: float) -> CallRecord:
