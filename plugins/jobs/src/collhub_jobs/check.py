@@ -249,9 +249,12 @@ def _find_difference(
     row, first_row = int(second[at]), int(first[at])
     second_bytes, first_bytes = int(nodes.bytes[row]), int(nodes.bytes[first_row])
     is_of_counts = nodes.counts[row] != nodes.counts[first_row]
+    # Not every workload comes from files.
+    file = _file(workload, ranks[0])
+    origin = f" ({file})" if file else ""
     message = (
         f"collective {at + 1} of {name} has {second_bytes} bytes, "
-        f"on rank {ranks[0]}{_in_file(workload, ranks[0])} "
+        f"on rank {ranks[0]}{origin} "
         f"it is {describe_node(workload, first_row)} of {first_bytes} bytes"
         f"{' with other counts' if is_of_counts else ''}"
     )
@@ -270,9 +273,3 @@ def _file(workload: Workload, rank: int) -> str:
     if not name or EXTENSION not in workload.extensions:
         return ""
     return name if name.endswith(".et") else f"{name}.{rank}.et"
-
-
-def _in_file(workload: Workload, rank: int) -> str:
-    # Not every workload comes from files.
-    name = _file(workload, rank)
-    return f" ({name})" if name else ""

@@ -120,14 +120,19 @@ def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Worklo
     columns["bytes"] = np.where(cut, part, size)
     columns["identity"] = _number_pieces(nodes, source, index)
     first = first_positions(copies)
-    data, control = (
-        _multiply_edges(edges, copies, first) for edges in (nodes.data_edges, nodes.control_edges)
-    )
     waits_for_cut = np.zeros(len(nodes), np.bool_)
+    edges: list[Edges] = []
     for parents, children in (nodes.data_edges, nodes.control_edges):
         waits_for_cut[children[is_cut[parents]]] = True
+        # Every piece of a child waits for every piece of its parent.
+        counts = copies[children]
+        child_pieces = expanded_ranges(first[children], counts)
+        parent_rows = np.repeat(parents, counts)
+        counts = copies[parent_rows]
+        parent_pieces = expanded_ranges(first[parent_rows], counts)
+        edges.append((parent_pieces, np.repeat(child_pieces, counts)))
     changed = cut | waits_for_cut[source]
-    result = rebuilt(workload, columns, data, control, changed)
+    result = rebuilt(workload, columns, edges[0], edges[1], changed)
     count = int(is_cut.sum())
     changes = (f"{count} collectives are cut into {pieces} pieces each",) if count else ()
     return result, PassReport(changes)
@@ -158,20 +163,3 @@ def _number_pieces(
         candidates = np.arange(needed[rank] + len(used), dtype=np.uint64)
         identity[rows[ranks == rank]] = np.setdiff1d(candidates, used)[: needed[rank]]
     return identity
-
-
-def _multiply_edges(edges: Edges, copies: Int64Array, first: Int64Array) -> Edges:
-    """Copy the dependencies of nodes to their pieces: (parents, children) as rows of pieces.
-
-    `copies`: number of pieces per node. `first`: row of the first piece per node; the
-    pieces of a node are consecutive. Every piece of a child waits for every piece of its
-    parent. The pairs are in the order of `edges`, then of the child's pieces, then of the
-    parent's. A node without pieces loses its dependencies.
-    """
-    parents, children = edges
-    counts = copies[children]
-    rows = expanded_ranges(first[children], counts)
-    parents = np.repeat(parents, counts)
-    # Every piece of a child waits for every piece of its parent.
-    counts = copies[parents]
-    return expanded_ranges(first[parents], counts), np.repeat(rows, counts)
