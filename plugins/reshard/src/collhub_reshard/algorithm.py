@@ -59,7 +59,17 @@ def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective
     Buffer sizes are those of `layout`; a rank without input units has no defined INPUT. The unit
     count of the collective is the largest size of any INPUT or OUTPUT, at least 1.
     """
-    parts = [_build_contributions(layout, origin) for origin in origins if origin.high > origin.low]
+    # Receiving rank, unit of its OUTPUT, source rank, unit of its INPUT.
+    parts: list[tuple[Int64Array, ...]] = []
+    for origin in origins:
+        if origin.high <= origin.low:
+            continue
+        inside = slice(origin.low, origin.high)
+        offset = _list_units(layout.outputs[origin.row, origin.receiver])[inside]
+        source_unit = _list_units(layout.inputs[origin.row, origin.device])[inside]
+        receiver = np.full_like(offset, origin.receiver)
+        source = np.full_like(offset, origin.device)
+        parts.append((receiver, offset, source, source_unit))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     if not parts:
         columns = [np.zeros(0, np.int64)] * 4
@@ -70,19 +80,6 @@ def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective
         layout.input_units, layout.output_units, layout.input_units > 0, Contributions(*columns)
     )
     return Collective(CollectiveKind.CUSTOM, len(layout.input_units), total, contract=contract)
-
-
-def _build_contributions(layout: BoxLayout, origin: Origin) -> tuple[Int64Array, ...]:
-    """Return the contract rows of one origin: a part of a box that a receiver got from a device.
-
-    The columns are (receiving rank, offset in OUTPUT, source rank, unit of its INPUT), each int64
-    with one entry per unit.
-    """
-    inside = slice(origin.low, origin.high)
-    offset = _list_units(layout.outputs[origin.row, origin.receiver])[inside]
-    source = _list_units(layout.inputs[origin.row, origin.device])[inside]
-    receiver = np.full_like(offset, origin.receiver)
-    return receiver, offset, np.full_like(offset, origin.device), source
 
 
 def _list_units(region: Region) -> Int64Array:

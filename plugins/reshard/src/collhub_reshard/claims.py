@@ -109,10 +109,13 @@ def read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> 
     task_entries = [
         cast("Mapping[str, JsonValue]", entry) for entry in require_list(document["tasks"])
     ]
-    work = {
-        require_integer(entry["unit_task"], "a unit task", 0): _read_work(entry, task)
-        for task, entry in enumerate(task_entries)
-    }
+    work: dict[int, Fraction] = {}
+    for task, entry in enumerate(task_entries):
+        row = require_integer(entry["unit_task"], "a unit task", 0)
+        # How many times the busiest network card carries the bytes of the task.
+        work[row] = parse_fraction(entry["work"], f"the work of task {task}")
+        if work[row] < 1:
+            raise FlawError("tasks", f"task {task} has less work than its bytes")
     tasks = build_host_tasks(units, moves, network, work)
     _check_tasks(task_entries, tasks)
     pieces = list(_read_pieces(document, len(tasks)))
@@ -141,19 +144,6 @@ def _read_rates(document: Mapping[str, JsonValue], name: str) -> dict[int, Fract
             raise FlawError("form", f"{name}.{host} is 0, expected a rate above 0")
         rates[int(host)] = rate
     return rates
-
-
-def _read_work(entry: Mapping[str, JsonValue], task: int) -> Fraction:
-    """Read the work of a task: how many times the busiest network card carries its bytes.
-
-    It is an exact fraction, a text such as `51/64`. Raises `FlawError` ("form") for any
-    other value, ("tasks") if it is below 1, and `KeyError` if it is missing. `task`: number
-    of the task, for messages.
-    """
-    work = parse_fraction(entry["work"], f"the work of task {task}")
-    if work < 1:
-        raise FlawError("tasks", f"task {task} has less work than its bytes")
-    return work
 
 
 def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:

@@ -179,19 +179,14 @@ def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
             raise UsageError(error.diagnostics) from None
     if problem["state_dict"] is not None:
         file = problem["state_dict"]
-        sides = Sides(source, destination)
-        moves += parse_state_dict(_read_content(file), file, sides, host_size)
+        try:
+            content = Path(file).read_bytes()
+        except OSError as error:
+            raise InputError(f"{file}: {error.strerror}", code="not-readable") from None
+        moves += parse_state_dict(content, file, Sides(source, destination), host_size)
     if not moves:
         raise UsageError("nothing to move", cure="give --tensor or --tensors")
     return moves
-
-
-def _read_content(file: str) -> bytes:
-    """Return the contents of a file. Raises `InputError` if it cannot be read."""
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}", code="not-readable") from None
 
 
 def _plan(

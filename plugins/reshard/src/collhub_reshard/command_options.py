@@ -72,17 +72,15 @@ def parse_choices(
     """
     # Parsed here, because a command has no option record that the program fills in. The errors
     # have the form of those of other options.
-    strategy = _parse_choice(assignments, "strategy", _STRATEGIES)
-    choices = ReshardChoices(
-        None if strategy in (None, AUTO) else Strategy(strategy),
-        _parse_positive_integer(assignments, "chunks", 1 << 16),
-        _parse_choice(assignments, "layout", _LAYOUTS) or "packed",
-        Effort(
-            _parse_boolean(assignments, "split"),
-            _parse_number(assignments, "effort", 0.0, _MAX_EFFORT, Effort().work),
-            budget,
-        ),
-    )
+    name = _parse_choice(assignments, "strategy", _STRATEGIES)
+    strategy = None if name in (None, AUTO) else Strategy(name)
+    chunks = _parse_positive_integer(assignments, "chunks", 1 << 16)
+    layout = _parse_choice(assignments, "layout", _LAYOUTS) or "packed"
+    split = BOOL_WORDS.get(assignments.get("split", "false").lower())
+    if split is None:
+        raise click.UsageError(f"-O split={assignments['split']}: expected true or false")
+    work = _parse_number(assignments, "effort", 0.0, _MAX_EFFORT, Effort().work)
+    choices = ReshardChoices(strategy, chunks, layout, Effort(split, work, budget))
     return choices, _parse_positive_integer(assignments, "host_size", 1 << 16)
 
 
@@ -113,18 +111,6 @@ def _parse_positive_integer(assignments: Assignments, name: str, maximum: int) -
         message = f"-O {name}={text[:80]}: expected a whole number from 1 to {maximum}"
         raise click.UsageError(message)
     return number
-
-
-def _parse_boolean(assignments: Assignments, name: str) -> bool:
-    """Return the value of a boolean option, `False` if it is not given.
-
-    The words are those of `BOOL_WORDS`, in upper or lower case. Raises `click.UsageError` for any
-    other word.
-    """
-    value = BOOL_WORDS.get(assignments.get(name, "false").lower())
-    if value is None:
-        raise click.UsageError(f"-O {name}={assignments[name]}: expected true or false")
-    return value
 
 
 def _parse_number(

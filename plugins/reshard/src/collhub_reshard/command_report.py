@@ -155,7 +155,7 @@ def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
     - `strategies`: number of unit tasks by strategy, sorted by name, or that no bytes cross
     - `time`: the makespan without latency
     - `bound`: the lower bound, and the data that prove it (`_describe_binding`)
-    - `status`: optimal with its proof, or the maximum excess over the optimum in percent
+    - `status`: optimal with its proof or the maximum excess over it in percent, and the method
     - `predicted`: the time with latency, and the largest number of chunks of a unit task
     - `layout`: the kind of the layout, and its copies or padding
     - `algorithm`: ranks, steps and the size in bytes
@@ -164,7 +164,10 @@ def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
     of the search that a limit cut; `late` with the number of tasks that finish after their due
     times.
     """
-    algorithm = lowered.algorithm
+    algorithm, outcome = lowered.algorithm, plan.outcome
+    status = f"at most {100 * outcome.gap:.3g} % above the optimum"
+    if outcome.status == "optimal":
+        status = f"optimal, proved by the {outcome.proof}"
     moved = sum(move.tensor.num_bytes for move in plan.moves)
     fields = {
         "resharding": f"{_format_count(len(plan.moves), 'tensor')} of {format_bytes(moved)}, "
@@ -175,7 +178,7 @@ def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
         or "none: no bytes cross between hosts",
         "time": f"{plan.makespan_s:.6g} s",
         "bound": f"{plan.bound_s:.6g} s, {_describe_binding(plan)}",
-        "status": _describe_status(plan),
+        "status": f"{status}; found by {outcome.method}",
         "predicted": f"{plan.predicted_s:.6g} s with latency and "
         f"{max(plan.chunks.values(), default=0)} chunks",
         "layout": _describe_layout(lowered),
@@ -209,19 +212,25 @@ def _count_strategies(plan: ReshardPlan) -> Counter[str]:
 def _describe_binding(plan: ReshardPlan) -> str:
     """Return a phrase for the data that prove the lower bound, by the kind of `plan.outcome`.
 
-    - `links`: the data that a link must carry; with N links, `N links such as` the link of the
-      largest weight
+    - `links`: the data that a link must carry, such as `link 0 -> 8`; with N links, `N links such
+      as` the link of the largest weight, of equal ones that of the smallest number
     - `receiver`: the data that one host must receive
     - `senders`: the data that only the hosts of the outcome can send
     - `exclusive`: the data for all hosts, then the data that only these hosts can send
     - `task`: a unit task that is not split, by its number
     - `nothing`: no data cross between hosts
 
-    Hosts are listed by number. Raises `KeyError` for another kind.
+    Hosts are listed by number. Raises `KeyError` for another kind, and `ValueError` for
+    `links` without weights.
     """
     bound = plan.outcome
     if bound.kind == "links":
-        return f"the data that {_describe_links(plan)} must carry"
+        topology, weights = plan.topology, bound.weights
+        first = min(weights, key=lambda link: (-weights[link], link))
+        source, destination = int(topology.source[first]), int(topology.destination[first])
+        subject = "link" if len(weights) == 1 else f"{len(weights)} links such as"
+        name = f"{topology.node_name(source)} -> {topology.node_name(destination)}"
+        return f"the data that {subject} {name} must carry"
     hosts = ", ".join(map(str, bound.hosts))
     texts = {
         "receiver": f"the data that host {hosts} must receive",
@@ -247,31 +256,6 @@ def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
         source, destination = (topology.node_name(int(end)) for end in ends)
         links.append(BindingLink(source=source, destination=destination, weight=weight))
     return links
-
-
-def _describe_links(plan: ReshardPlan) -> str:
-    """Describe the links that prove the bound: the one of the largest weight, by its end nodes.
-
-    For example `link 0 -> 8`, or with several links `3 links such as 0 -> 8`. Among equal
-    weights it is the link of the smallest number. Raises `ValueError` without weights.
-    """
-    topology, weights = plan.topology, plan.outcome.weights
-    first = min(weights, key=lambda link: (-weights[link], link))
-    source, destination = int(topology.source[first]), int(topology.destination[first])
-    name = f"{topology.node_name(source)} -> {topology.node_name(destination)}"
-    return f"link {name}" if len(weights) == 1 else f"{len(weights)} links such as {name}"
-
-
-def _describe_status(plan: ReshardPlan) -> str:
-    """Describe how good the schedule is, and the method that found it.
-
-    The text is `optimal` with its kind of proof, or the largest possible excess over the optimum in
-    percent, with three significant digits.
-    """
-    schedule = plan.outcome
-    if schedule.status == "optimal":
-        return f"optimal, proved by the {schedule.proof}; found by {schedule.method}"
-    return f"at most {100 * schedule.gap:.3g} % above the optimum; found by {schedule.method}"
 
 
 def _describe_layout(lowered: Lowered) -> str:

@@ -73,7 +73,10 @@ def reshard(
     import torch
     import torch.distributed as dist
 
-    shard = _plain(tensor)
+    shard = tensor
+    # A DTensor, i.e. any object with `to_local`, contains its shard.
+    if tensor is not None and hasattr(tensor, "to_local"):
+        shard = tensor.to_local()
     full_shape, element = _find_shape_and_type(tensor, shape, dtype)
     move = _move(full_shape, element, source, destination, host_size)
     rank = dist.get_rank()
@@ -85,22 +88,13 @@ def reshard(
         raise InputError(message, cure="start more ranks or use smaller meshes")
     _check_shard(shard, move, rank, element)
     plan = plan_reshard([move], host_bandwidth=host_bandwidth)
-    output = _allocate_output(
-        move, rank, element, torch.device("cpu") if shard is None else shard.device
-    )
+    output = None
+    bounds = _find_tile(move.destination, move.tensor.shape, rank)
+    if bounds is not None:
+        device = torch.device("cpu") if shard is None else shard.device
+        output = torch.empty([stop - start for start, stop in bounds], dtype=element, device=device)
     _run(plan, move, rank, shard, output)
     return output
-
-
-def _plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the local shard of a DTensor (any object with `to_local`).
-
-    Other tensors and `None` are returned unchanged.
-    """
-    if tensor is not None and hasattr(tensor, "to_local"):
-        local: torch.Tensor = tensor.to_local()
-        return local
-    return tensor
 
 
 def _find_shape_and_type(
@@ -175,21 +169,6 @@ def _find_tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int,
     position = side.mesh.devices.index(rank)
     at = side.placement.tile_coordinates(side.mesh)[position].tolist()
     return [(int(cut[i]), int(cut[i + 1])) for cut, i in zip(cuts, at, strict=True)]
-
-
-def _allocate_output(
-    move: Move, rank: int, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor | None:
-    """Return an uninitialized tensor with the shape of this rank's tile of the destination.
-
-    It has `dtype` and is on `device`. Returns `None` for a rank outside of the destination mesh.
-    """
-    import torch
-
-    bounds = _find_tile(move.destination, move.tensor.shape, rank)
-    if bounds is None:
-        return None
-    return torch.empty([stop - start for start, stop in bounds], dtype=dtype, device=device)
 
 
 def _run(

@@ -25,7 +25,6 @@ from collhub_reshard.proof import (
 )
 from collhub_reshard.scheduling.best import Effort, find_best_schedule
 from collhub_reshard.scheduling.host_tasks import (
-    HostNetwork,
     HostTasks,
     build_host_tasks,
     build_ideal_network,
@@ -138,8 +137,9 @@ class ReshardPlan:
 
         The piece passes h hops: 1 for send/recv and local all-gather, otherwise the number of
         its receiving hosts. A hop has `LINKS_PER_HOP` (2) links, so there are L = 2 h links. A
-        piece is divided into m messages: its chunks times `_count_parts`, all of one size. The
-        result is
+        piece is divided into m messages of one size: its chunks times a factor. With R receiving
+        hosts and at most D receiving devices on a host, this is R * D for send/recv and local
+        all-gather, R for scatter and all-gather, and 1 otherwise. The result is
 
         end + duration * (L - 1) / m + h * latency
 
@@ -149,9 +149,13 @@ class ReshardPlan:
         row = self.tasks.rows[piece.task]
         links = LINKS_PER_HOP * len(self.tasks.receivers[piece.task])
         strategy = self.strategies[row]
-        parts = self.chunks[row] * _count_parts(
-            strategy, _find_reach(self.units, row, find_needing_hosts(self.units)[row])
-        )
+        reach = _find_reach(self.units, row, find_needing_hosts(self.units)[row])
+        messages_per_chunk = {
+            Strategy.SEND_RECV: reach.hosts * reach.devices,
+            Strategy.LOCAL_ALL_GATHER: reach.hosts * reach.devices,
+            Strategy.SCATTER_ALL_GATHER: reach.hosts,
+        }
+        parts = self.chunks[row] * messages_per_chunk.get(strategy, 1)
         if strategy in (Strategy.SEND_RECV, Strategy.LOCAL_ALL_GATHER):
             # These strategies send directly to the last receiver.
             links = LINKS_PER_HOP
@@ -191,7 +195,13 @@ def plan_reshard(
     """
     choices = choices or ReshardChoices()
     units = unit_tasks(moves)
-    network = _build_network(units, topology, host_bandwidth, latency_s, cards)
+    if topology is not None:
+        network = find_host_network(topology, units.host_of)
+    elif host_bandwidth is not None:
+        hosts_of_meshes = sorted(set(units.host_of.tolist()) - {-1})
+        network = build_ideal_network(hosts_of_meshes, host_bandwidth, latency_s, cards)
+    else:
+        raise InputError("no network", cure="give --topology or --host-bandwidth")
     needs = find_needing_hosts(units)
     strategies: dict[int, Strategy] = {}
     chunks: dict[int, int] = {}
@@ -303,26 +313,6 @@ def _get_time_s(plan: ReshardPlan) -> float:
     return plan.predicted_s if plan.simulated_s is None else plan.simulated_s
 
 
-def _build_network(
-    units: UnitTasks,
-    topology: Topology | None,
-    host_bandwidth: float | None,
-    latency_s: float,
-    cards: int,
-) -> HostNetwork:
-    """Return the network cards of the hosts: from the topology, or else from the given numbers.
-
-    With a topology, `host_bandwidth` (bytes/s of a card), `latency_s` and `cards` are ignored.
-    Raises `InputError` if neither topology nor bandwidth is given.
-    """
-    if topology is not None:
-        return find_host_network(topology, units.host_of)
-    if host_bandwidth is None:
-        raise InputError("no network", cure="give --topology or --host-bandwidth")
-    hosts = set(units.host_of.tolist()) - {-1}
-    return build_ideal_network(sorted(hosts), host_bandwidth, latency_s, cards)
-
-
 def _find_reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
     """Return how many hosts need a box, and the largest number of its receivers on one of them.
 
@@ -331,18 +321,3 @@ def _find_reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
     """
     on_host = units.host_of[units.receivers_of(row)].tolist()
     return Reach(len(hosts), max((on_host.count(host) for host in hosts), default=1))
-
-
-def _count_parts(strategy: Strategy, reach: Reach) -> int:
-    """Return into how many messages the busiest network card divides a chunk of a box.
-
-    `reach`: the number of receiving hosts, and the largest number of receiving devices on one of
-    them. The result is hosts * devices for the strategies `SEND_RECV` and `LOCAL_ALL_GATHER`, hosts
-    for `SCATTER_ALL_GATHER`, and 1 for all others.
-    """
-    parts = {
-        Strategy.SEND_RECV: reach.hosts * reach.devices,
-        Strategy.LOCAL_ALL_GATHER: reach.hosts * reach.devices,
-        Strategy.SCATTER_ALL_GATHER: reach.hosts,
-    }
-    return parts.get(strategy, 1)

@@ -119,7 +119,7 @@ def build_schedule_document(
     - `schema` (`PROOF_SCHEMA`), `moves`: one object per move (`_convert_move`), in their order
     - `host_of`: host of every device; `cards`: number of network cards of a host
     - `out_rate`, `in_rate`: rate of one card by host (ascending), in bytes/s
-    - `tasks`: one object per task between hosts (`_convert_task`), in the order of `tasks`
+    - `tasks`: one object per task between hosts, in order; `work`: how often a card carries it
     - `schedule`: one list per piece, in the order of the schedule: task, sender, start,
       duration, first and last fraction of the task's bytes (from 0 to 1)
     - `makespan_s`: end of the last piece
@@ -140,7 +140,16 @@ def build_schedule_document(
         "cards": network.cards,
         "out_rate": {str(host): str(network.out_rate[host]) for host in hosts},
         "in_rate": {str(host): str(network.in_rate[host]) for host in hosts},
-        "tasks": [_convert_task(tasks, task) for task in range(len(tasks))],
+        "tasks": [
+            {
+                "unit_task": tasks.rows[task],
+                "bytes": tasks.bytes[task],
+                "senders": list(tasks.senders[task]),
+                "receivers": list(tasks.receivers[task]),
+                "work": str(tasks.work[task]),
+            }
+            for task in range(len(tasks))
+        ],
         "schedule": [
             [
                 piece.task,
@@ -230,19 +239,6 @@ def _convert_move(move: Move) -> dict[str, JsonValue]:
         "to": str(move.destination),
         "release_s": move.release_s,
         "due_s": move.due_s,
-    }
-
-
-def _convert_task(tasks: HostTasks, task: int) -> dict[str, JsonValue]:
-    """Return a task between hosts as a JSON object: row of its unit task, bytes, sending and
-    receiving hosts, and work in ticks as exact text.
-    """
-    return {
-        "unit_task": tasks.rows[task],
-        "bytes": tasks.bytes[task],
-        "senders": list(tasks.senders[task]),
-        "receivers": list(tasks.receivers[task]),
-        "work": str(tasks.work[task]),
     }
 
 

@@ -76,9 +76,9 @@ def _check_host_schedule(
     3. makespan and claimed lower bound: `_check_status` (`bound`, `form`, `optimal`)
     4. bytes that the algorithm sends to each host: `traffic`
 
-    The report has makespan and bound in s, the hosts or task that prove the bound, and the texts
-    of `_list_unproved`. It is optimal if the makespan is at most the bound, rounded up. Raises
-    `LookupError`, `TypeError`, `ValueError` or `HubError` for another malformed value.
+    The report has times in s and `_list_unproved`. It is optimal if the makespan is at most the
+    bound, rounded up; else the verdict has the excess in percent, and names an unchecked proof of a
+    solver. Other malformed values raise `LookupError`, `TypeError`, `ValueError` or `HubError`.
     """
     check_labels(document)
     claim = read_claim(document, topology)
@@ -88,7 +88,12 @@ def _check_host_schedule(
     is_met = claim.makespan <= _round_up(claim, bound)
     _check_status(claim, bound, is_met)
     _check_traffic(claim, algorithm)
-    verdict = _describe_verdict(claim, bound, is_met)
+    verdict = "holds: no schedule is faster"
+    if not is_met:
+        gap = float(claim.makespan / bound - 1) if bound else 0.0
+        verdict = f"holds: at most {100 * gap:.3g} % longer than any schedule"
+        if document["proof"] == "solver":
+            verdict += "; the solver's proof of optimality is not checked"
     unproved = _list_unproved(claim, bound, topology is not None)
     claimed = cast("Mapping[str, JsonValue]", document["bound"])
     hosts = ", ".join(map(str, require_list(claimed["hosts"])))
@@ -362,20 +367,3 @@ def _list_unproved(claim: ScheduleClaim, bound: Fraction, has_topology: bool) ->
         }
         unproved["cards"] = network
     return unproved
-
-
-def _describe_verdict(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> str:
-    """Return a text about how far the schedule is proved to be from the fastest one.
-
-    - `is_met`: `holds: no schedule is faster`.
-    - Otherwise: `holds: at most P % longer than any schedule`, where P is 100 * (makespan / `bound`
-      - 1) with three significant digits, or 0 for a bound of 0. If the proof is claimed to be
-        `solver`, the text also says that the solver's proof of optimality is not checked.
-    """
-    if is_met:
-        return "holds: no schedule is faster"
-    gap = float(claim.makespan / bound - 1) if bound else 0.0
-    longer = f"at most {100 * gap:.3g} % longer than any schedule"
-    if claim.document["proof"] == "solver":
-        return f"holds: {longer}; the solver's proof of optimality is not checked"
-    return f"holds: {longer}"

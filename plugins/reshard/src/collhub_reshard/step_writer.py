@@ -249,7 +249,13 @@ class StepWriter:
         a new unit of its SCRATCH. `tokens` is increased by 1. Raises `StopIteration` if `device`
         has no INPUT and has received no box.
         """
-        unit = self._find_readable_unit(device)
+        # Neither INPUT nor received data are overwritten.
+        unit = BoxPlace(Buffer.INPUT, 0)
+        if not self.layout.input_units[device]:
+            # A device that only forwards may have no INPUT.
+            key = next(key for key in self._arrivals if key[1] == device)
+            landing = self._landing[key]
+            unit = BoxPlace(landing.buffer, landing.offset, (self._arrivals[key][0],))
         self._builder.add(
             device,
             StepKind.SEND,
@@ -266,22 +272,6 @@ class StepWriter:
         )
         self.tokens += 1
         return receive
-
-    def _find_readable_unit(self, device: int) -> BoxPlace:
-        """Return a unit of a device that has data and that no later step overwrites.
-
-        It is unit 0 of INPUT, without steps to wait for. Without INPUT it is the first unit of
-        the box that arrived first at the device, with the first step of its arrival to wait
-        for. Raises `StopIteration` if the device has no INPUT and has received no box.
-        """
-        if self.layout.input_units[device]:
-            return BoxPlace(Buffer.INPUT, 0)
-        # A device that only forwards may have no INPUT.
-        key = next(key for key in self._arrivals if key[1] == device)
-        # Received data are not overwritten.
-        landing = self._landing[key]
-        step = self._arrivals[key][0]
-        return BoxPlace(landing.buffer, landing.offset, (step,))
 
     def _held(self, row: int, device: int) -> BoxPlace:
         """Return where a device has a contiguous copy of a box from its INPUT.

@@ -182,9 +182,9 @@ def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[
             for receiver in receivers
             for chunk in range(chunks)
         ]
+    transfers: list[Transfer] = []
     if strategy is Strategy.BROADCAST:
         # Send chunk after chunk from host to host; each host distributes it inside.
-        transfers: list[Transfer] = []
         for chunk in range(chunks):
             part = _compute_part(chunk, chunks)
             source, parent = audience.sender, -1
@@ -194,12 +194,15 @@ def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[
                 transfers += _spread_within_host(devices, part, parent)
         return transfers
     gathered = strategy is Strategy.LOCAL_ALL_GATHER
-    transfers = _gather_locally(audience) if gathered else _scatter_among_hosts(audience)
-    return [
-        _move_to_chunk(transfer, chunk, chunks, chunk * len(transfers))
-        for chunk in range(chunks)
-        for transfer in transfers
-    ]
+    box_transfers = _gather_locally(audience) if gathered else _scatter_among_hosts(audience)
+    for chunk in range(chunks):
+        begun = len(transfers)
+        for transfer in box_transfers:
+            first = (chunk + transfer.first) / chunks
+            last = (chunk + transfer.last) / chunks
+            parent = transfer.parent + begun if transfer.parent >= 0 else -1
+            transfers.append(Transfer(transfer.source, transfer.destination, first, last, parent))
+    return transfers
 
 
 def list_tree_transfers(edges: Sequence[tuple[int, int]]) -> list[Transfer]:
@@ -216,18 +219,6 @@ def list_tree_transfers(edges: Sequence[tuple[int, int]]) -> list[Transfer]:
         transfers.append(Transfer(source, destination, Fraction(0), Fraction(1), parent))
         number[destination] = len(transfers) - 1
     return transfers
-
-
-def _move_to_chunk(transfer: Transfer, chunk: int, chunks: int, begun: int) -> Transfer:
-    """Convert a transfer of an entire piece to a transfer of one of `chunks` equal chunks.
-
-    `chunk`: its number. The fractions are scaled and shifted to the chunk. `begun`, the number of
-    transfers of earlier chunks, is added to the index of the parent; -1 (no parent) stays.
-    """
-    first = (chunk + transfer.first) / chunks
-    last = (chunk + transfer.last) / chunks
-    parent = transfer.parent + begun if transfer.parent >= 0 else -1
-    return Transfer(transfer.source, transfer.destination, first, last, parent)
 
 
 def _compute_part(index: int, count: int) -> tuple[Fraction, Fraction]:

@@ -363,7 +363,13 @@ def solve_exactly(
     # Imported here: it takes a second, and is an extra.
     from ortools.sat.python import cp_model
 
-    model = _build_model(cp_model, tasks, least, _limit_makespan(tasks, hint))
+    has_due_times = any(due is not None for due in tasks.due)
+    if has_due_times:
+        # Due times may require a longer schedule than the hint.
+        horizon = sum(max(row) for row in tasks.durations) + max(tasks.release)
+    else:
+        horizon = int(max(piece.end for piece in hint))
+    model = _build_model(cp_model, tasks, least, horizon)
     for piece in hint:
         model.model.add_hint(model.starts[piece.task], int(piece.start))
         for number, sender in enumerate(tasks.senders[piece.task]):
@@ -379,24 +385,18 @@ def solve_exactly(
     status = solver.solve(model.model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
-    pieces = _read_pieces(tasks, solver, model)
+    unordered = []
+    for task, start in enumerate(model.starts):
+        chosen = [solver.boolean_value(presence) for presence in model.presences[task]]
+        sender = tasks.senders[task][chosen.index(True)]
+        ticks = tasks.duration(task, sender)
+        unordered.append(Piece(task, sender, Fraction(solver.value(start)), Fraction(ticks)))
+    pieces = tuple(sorted(unordered, key=lambda piece: (piece.start, piece.task)))
     is_optimal = status == cp_model.OPTIMAL
-    if any(due is not None for due in tasks.due):
+    if has_due_times:
         # The solver's bound is one of lateness and makespan combined.
         return Solved(pieces, least, is_optimal)
     return Solved(pieces, int(solver.best_objective_bound), is_optimal)
-
-
-def _limit_makespan(tasks: HostTasks, hint: Sequence[Piece]) -> int:
-    """Return an upper limit of the makespan for the solver, in ticks.
-
-    If no task has a due time, it is the makespan of `hint`. Due times may require a longer
-    schedule, so otherwise it is the latest release plus the sum of the longest duration of
-    every task. Raise `ValueError` without tasks.
-    """
-    if all(due is None for due in tasks.due):
-        return int(max(piece.end for piece in hint))
-    return sum(max(row) for row in tasks.durations) + max(tasks.release)
 
 
 def _build_model(cp_model: Any, tasks: HostTasks, least: int, horizon: int) -> _Model:
@@ -504,18 +504,3 @@ def _order_equal_tasks(built: _Model, tasks: HostTasks) -> None:
         if key in before:
             built.model.add(built.starts[before[key]] <= built.starts[task])
         before[key] = task
-
-
-def _read_pieces(tasks: HostTasks, solver: Any, built: _Model) -> tuple[Piece, ...]:
-    """Read the pieces of the solution, sorted by start, then by task.
-
-    Every task is one piece, from the sender that the solver chose; start and duration are in
-    ticks, as exact fractions.
-    """
-    pieces = []
-    for task, start in enumerate(built.starts):
-        chosen = [solver.boolean_value(presence) for presence in built.presences[task]]
-        sender = tasks.senders[task][chosen.index(True)]
-        ticks = tasks.duration(task, sender)
-        pieces.append(Piece(task, sender, Fraction(solver.value(start)), Fraction(ticks)))
-    return tuple(sorted(pieces, key=lambda piece: (piece.start, piece.task)))

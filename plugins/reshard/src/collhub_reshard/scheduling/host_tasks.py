@@ -208,7 +208,15 @@ def build_host_tasks(
         [size * work.get(row, 1) / network.rate(host, to) for host in hosts]
         for row, size, hosts, to in zip(rows, sizes, senders, receivers, strict=True)
     ]
-    times = _list_move_times(tasks, moves, rows)
+    # The number of a float is that of its shortest decimal text.
+    move_times = [
+        (
+            Fraction(repr(move.release_s)),
+            None if move.due_s is None else Fraction(repr(move.due_s)),
+        )
+        for move in moves
+    ]
+    times = [move_times[tasks.move[row]] for row in rows]
     given_times = [time for pair in times for time in pair if time]
     tick = _find_common_measure([time for row in exact for time in row] + given_times)
     return HostTasks(
@@ -243,24 +251,6 @@ def find_needing_hosts(tasks: UnitTasks) -> list[tuple[int, ...]]:
         sender_hosts = set(tasks.hosts_of(tasks.senders_of(row)))
         needing.append(tuple(host for host in group if host not in sender_hosts))
     return needing
-
-
-def _list_move_times(
-    tasks: UnitTasks, moves: Sequence[Move], rows: Sequence[int]
-) -> list[tuple[Fraction, Fraction | None]]:
-    """Return (release, due time) in seconds for each unit task in `rows`, in this order.
-
-    Both are exact fractions of the shortest decimal text of the floats `release_s` and
-    `due_s` of the task's move. The due time is None if the move has none.
-    """
-    times = [
-        (
-            Fraction(repr(move.release_s)),
-            None if move.due_s is None else Fraction(repr(move.due_s)),
-        )
-        for move in moves
-    ]
-    return [times[tasks.move[row]] for row in rows]
 
 
 def _find_common_measure(times: Sequence[Fraction]) -> Fraction:

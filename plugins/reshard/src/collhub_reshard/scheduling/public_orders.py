@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from collhub_shardings import UnitTasks, device_pairs
@@ -135,43 +135,31 @@ def _draw_round(
 def search_order(tasks: HostTasks) -> Order:
     """Search for the order of (task, sender) with the smallest makespan, depth first.
 
-    The search starts with the order by size (`order_by_size`). Another order replaces the
-    best one only if its makespan is smaller; release times count in the makespan. The
-    number of examined prefixes of orders is limited, so the result need not be optimal.
-    With about 100 tasks or more, the limit is reached before any other order is complete:
-    the result is then the order by size. This is the variant search of the public order
-    `loadbalance_order`.
+    The search starts with the order by size (`order_by_size`). Another order replaces the best one
+    only if its makespan is smaller; release times count in the makespan. A prefix of an order is
+    continued by the pairs of `_list_choices`, at most four, the one that can start first first. A
+    visited prefix costs 1 plus its length, and the search ends when the cost reaches
+    `_SEARCH_NODES` (5000), so the result need not be optimal. With about 100 tasks or more, the
+    limit is reached before any other order is complete: the result is then the order by size. This
+    is the variant search of the public order `loadbalance_order`.
     """
     best_order = order_by_size(tasks)
     best = compute_makespan(schedule_in_order(tasks, best_order))
-    for order in _generate_orders(tasks):
-        time = compute_makespan(schedule_in_order(tasks, order))
-        if time < best:
-            best, best_order = time, order
-    return best_order
-
-
-def _generate_orders(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
-    """Yield complete orders of (task, sender) from a depth-first search.
-
-    Each prefix is continued by the pairs of `_list_choices`, at most four, the one that can start
-    first first. A visited prefix costs 1 plus its length. The search ends when this cost reaches
-    `_SEARCH_NODES` (5000), or when all orders of these choices have been visited. With about 100
-    tasks or more, no order is complete before, and nothing is yielded. Without tasks, one empty
-    order is yielded.
-    """
     budget = _SEARCH_NODES
     stack: list[list[tuple[int, int]]] = [[]]
     while stack and budget > 0:
         prefix = stack.pop()
         # The cost of a prefix is its length.
         budget -= 1 + len(prefix)
-        if len(prefix) == len(tasks):
-            yield prefix
+        if len(prefix) < len(tasks):
+            placed = {task for task, _ in prefix}
+            choices = _list_choices(tasks, prefix, placed)
+            stack += [[*prefix, choice] for choice in reversed(choices)]
             continue
-        placed = {task for task, _ in prefix}
-        choices = _list_choices(tasks, prefix, placed)
-        stack += [[*prefix, choice] for choice in reversed(choices)]
+        time = compute_makespan(schedule_in_order(tasks, prefix))
+        if time < best:
+            best, best_order = time, prefix
+    return best_order
 
 
 def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tuple[int, int]]:
@@ -312,7 +300,10 @@ def compute_send_receive_s(
     and they exchange these parts within the host. It has an effect only if the receivers of every
     unit task are all on one host. The time is 0 if no data cross hosts.
     """
-    gathers = gathers and _replicas_share_hosts(units)
+    # As in the public code, one tile with replicas on several hosts disables it for all.
+    gathers = gathers and all(
+        len(units.hosts_of(units.receivers_of(row))) == 1 for row in range(len(units))
+    )
     sent: dict[int, Fraction] = {}
     out: dict[int, Fraction] = {}
     into: dict[int, Fraction] = {}
@@ -333,13 +324,3 @@ def compute_send_receive_s(
     times = [size / (network.out_rate[host] * cards) for host, size in out.items()]
     times += [size / (network.in_rate[host] * cards) for host, size in into.items()]
     return max(times, default=Fraction(0))
-
-
-def _replicas_share_hosts(units: UnitTasks) -> bool:
-    """Return whether the receivers of every unit task are on exactly one host.
-
-    Receivers that have the box already count too. True without unit tasks.
-    """
-    # As in the public code, one tile with replicas on several hosts disables it for all.
-    rows = range(len(units))
-    return all(len(units.hosts_of(units.receivers_of(row))) == 1 for row in rows)

@@ -189,16 +189,24 @@ def build_split_schedule(tasks: HostTasks) -> tuple[Piece, ...]:
     Pieces of equal start are sorted by task, then by `first`. A task without bytes and with one
     receiver has no piece.
     """
-    everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
-    shared = [task for task in range(len(tasks)) if len(tasks.receivers[task]) > 1]
+    clock = Fraction(0)
+    pieces = []
+    for task, receivers in enumerate(tasks.receivers):
+        if len(receivers) > 1:
+            # All receiving cards are busy, so one sender is sufficient.
+            ticks = Fraction(tasks.durations[task][0])
+            pieces.append(Piece(task, tasks.senders[task][0], clock, ticks))
+            clock += ticks
     single = [task for task in range(len(tasks)) if len(tasks.receivers[task]) == 1]
-    pieces, clock = _schedule_broadcasts(tasks, shared if len(everyone) > 1 else [])
-    parts = _divide_among_senders(tasks, single)
     loads: dict[_Pair, Fraction] = {}
-    for part in parts:
+    queues: dict[_Pair, list[_Part]] = {}
+    for part in _divide_among_senders(tasks, single):
         pair = part.sender, tasks.receivers[part.task][0]
         loads[pair] = loads.get(pair, Fraction(0)) + part.ticks
-    queues = _build_queues(tasks, parts)
+        queues.setdefault(pair, []).append(part)
+    for queue in queues.values():
+        # The last entry of a queue is next.
+        queue.reverse()
     for start, length, matching in _decompose_into_matchings(loads):
         for pair in matching:
             pieces += _run(queues[pair], clock + start, length)
@@ -217,24 +225,6 @@ class _Part:
     first: Fraction
     ticks: Fraction
     total: Fraction
-
-
-def _schedule_broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[Piece], Fraction]:
-    """Schedule the tasks in `shared`, which all hosts receive, one after the other.
-
-    Returns (pieces, end of the last one), in ticks; ([], 0) without tasks. They start at 0,
-    in the order of `shared`, and follow one another without gaps. Each is one piece from
-    its first sender. Release times are not considered.
-    """
-    clock = Fraction(0)
-    pieces = []
-    for task in shared:
-        # All receiving cards are busy, so one sender is sufficient.
-        senders = tasks.senders[task]
-        ticks = Fraction(tasks.durations[task][0])
-        pieces.append(Piece(task, senders[0], clock, ticks))
-        clock += ticks
-    return pieces, clock
 
 
 def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part]:
@@ -267,19 +257,6 @@ def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part
             parts.append(part)
             done += amount
     return parts
-
-
-def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[_Part]]:
-    """Build the queue of parts of every pair (sender, receiver).
-
-    The receiver of a part is the first receiver of its task. The last entry of a queue is next; it
-    is the pair's first one in `parts`.
-    """
-    queues: dict[_Pair, list[_Part]] = {}
-    for part in reversed(parts):
-        pair = part.sender, tasks.receivers[part.task][0]
-        queues.setdefault(pair, []).append(part)
-    return queues
 
 
 def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
