@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 
 from hub_core import is_finite_number, parse_json_object
 from hub_core.columns import Float64Array, Int64Array
-from hub_core.model import InputError, JsonValue, Location
+from hub_core.model import CollectiveKind, InputError, JsonValue, Location
 
 _CLAIMS = {
     "1-Epoch_Duration": "epoch_duration_s",
@@ -24,12 +25,20 @@ _CLAIMS = {
 # The old variant has a lower-case c.
 _PATHS = ("8-Chunk paths", "7-chunk paths")
 _FLOWS = ("7-Flows", "6-Flows")
+# Member of forks; the original states no collective.
+_COLLECTIVE = "0-Collective"
+_KINDS = {
+    "allgather": CollectiveKind.ALL_GATHER,
+    "alltoall": CollectiveKind.ALL_TO_ALL,
+}
 _NUMBER = r"([0-9]{1,9})"
 _DEMAND = re.compile(
     rf"Demand at {_NUMBER} for chunk {_NUMBER} from {_NUMBER} met by epoch -?[0-9]+"
 )
 _HOP = re.compile(
     rf"{_NUMBER}->{_NUMBER}(?: with volume ([0-9.eE+-]{{1,32}}))? in epoch {_NUMBER}"
+    # Forks state the rate in GB/s, which does not change what is sent.
+    r"(?: at rate [0-9.eE+-]{1,32})?"
     r"(?: via switches ([0-9]{1,9}(?: ?-> ?[0-9]{1,9})*))?"
 )
 _FLOW = re.compile(rf"Chunk {_NUMBER} from {_NUMBER} traveled over (.*)")
@@ -68,11 +77,13 @@ class Paths:
 class ScheduleDocument:
     """A schedule: `claims` of the solver, its paths, and the length of its list of flows.
 
-    `lost_flows`: number of hops with less volume in the list of flows than in the paths: the list
-    is a set of lines in which equal lines are merged.
+    `kind`: the collective, all-gather or all-to-all. `lost_flows`: number of hops with less volume
+    in the list of flows than in the paths: the list is a set of lines in which equal lines are
+    merged.
     """
 
     claims: Mapping[str, JsonValue]
+    kind: CollectiveKind
     paths: Paths
     num_flows: int
     lost_flows: int
@@ -99,7 +110,8 @@ class _Parser:
         The message begins with the JSON path of the defect. The document is parsed in this order:
 
         1. It must be a JSON object (NaN is allowed, repeated keys are not), and no input of the
-           solver.
+           solver. The collective is that of "0-Collective" (`allgather` or `alltoall`). Without
+           this member it is an all-to-all if the paths have volumes, otherwise an all-gather.
         2. The paths are in the member "8-Chunk paths", otherwise "7-chunk paths". One is required,
            as an object with at least one demand. A demand is a chunk that a GPU must get. Its value
            is one path (a list of hops), or a list of paths with volumes (parts of a chunk).
@@ -115,6 +127,7 @@ class _Parser:
         Demands, paths and hops have the order of the file.
         """
         members = self._decode_object(content)
+        kind = self._find_kind(members)
         path_keys = [key for key in _PATHS if key in members]
         if not path_keys:
             raise self._build_error(
@@ -146,9 +159,28 @@ class _Parser:
                 claims[name] = value
         times = list(_iterate_numbers(members.get("6-Demand_Met")))
         met = max(times, default=None)
+        if kind is None:
+            kind = CollectiveKind.ALL_TO_ALL if has_volumes else CollectiveKind.ALL_GATHER
         return ScheduleDocument(
-            claims | ({} if met is None else {"demand_met_s": met}), paths, len(flows), lost
+            claims | ({} if met is None else {"demand_met_s": met}), kind, paths, len(flows), lost
         )
+
+    def _find_kind(self, members: Mapping[str, object]) -> CollectiveKind | None:
+        """Return the collective that the document states, None without the member.
+
+        Raises `InputError` for a value that is not a key of `_KINDS`, such as `gather`.
+        """
+        if _COLLECTIVE not in members:
+            return None
+        stated = members[_COLLECTIVE]
+        kind = _KINDS.get(stated) if isinstance(stated, str) else None
+        if kind is None:
+            raise self._build_error(
+                f"$[{_COLLECTIVE!r}]",
+                f"expected {' or '.join(_KINDS)}, got {json.dumps(stated)[:40]}",
+                "solve an all-gather or an all-to-all; schedules of others are not read",
+            )
+        return kind
 
     def _parse_flow(self, line: object, json_path: str) -> _Flow:
         """Parse a line of the list of flows; return (hop of a chunk, volume on it).

@@ -20,10 +20,13 @@ from hub_core.plugin_api import (
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# Inputs of the solver match too, so that the reader can report them. Forks of TE-CCL write the
-# collective first. Possessive groups prevent backtracking for any text.
+# Inputs of the solver match too, so that the reader can report them. Forks of TE-CCL first write
+# the collective and other members with 0, and a name or comments before inputs. Possessive groups
+# prevent backtracking for any text.
 _SIGNATURE = (
-    rb'\A\s*+\{\s*+(?:"0-Collective"\s*+:\s*+"[^"]{0,80}+"\s*+,\s*+)?+'
+    rb"\A\s*+\{\s*+"
+    rb'(?:"(?:0-[A-Za-z_]{1,40}+|name|_[a-z0-9_]{1,60}+)"\s*+:\s*+'
+    rb'(?:"(?:[^"\\]|\\.)*+"|[0-9]{1,9}+)\s*+,\s*+)*+'
     rb'"(?:1-Epoch_Duration|TopologyParams|GurobiParams|InstanceParams)"'
 )
 

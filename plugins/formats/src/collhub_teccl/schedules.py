@@ -54,7 +54,7 @@ _TOLERANCE = 1e-6
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
-    """Read a schedule of TE-CCL as an all-to-all if paths have volumes, else as an all-gather.
+    """Read a schedule of TE-CCL as an all-gather or all-to-all (`ScheduleDocument.kind`).
 
     A volume is the part of a chunk that takes a path. Ranks are the GPUs in the order of their
     node numbers. A unit is one chunk, or with volumes 1 / `_count_parts` of it. Each distinct
@@ -72,7 +72,7 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     """
     del options
     document = ScheduleDocument.parse(source.content(), source.name)
-    task = _ScheduleConversion(document.paths, source)
+    task = _ScheduleConversion(document.kind, document.paths, source)
     if document.lost_flows:
         task.note_lost_flows(document.lost_flows)
     collective, chunks, chunk_of_path = task.build_chunks()
@@ -239,7 +239,8 @@ class _PathShares:
 class _ScheduleConversion:
     """Paths of a schedule in terms of ranks, with the checks that need all paths."""
 
-    def __init__(self, paths: Paths, source: Source) -> None:
+    def __init__(self, kind: CollectiveKind, paths: Paths, source: Source) -> None:
+        self._kind = kind
         self._paths = paths
         self._source = source
         # Switches occur only after `via`, so the GPU numbers may have gaps.
@@ -281,15 +282,15 @@ class _ScheduleConversion:
     def build_chunks(self) -> tuple[Collective, Chunks, Int64Array]:
         """Return the collective of the schedule, its chunks, and the chunk of every path (int64).
 
-        If at least one demand of the file is a list of paths (with volumes), the schedule is an
-        all-to-all (`_build_all_to_all`). Otherwise it is an all-gather (`_build_all_gather`). With
-        volumes, every path has a separate chunk; a path that gets no unit has -1. Without volumes,
-        all paths of one chunk of a source have its number.
+        In an all-to-all, and if at least one demand of the file is a list of paths (with volumes),
+        every path has a separate chunk (`_build_separate_paths`); a path that gets no unit has -1.
+        Otherwise all paths of one chunk of a source have its number (`_build_all_gather`).
 
         Raises `InputError` in the first of these cases:
 
         - `demand-not-met`: the volumes of a demand do not add up to 1 within `TOLERANCE` (1e-3)
-        - `teccl-schedule`: only for an all-gather, more chunks of a source than there are demands
+        - `teccl-schedule`: more chunks of a source than there are demands (only in an all-gather
+          without volumes)
         - `demand-not-met`: the file lacks a demand of the collective
         - `teccl-schedule`: a demand occurs twice
         """
@@ -305,7 +306,9 @@ class _ScheduleConversion:
             raise self._build_error(
                 message, "volumes of a demand must add up to 1", "demand-not-met"
             )
-        return self._build_all_to_all() if self._paths.has_volumes else self._build_all_gather()
+        if self._paths.has_volumes or self._kind is CollectiveKind.ALL_TO_ALL:
+            return self._build_separate_paths()
+        return self._build_all_gather()
 
     def build_transfers(self, chunk_of_path: Int64Array) -> Transfers:
         """Return the transfers: every distinct hop of a chunk once, sorted by epoch.
@@ -339,7 +342,7 @@ class _ScheduleConversion:
         return Transfers(chunk, source, destination, link, epoch, epoch + 1, no_sum, no_window)
 
     def _build_all_gather(self) -> tuple[Collective, Chunks, Int64Array]:
-        """Return (collective, chunks, chunk of every path) for schedules without volumes.
+        """Return (collective, chunks, chunk of every path) for all-gathers without volumes.
 
         Every rank has the same number of chunks: the largest chunk number of any demand plus 1.
         Each chunk is one unit. Chunk c of rank r has the number r * (chunks per rank) + c. The
@@ -369,13 +372,13 @@ class _ScheduleConversion:
         self._check_demands(chunk, (required[is_receiver], receiver[is_receiver]))
         return collective, chunks, chunk[paths.demand]
 
-    def _build_all_to_all(self) -> tuple[Collective, Chunks, Int64Array]:
-        """Return (collective, chunks, chunk of every path) for schedules with volumes.
+    def _build_separate_paths(self) -> tuple[Collective, Chunks, Int64Array]:
+        """Return (collective, chunks, chunk of every path) with a separate chunk for every path.
 
         The demands of each pair (origin, destination) are numbered k = 0, 1, ... by ascending
         chunk number. m is the largest number of demands of a pair. Each demand consists of P units
         (`_count_parts`), which `_divide_demands` distributes among its paths. So each rank sends
-        m * P units to each rank.
+        m * P units to each rank: in an all-gather the same ones, maybe several times over a link.
 
         Each path with at least one unit becomes a chunk, in the order of the paths. Demand k has
         the units from k * P of its pair on, in the order of its paths. Then one chunk of m * P
@@ -400,7 +403,9 @@ class _ScheduleConversion:
         self._check_demands(pair * per_pair + within, (required[is_sent], receiver[is_sent]))
         cut = self._divide_demands()
         units = per_pair * cut.parts
-        collective = Collective(CollectiveKind.ALL_TO_ALL, ranks, ranks * units)
+        collective = Collective(self._kind, ranks, ranks * units)
+        # The input of an all-gather has only the units of its rank.
+        stride = units if self._kind is CollectiveKind.ALL_TO_ALL else 0
         first = within[paths.demand] * cut.parts + cut.first
         carries = cut.count > 0
         chunk_of_path = np.where(carries, np.cumsum(carries) - 1, -1)
@@ -412,7 +417,7 @@ class _ScheduleConversion:
         ranks_range = np.arange(ranks)
         chunks = Chunks(
             np.concatenate([origin[carries], ranks_range]),
-            np.concatenate([(target * units + first)[carries], ranks_range * units]),
+            np.concatenate([(target * stride + first)[carries], ranks_range * stride]),
             np.concatenate([(origin * units + first)[carries], ranks_range * units]),
             np.concatenate([cut.count[carries], np.full(ranks, units)]),
             np.concatenate([target[carries], ranks_range]),

@@ -50,6 +50,59 @@ def test_schedules_of_forks_that_name_the_collective_first_are_recognised(tmp_pa
     assert hub_core.read(file).collective.kind is CollectiveKind.ALL_GATHER
 
 
+def test_an_all_to_all_without_volumes_is_one_if_the_file_states_it(tmp_path: Path):
+    paths = {
+        f"Demand at {at} for chunk {at} from {origin} met by epoch 0": [
+            f"{origin}->{at} in epoch 0 at rate 6.25 via switches 5 -> 6 -> 4"
+        ]
+        for origin in range(3)
+        for at in {0, 1, 2} - {origin}
+    }
+    members = {
+        "0-Collective": "alltoall",
+        "0-Formulation": "MILP",
+        "1-Epoch_Duration": 1e-6,
+        "8-Chunk paths": paths,
+    }
+    path = tmp_path / "milp.json"
+    path.write_text(json.dumps(members))
+    algorithm = hub_core.read(str(path))
+    assert algorithm.collective.kind is CollectiveKind.ALL_TO_ALL
+    assert hub_core.verify(algorithm).ok
+
+
+def test_an_all_gather_with_volumes_is_one_if_the_file_states_it():
+    paths = {}
+    for origin in range(3):
+        for at in {0, 1, 2} - {origin}:
+            relay = 3 - origin - at
+            paths[f"Demand at {at} for chunk 0 from {origin} met by epoch 1"] = [
+                [[0, f"{origin}->{at} with volume 0.75 in epoch 0"]],
+                [
+                    [0, f"{origin}->{relay} with volume 0.25 in epoch 0"],
+                    [1, f"{relay}->{at} with volume 0.25 in epoch 1"],
+                ],
+            ]
+    algorithm = _read(paths, **{"0-Collective": "allgather"})
+    assert algorithm.collective.kind is CollectiveKind.ALL_GATHER
+    assert algorithm.collective.unit_count == 12
+    assert hub_core.verify(algorithm).ok
+
+
+def test_another_collective_is_refused_with_its_name():
+    with pytest.raises(
+        InputError, match=r"\['0-Collective'\]: expected allgather or alltoall, got"
+    ):
+        _read(_pair(), **{"0-Collective": "gather"})
+
+
+def test_an_input_with_a_name_before_it_is_named(tmp_path: Path):
+    path = tmp_path / "input.json"
+    path.write_text('{"name": "two \\"nodes\\"", "_note": "", "TopologyParams": {}}')
+    with pytest.raises(InputError, match="this is an input of TE-CCL's solver"):
+        hub_core.read(str(path))
+
+
 def test_nodes_become_ranks_in_their_order():
     algorithm = _read(_pair())
     assert algorithm.collective.kind is CollectiveKind.ALL_GATHER
