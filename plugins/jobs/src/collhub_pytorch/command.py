@@ -34,7 +34,6 @@ from hub_core.plugin_api import InteractivePage, JobTimeline
 
 if TYPE_CHECKING:
     from collhub_pytorch.findings import Findings, Saving
-    from collhub_pytorch.formats import ProfileOptions
     from collhub_pytorch.machine import MachineComparison
     from collhub_pytorch.predicted_times import MachinePredictor, Predictor
     from collhub_pytorch.replay import NetworkTimes
@@ -320,17 +319,25 @@ def _read_job(
     raised for an invalid time in `clock_residual` and a file that is given twice. Errors of the
     readers are passed on. The advice of an `InputError` names options of this command.
     """
-    from collhub_pytorch.formats import EXECUTION_TRACE
+    from collhub_pytorch.formats import EXECUTION_TRACE, ProfileOptions
     from collhub_pytorch.profile_formats import detect_format, read_files
     from collhub_pytorch.trace_files import list_files
 
     opened = _open_other_job(context, files)
     if opened is not None:
         return _read_other_job(context, opened, reading), []
-    trace_files, options = list_files(files), _options(reading)
+    trace_files = list_files(files)
+    residual, step = reading["clock_residual"], reading["step"]
+    options = ProfileOptions(
+        ranks_missing=str(reading["ranks_missing"]),
+        step=None if step is None else int(step),
+        clocks=str(reading["clocks"]),
+        clock_residual=None if residual is None else parse_time(str(residual)),
+        kernel_delay_factor=float(reading["kernel_delay_factor"] or 0),
+    )
     with _translate_reader_options(), context.progress("reading profiles"):
         form = detect_format(trace_files)
-        if reading["step"] is not None and not form.has_steps:
+        if step is not None and not form.has_steps:
             raise _no_steps_error(form.description)
         workload, notes = read_files(form, trace_files, options)
     if form.name == EXECUTION_TRACE:
@@ -505,29 +512,6 @@ def _print_report(context: CommandContext, report: _Report) -> None:
         no_saving = ["no other bucket size and no overlap saves time"]
         context.print_line("")
         _print_blocks(context, [change_lines(report.changes) or no_saving])
-
-
-def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:
-    """Convert the options of the command to options of the reader of profiles.
-
-    - `ranks_missing`, `clocks`: unchanged as text
-    - `step`: as integer; None stays None
-    - `clock_residual`: a time with a unit (`parse_time`), converted to s; None stays None
-    - `kernel_delay_factor`: as float; None becomes 0
-
-    All five must be keys of `reading`; its other options are ignored. Raises `UsageError` for
-    an invalid `clock_residual`, and `ValueError` for a `step` or factor that is no number.
-    """
-    from collhub_pytorch.formats import ProfileOptions
-
-    residual, step = reading["clock_residual"], reading["step"]
-    return ProfileOptions(
-        ranks_missing=str(reading["ranks_missing"]),
-        step=None if step is None else int(step),
-        clocks=str(reading["clocks"]),
-        clock_residual=None if residual is None else parse_time(str(residual)),
-        kernel_delay_factor=float(reading["kernel_delay_factor"] or 0),
-    )
 
 
 @contextmanager

@@ -153,7 +153,12 @@ def _handle(trace: _Trace, node: Record) -> None:
                 node["ctrl_deps"] if "ctrl_deps" in node else node.get("parent", -1)
             )
     elif name.startswith("c10d::"):
-        _add_issuer(trace, node, name)
+        index = ROOT_OR_PEER.get(name.removeprefix("c10d::"))
+        inputs = _inputs(node)
+        target = inputs[index] if index is not None and index < len(inputs) else -1
+        kind = kind_of(name)
+        if kind is not None:
+            trace.issuers[int(node["id"])] = (kind, target if isinstance(target, int) else -1)
     elif name.startswith(HOST_LIBRARIES):
         call = _call_of_tensors(name, _inputs(node), _dtype(node))
         if call is not None:
@@ -164,15 +169,6 @@ def _handle(trace: _Trace, node: Record) -> None:
             int(group["group_size"]) for group in groups if group.get("pg_desc") == "default_pg"
         ]
         trace.world_size = next(iter(sizes), None)
-
-
-def _add_issuer(trace: _Trace, node: Record, name: str) -> None:
-    index = ROOT_OR_PEER.get(name.removeprefix("c10d::"))
-    inputs = _inputs(node)
-    target = inputs[index] if index is not None and index < len(inputs) else -1
-    kind = kind_of(name)
-    if kind is not None:
-        trace.issuers[int(node["id"])] = (kind, target if isinstance(target, int) else -1)
 
 
 def _recorded_call(trace: _Trace, node: Record) -> Call | None:

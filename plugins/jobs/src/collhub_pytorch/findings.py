@@ -225,10 +225,17 @@ def group_calls(
     bandwidth None. No communications give [].
     """
     sums: dict[tuple[str, int, str, int], _Sums] = {}
-    measured_rows = is_measured(workload)
+    nodes, measured_rows = workload.nodes, is_measured(workload)
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
-        entry = sums.setdefault(_group_key(workload, rows), _Sums())
+        first = int(rows[0])
+        kind = "send"
+        if nodes.kind[first] == NodeKind.COLLECTIVE:
+            kind = JobCollective(nodes.collective[first]).label
+        group = int(nodes.group[first])
+        name = workload.groups[group].name if group >= 0 else ""
+        key = (kind, int(nodes.bytes[rows].max()), name, len(rows))
+        entry = sums.setdefault(key, _Sums())
         entry.calls += 1
         if times is not None:
             transferring = times[0].transferring[rows]
@@ -316,16 +323,6 @@ def count_bus_bytes(kind: str, size: int, rank_count: int) -> float:
         "unknown": 0.0,
     }
     return size * factors.get(kind, 1.0)
-
-
-def _group_key(workload: Workload, rows: Int64Array) -> tuple[str, int, str, int]:
-    nodes, first = workload.nodes, int(rows[0])
-    kind = "send"
-    if nodes.kind[first] == NodeKind.COLLECTIVE:
-        kind = JobCollective(nodes.collective[first]).label
-    group = int(nodes.group[first])
-    name = workload.groups[group].name if group >= 0 else ""
-    return kind, int(nodes.bytes[rows].max()), name, len(rows)
 
 
 def _rank_findings(

@@ -71,8 +71,12 @@ def join_ranks(
         ],
     }
     given = extension.get("notes")
-    if tables.lone_messages and isinstance(given, list):
-        note = _describe_lone_messages(tables.lone_messages)
+    lone = tables.lone_messages
+    if lone and isinstance(given, list):
+        note = (
+            f"{format_rank_list([*lone])}: {sum(lone.values())} messages without a recorded peer"
+            " count as communication with an unknown rank, for which nobody waits"
+        )
         extension = {**extension, "notes": [*given, note]}
     return Workload(
         nodes,
@@ -87,14 +91,6 @@ def join_ranks(
 def format_rank_list(ranks: Sequence[int]) -> str:
     """Return `rank 3` or `ranks 0-1,3`; the order of `ranks` does not matter."""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(sorted(ranks))}"
-
-
-def _describe_lone_messages(counts: Mapping[int, int]) -> str:
-    """Return the note on messages without a known peer. `counts`: their number by rank."""
-    return (
-        f"{format_rank_list([*counts])}: {sum(counts.values())} messages without a recorded peer"
-        " count as communication with an unknown rank, for which nobody waits"
-    )
 
 
 def _idle_to_json(streams: Sequence[StreamIdle] | None) -> JsonValue:
@@ -158,7 +154,14 @@ def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> N
         _check_numbers(part)
     columns = [tables.columns(part, rank) for rank, part in enumerate(sources)]
     first_row = np.cumsum([0, *(len(part.kind) for part in sources)]).tolist()
-    edges = [_edges(part, row) for part, row in zip(sources, first_row, strict=False)]
+    edges = [
+        (
+            np.array(part.before, np.int64) + row,
+            np.array(part.after, np.int64) + row,
+            np.array(part.is_stated, np.int64),
+        )
+        for part, row in zip(sources, first_row, strict=False)
+    ]
     before, after, is_stated = (np.concatenate(column) for column in zip(*edges, strict=True))
     is_true = is_stated.astype(np.bool_)
     return NodeColumns.from_columns(
@@ -328,11 +331,6 @@ def _find_world_size(parts: Sequence[RankNodes]) -> int:
     return size
 
 
-def _edges(part: RankNodes, first_row: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-    before, after = np.array(part.before, np.int64), np.array(part.after, np.int64)
-    return before + first_row, after + first_row, np.array(part.is_stated, np.int64)
-
-
 class _Tables:
     """Tables of the distinct names, groups and extras of the job."""
 
@@ -366,12 +364,16 @@ class _Tables:
         calls = [_to_job_call(call, part, rank, self._world_size) for call in part.calls]
         self.demoted |= {job_call.name for job_call in calls if job_call.kind is NodeKind.COMPUTE}
         call = np.array(part.call, np.int64)
+        has_call = call >= 0
         kind = np.array(part.kind, np.int64)
-        kind[call >= 0] = np.array([int(job_call.kind) for job_call in calls], np.int64)[
-            call[call >= 0]
-        ]
-        if lone := int(np.count_nonzero(kind[call >= 0] == NodeKind.COMPUTE)):
+        kind_of_call = np.array([int(job_call.kind) for job_call in calls], np.int64)
+        kind[has_call] = kind_of_call[call[has_call]]
+        if lone := int(np.count_nonzero(kind[has_call] == NodeKind.COMPUTE)):
             self.lone_messages[rank] = lone
+        part_names = [_index(self.names, name) for name in part.names]
+        names = np.array([*part_names, NONE], np.int64)[np.array(part.name, np.int64)]
+        name_of_call = np.array([_index(self.names, job_call.name) for job_call in calls], np.int64)
+        names[has_call] = name_of_call[call[has_call]]
 
         def of_calls(value: Callable[[Call], int]) -> Int64Array:
             # Index -1 (no call) selects the last entry.
@@ -381,7 +383,7 @@ class _Tables:
         return {
             "rank": np.full(len(kind), rank, np.int64),
             "kind": kind,
-            "name": self._name_column(part, calls, call),
+            "name": names,
             "duration_ns": np.array(part.duration_ns, np.int64),
             "on_host": np.array(part.on_host, np.int64),
             "bytes": of_calls(lambda job_call: job_call.bytes),
@@ -391,20 +393,6 @@ class _Tables:
             "group": of_calls(self._group),
             "extra": of_calls(self._extra),
         }
-
-    def _name_column(self, part: RankNodes, calls: Sequence[Call], call: Int64Array) -> Int64Array:
-        """Return the index of each node's name in `self.names`: int64[nodes].
-
-        `call`: index in `calls` of each node, -1 without. A node with a call has the name of
-        the call as torch records it; other nodes have their name in the profile, -1 without
-        one. All names of `part`, then those of `calls`, are added to `self.names` if they are
-        new.
-        """
-        index = [_index(self.names, name) for name in part.names]
-        names = np.array([*index, NONE], np.int64)[np.array(part.name, np.int64)]
-        of_call = np.array([_index(self.names, job_call.name) for job_call in calls], np.int64)
-        names[call >= 0] = of_call[call[call >= 0]]
-        return names
 
     def _extra(self, call: Call) -> int:
         """Return the index of the call's extra, its dtype and splits as JSON; add it if it is new.

@@ -65,15 +65,33 @@ def replay_job(
     that waiting follows from the replayed arrivals. Computations keep their durations, and
     messages their measured transfer times. So do collectives of unknown kind or size.
 
-    `collective_time(kind, bytes, ranks)` returns the time of a collective in ns, or None to
-    keep the measured transfer time. `keeps_shorter`: a measured time that is shorter is
-    kept too. `meetings`: the matched communications of the job, computed if None. Raises
-    `InputError` if a node has no time, if the communications of the ranks do not match, and
-    for cyclic dependencies.
+    `collective_time(kind, bytes, ranks)` is called once per collective, with the largest bytes of
+    its ranks; for counts per pair of ranks, with the most bytes that one rank sends. It returns the
+    time in ns, or None to keep the measured transfer time. `keeps_shorter`: a node whose measured
+    time is shorter keeps that. `meetings`: the matched communications of the job, computed if None.
+    Raises `InputError` if a node has no time, if the communications of the ranks do not match, and
+    for cyclic dependencies. Errors of `collective_time` pass through.
     """
     meetings = meetings or match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)
-    _replace_transfers(workload, meetings, collective_time, transfer, keeps_shorter)
+    nodes = workload.nodes
+    for meeting in range(len(meetings)):
+        rows = meetings.members(meeting)
+        first = int(rows[0])
+        is_known = nodes.collective[first] >= 0 and nodes.bytes[first] >= 0
+        if nodes.kind[first] != NodeKind.COLLECTIVE or not is_known:
+            continue
+        # Sizes of an uneven all-to-all differ: the largest determines its time.
+        size = int(nodes.bytes[rows].max())
+        if (
+            nodes.counts[first] >= 0
+            and (counts := workload.counts[nodes.counts[first]]).is_per_pair
+        ):
+            size = int(counts.table.sum(axis=1).max())
+        ranks = workload.members(int(nodes.group[first]))
+        time_ns = collective_time(JobCollective(int(nodes.collective[first])), size, ranks)
+        if time_ns is not None:
+            transfer[rows] = np.minimum(transfer[rows], time_ns) if keeps_shorter else time_ns
     return replay_transfers(workload, meetings, transfer)
 
 
@@ -167,47 +185,6 @@ def measure_transfers(profile: Timeline, meetings: Meetings) -> Int64Array:
     is_after = (profile.end >= waits.last_start) & (meetings.of_node >= 0)
     transfer: Int64Array = np.where(is_after, profile.end - waits.last_start, -1)
     return transfer
-
-
-def _replace_transfers(
-    workload: Workload,
-    meetings: Meetings,
-    time_of: CollectiveTime,
-    transfer: Int64Array,
-    keeps_shorter: bool,
-) -> None:
-    """Replace the transfer times of collectives in `transfer` by results of `time_of`, in place.
-
-    `transfer`: int64[nodes], ns; -1 for a node that does not wait. For each collective,
-    `time_of(collective, bytes, ranks)` is called once, with all ranks of its group as a tuple. Its
-    result in ns becomes the time of each node of the collective. With `keeps_shorter`, a node keeps
-    its present time if that is smaller, also -1. If the result is None, nothing is changed.
-
-    The bytes are the maximum over the collective's nodes. The first node is that of the lowest
-    rank. If it has a table of counts per pair of ranks, the bytes are the largest row sum of the
-    table. A row has the data that one rank sends.
-
-    Skipped are messages, and collectives whose first node has an unknown kind or unknown bytes
-    (-1). Errors of `time_of` pass through; times that were replaced before remain so.
-    """
-    nodes = workload.nodes
-    for meeting in range(len(meetings)):
-        rows = meetings.members(meeting)
-        first = int(rows[0])
-        is_known = nodes.collective[first] >= 0 and nodes.bytes[first] >= 0
-        if nodes.kind[first] != NodeKind.COLLECTIVE or not is_known:
-            continue
-        # Sizes of an uneven all-to-all differ: the largest determines its time.
-        size = int(nodes.bytes[rows].max())
-        if (
-            nodes.counts[first] >= 0
-            and (counts := workload.counts[nodes.counts[first]]).is_per_pair
-        ):
-            size = int(counts.table.sum(axis=1).max())
-        ranks = workload.members(int(nodes.group[first]))
-        time_ns = time_of(JobCollective(int(nodes.collective[first])), size, ranks)
-        if time_ns is not None:
-            transfer[rows] = np.minimum(transfer[rows], time_ns) if keeps_shorter else time_ns
 
 
 # Algorithms without --collective, as in NCCL.

@@ -11,7 +11,6 @@ from collhub_pytorch.analysis import has_times
 from collhub_pytorch.findings import (
     CallGroup,
     Findings,
-    RankFindings,
     Saving,
     collect_findings,
     sum_by_kind,
@@ -230,22 +229,15 @@ def _ranks_rows(findings: Findings) -> list[tuple[str, ...]]:
 
 
 def _times_rows(findings: Findings) -> list[tuple[str, ...]]:
-    return folded_ranks(
-        {
-            rank.rank: [
-                *map(_recorded_time, (rank.times.computation_ns, rank.times.communication_ns)),
-                *map(_recorded_time, (rank.times.memory_ns, rank.times.idle_ns)),
-                *map(_recorded_time, _idle_values(rank)),
-            ]
-            for rank in findings.ranks
-        }
-    )
-
-
-def _idle_values(rank: RankFindings) -> list[int | None]:
-    if rank.idle is None:
-        return [None, None, None]
-    return [rank.idle.host_wait_ns, rank.idle.kernel_wait_ns, rank.idle.other_ns]
+    rows: dict[int, list[str]] = {}
+    for rank in findings.ranks:
+        times, idle = rank.times, rank.idle
+        values = [times.computation_ns, times.communication_ns, times.memory_ns, times.idle_ns]
+        reasons: list[int | None] = [None, None, None]
+        if idle is not None:
+            reasons = [idle.host_wait_ns, idle.kernel_wait_ns, idle.other_ns]
+        rows[rank.rank] = [_recorded_time(value) for value in (*values, *reasons)]
+    return folded_ranks(rows)
 
 
 def overlap_definition(findings: Findings) -> str:

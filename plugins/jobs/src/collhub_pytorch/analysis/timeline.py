@@ -246,7 +246,15 @@ def fit_clocks(
     distance = np.abs(end - offset[clock] - middle[of_row])
     residual = int(distance.max(initial=0))
     if residual > max_residual_ns:
-        raise _alignment_error(workload, int(rows[int(np.argmax(distance))]), residual)
+        row = int(rows[int(np.argmax(distance))])
+        file = file_of(workload, int(workload.nodes.rank[row]))
+        location = workload.nodes.location(row, file)
+        message = (
+            "the clocks cannot be aligned: with the best offsets this collective still ends "
+            f"{format_time(residual)} from where it does on other ranks"
+        )
+        cure = "profile the same iteration on all ranks, or allow more with -O clock_residual=TIME"
+        raise InputError(message, location=location, cure=cure, code="clocks")
     return ClockFit((offset - offset[0])[clock_of_rank], residual)
 
 
@@ -345,14 +353,3 @@ def _compute_medians(group: Int64Array, values: Int64Array, count: int) -> Int64
     has_some = np.flatnonzero(sizes)
     medians[has_some] = values[order][first[has_some] + (sizes[has_some] - 1) // 2]
     return medians
-
-
-def _alignment_error(workload: Workload, row: int, residual_ns: int) -> InputError:
-    nodes = workload.nodes
-    location = nodes.location(row, file_of(workload, int(nodes.rank[row])))
-    message = (
-        "the clocks cannot be aligned: with the best offsets this collective still ends "
-        f"{format_time(residual_ns)} from where it does on other ranks"
-    )
-    cure = "profile the same iteration on all ranks, or allow more with -O clock_residual=TIME"
-    return InputError(message, location=location, cure=cure, code="clocks")

@@ -385,7 +385,12 @@ class _Builder:
             called = int(profile.time[issue])
             is_free = ready <= called
             latency = start - called if is_free else min(start - called, self._latency_ns)
-            parents.append((self._launch(issue, latency), True))
+            parent = self._row_of_point[issue]
+            if latency > 0:
+                launch = nodes.add(PASSING_TIME.index(LAUNCH), latency, on_host=True)
+                nodes.link(parent, launch)
+                parent = launch
+            parents.append((parent, True))
             ready = max(ready, called + latency)
         row = self._add_work(activity)
         parents = parents or [(0, True)]
@@ -395,19 +400,6 @@ class _Builder:
             row = gap
         for parent, is_stated in parents:
             nodes.link(parent, row, is_stated=is_stated)
-
-    def _launch(self, issue: int, latency_ns: int) -> int:
-        """Return the row on which an activity of the device depends for its launch.
-
-        `issue`: point of the host. With a positive latency a launch node of this duration is added
-        after the point; otherwise it is the row of the point.
-        """
-        row = self._row_of_point[issue]
-        if latency_ns <= 0:
-            return row
-        launch = self._nodes.add(PASSING_TIME.index(LAUNCH), latency_ns, on_host=True)
-        self._nodes.link(row, launch)
-        return launch
 
     def _add_work(self, activity: int) -> int:
         profile = self._profile
@@ -473,13 +465,8 @@ def _waits_by_activity(profile: RankProfile) -> list[list[tuple[int, bool]]]:
         (*profile.assumed, False),
     ):
         is_true = profile.end[earlier] <= profile.start[later]
-        _append(waits, earlier[is_true], later[is_true], is_stated)
+        pairs = zip(earlier[is_true].tolist(), later[is_true].tolist(), strict=True)
+        for activity, waiting in pairs:
+            if all(activity != known for known, _ in waits[waiting]):
+                waits[waiting].append((activity, is_stated))
     return waits
-
-
-def _append(
-    waits: list[list[tuple[int, bool]]], earlier: Int64Array, later: Int64Array, is_stated: bool
-) -> None:
-    for activity, waiting in zip(earlier.tolist(), later.tolist(), strict=True):
-        if all(activity != known for known, _ in waits[waiting]):
-            waits[waiting].append((activity, is_stated))

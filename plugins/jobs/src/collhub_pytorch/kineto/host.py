@@ -48,7 +48,9 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
         is_recorded, np.array([issued_call.span.end for issued_call in issued], np.int64), start
     )
     time, work = _points(operators, visible, issue_time)
-    may_wait = _may_wait(work, operators.names)
+    # Idle time, which has the work -1, selects the last entry.
+    names = operators.names
+    may_wait = np.array([*(name.startswith(ISSUER_NAMESPACES) for name in names), True], np.bool_)
     return RankProfile(
         events.file,
         events.rank,
@@ -63,7 +65,7 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
         np.arange(len(issued)),
         np.searchsorted(time, issue_time, "left"),
         time,
-        _awaited(time, may_wait, np.where(is_recorded, end, -1), issue_time),
+        _awaited(time, may_wait[work], np.where(is_recorded, end, -1), issue_time),
         work,
         is_on_host=True,
         is_recorded=is_recorded,
@@ -259,19 +261,16 @@ class _Operators:
         does not count. Later rows are searched up to the first one that is on another thread, or
         finishes after `operator`.
         """
-        inner = operator + 1
-        while (
-            self.has_issuer[operator] and inner < len(self.row) and self._is_nested(inner, operator)
-        ):
+        if not self.has_issuer[operator]:
+            return False
+        for inner in range(operator + 1, len(self.row)):
+            is_same_thread = self.thread[inner] == self.thread[operator]
+            if not is_same_thread or self.end[inner] > self.end[operator]:
+                return False
             name = self.names[self.label[inner]]
             if name.startswith(ISSUER_NAMESPACES) and kind_of(name) == kind:
                 return True
-            inner += 1
         return False
-
-    def _is_nested(self, inner: int, outer: int) -> bool:
-        is_same_thread = self.thread[inner] == self.thread[outer]
-        return bool(is_same_thread and self.end[inner] <= self.end[outer])
 
 
 def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Array:
@@ -341,7 +340,16 @@ def _host_calls(
         elif window is None or window[0] <= span.start < window[1]:
             orphans.append(span)
     if orphans:
-        raise _no_issuer_error(events, orphans, len(of_host))
+        first = min(orphans, key=lambda one: one.start)
+        message = (
+            f"{len(orphans)} of {len(of_host)} collectives have no operator of torch.distributed"
+            f" that issued them, the first a {first.call.name} at {first.start / 1000:.3f} us"
+        )
+        cure = (
+            "record a profile that begins before the first collective is issued,"
+            " or read one iteration with -O step=N"
+        )
+        raise InputError(message, location=Location(events.file), cure=cure, code="no-issuer")
     if window is not None:
         calls = [
             issued_call for issued_call in calls if window[0] <= issued_call.issue_time < window[1]
@@ -371,19 +379,6 @@ def _device_library_spans(events: RankEvents) -> list[Span]:
         elif span.call.group.name and not outermost[-1].call.group.name:
             outermost[-1] = span
     return outermost
-
-
-def _no_issuer_error(events: RankEvents, orphans: Sequence[Span], count: int) -> InputError:
-    first = min(orphans, key=lambda one: one.start)
-    message = (
-        f"{len(orphans)} of {count} collectives have no operator of torch.distributed that issued"
-        f" them, the first a {first.call.name} at {first.start / 1000:.3f} us"
-    )
-    cure = (
-        "record a profile that begins before the first collective is issued,"
-        " or read one iteration with -O step=N"
-    )
-    return InputError(message, location=Location(events.file), cure=cure, code="no-issuer")
 
 
 def _points(
@@ -416,18 +411,6 @@ def _points(
         elif entry < 2 * len(end) and end[entry - len(end)] > time[entry]:
             active.append(entry - len(end))
     return time[order], work
-
-
-def _may_wait(work: Int64Array, names: Sequence[str]) -> BoolArray:
-    """Mark the points before which the host may have waited for a collective: bool[points].
-
-    A point is a moment at which the work of the host changes. `work`: index in `names` of the
-    operator that runs before each point, -1 for idle. Marked are the points after idle time, and
-    after operators that issue collectives (by the namespace of their name).
-    """
-    is_issuer = np.array([*(name.startswith(ISSUER_NAMESPACES) for name in names), True], np.bool_)
-    mask: BoolArray = is_issuer[work]
-    return mask
 
 
 def _awaited(

@@ -80,7 +80,14 @@ def workload_of(
 
 def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNodes:
     events = read_events(file, order)
-    window = None if options.step is None else _window(events, options.step)
+    window = None
+    if options.step is not None:
+        if options.step not in events.steps:
+            have = ", ".join(map(str, sorted(events.steps))) or "none"
+            message = f"there is no ProfilerStep#{options.step}: it has {have}"
+            location = Location(events.file)
+            raise InputError(message, location=location, cure="name another step", code="step")
+        window = events.steps[options.step]
     has_device = bool(events.device.start)
     if has_device:
         delay_ns = KERNEL_DELAY_NS * options.kernel_delay_factor
@@ -176,19 +183,6 @@ def _describe_count(text: str, counts: Mapping[int, int]) -> str:
     """
     ranks = [rank for rank, count in counts.items() if count]
     return f"{format_rank_list(ranks)}: {sum(counts.values())} {text}" if ranks else ""
-
-
-def _window(events: RankEvents, step: int) -> tuple[int, int]:
-    """Return (start, end) in ns of step `step` of a profile.
-
-    Raises `InputError` (`step`) with the recorded steps if the file does not have it.
-    """
-    if step in events.steps:
-        return events.steps[step]
-    have = ", ".join(map(str, sorted(events.steps))) or "none"
-    message = f"there is no ProfilerStep#{step}: it has {have}"
-    location = Location(events.file)
-    raise InputError(message, location=location, cure="name another step", code="step")
 
 
 # Maximum nesting depth of annotations; torch nests fewer.
@@ -330,7 +324,12 @@ def _calls(
     """
     position = positions_in(order, len(events.device.start))
     names = list(events.names)
-    spans = _spans_by_thread(events.spans)
+    # By thread the starts and the spans, parallel; an enclosing span precedes the inner ones.
+    spans: dict[int, tuple[list[int], list[Span]]] = {}
+    for span in sorted(events.spans, key=lambda one: (one.start, -one.end)):
+        starts, thread_spans = spans.setdefault(span.thread, ([], []))
+        starts.append(span.start)
+        thread_spans.append(span)
     calls: list[Call] = []
     of_activity = np.full(len(order), -1, np.int64)
     unknown: Counter[str] = Counter()
@@ -347,19 +346,6 @@ def _calls(
         of_activity[activity] = len(calls)
         calls.append(replace(call, group=resolve_group(events, call.group)))
     return calls, of_activity, unknown
-
-
-def _spans_by_thread(spans: Sequence[Span]) -> dict[int, tuple[list[int], list[Span]]]:
-    """Return (start times in ns, spans) by thread, sorted by start, with enclosing spans first.
-
-    A span is the annotation of a communication in the file; both lists of a thread are parallel.
-    """
-    by_thread: dict[int, tuple[list[int], list[Span]]] = {}
-    for span in sorted(spans, key=lambda one: (one.start, -one.end)):
-        starts, thread_spans = by_thread.setdefault(span.thread, ([], []))
-        starts.append(span.start)
-        thread_spans.append(span)
-    return by_thread
 
 
 def _enclosing_call(

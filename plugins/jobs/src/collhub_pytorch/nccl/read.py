@@ -163,7 +163,9 @@ def workload_of(
     graph = CallGraph(calls, job, names)
     parts = graph.rank_nodes()
     lines: list[JsonValue] = [*job.notes, *graph.notes, *assumptions]
-    lines += _describe_skipped(skipped)
+    lines += [f"not used: {text}" for text in skipped[:_MAX_LISTED_LINES]]
+    if len(skipped) > _MAX_LISTED_LINES:
+        lines.append(f"not used: {len(skipped) - _MAX_LISTED_LINES} more lines")
     if provenance.producer == DEEPSPEED:
         lines.append(
             "sizes are rounded by up to 0.5 %, and calls are assumed to be of all ranks: the log"
@@ -185,18 +187,6 @@ def workload_of(
             match_communications(workload)
         return workload
     return align_clocks(workload, options, has_common_clock=not graph.has_starts)
-
-
-def _describe_skipped(skipped: Sequence[str]) -> list[str]:
-    """Return notes `not used: TEXT` on the first `_MAX_LISTED_LINES` (10) unused lines.
-
-    If there are more, a last note has the number of the remaining ones; [] without such
-    lines.
-    """
-    lines = [f"not used: {text}" for text in skipped[:_MAX_LISTED_LINES]]
-    if len(skipped) > _MAX_LISTED_LINES:
-        lines.append(f"not used: {len(skipped) - _MAX_LISTED_LINES} more lines")
-    return lines
 
 
 def _empty_error(

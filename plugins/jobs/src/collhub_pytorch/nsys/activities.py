@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,7 +81,10 @@ def read_activities(tables: Tables) -> Activities:
     name = next((column for column in names if column in present), names[0])
     columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", name)
     count = sum(tables.count(table) for table in (KERNELS, *_COPIES))
-    texts = NAMES | _read_kernel_names(tables, name)
+    name_ids: set[int] = set()
+    for chunk in tables.numbers(KERNELS, (name,), ("start",)):
+        name_ids.update(np.unique(chunk).tolist())
+    texts = NAMES | read_texts(tables, sorted(number for number in name_ids if number >= 0))
     nccl = np.array(
         [number for number, text in texts.items() if _NCCL_KERNEL.match(text)], np.int64
     )
@@ -106,18 +108,6 @@ def read_activities(tables: Tables) -> Activities:
     wide = {field: records[field].astype(np.int64) for field in records.dtype.names or ()}
     is_nccl = np.isin(records["name"], nccl)
     return Activities(**wide, is_nccl=is_nccl, texts=texts, merger=merger)
-
-
-def _read_kernel_names(tables: Tables, column: str) -> dict[int, str]:
-    """Return the texts of the name ids in a column of the table of kernels, by id.
-
-    Texts are those of the table `StringIds`. Negative ids, and ids without a text, are left
-    out; {} if the table or the column is missing. Raise `InputError` for a damaged file.
-    """
-    ids: set[int] = set()
-    for chunk in tables.numbers(KERNELS, (column,), ("start",)):
-        ids.update(np.unique(chunk).tolist())
-    return read_texts(tables, sorted(number for number in ids if number >= 0))
 
 
 _NARROW = np.dtype([
@@ -252,54 +242,32 @@ def read_runtime_calls(tables: Tables, activities: Activities) -> RuntimeCalls:
     """Read the runtime calls that launched one of the activities, and all calls that wait or block.
 
     Activities are work of the device. A launch belongs to an activity if process and correlation id
-    are equal. Calls whose end is before the start, or with times beyond 2^62 ns, are dropped. The
-    columns are int64[calls], in the order of the table.
+    are equal. The process is `(global thread id >> 24) & (2^24 - 1)`. The kind of a call follows
+    from its name (`classify_runtime_call`); a call without a name is a launch. Calls are dropped if
+    start or end is no integer, or unless -2^62 <= start <= end <= 2^62 (ns). Other missing values
+    are -1. The columns are int64[calls], in the order of the table; empty without the table or its
+    columns start and end.
+
+    Raises `InputError` for a damaged file, and (`too-large`) for more than 2^28 rows.
     """
     needed = np.unique(activities.pid << 40 ^ activities.correlation)
     kinds: dict[int, int] = {}
-    parts = [*_select_calls(tables, needed, kinds)]
-    table = np.concatenate(parts) if parts else np.empty((0, 6), np.int64)
-    return RuntimeCalls(*(np.ascontiguousarray(column) for column in table.T))
-
-
-def _select_calls(
-    tables: Tables, needed: Int64Array, kinds: dict[int, int]
-) -> Iterator[Int64Array]:
-    """Yield the needed runtime calls as int64[calls, 6], in the order of the table.
-
-    The columns are start and end in ns, process, global thread id, correlation, kind. The process
-    is `(global thread id >> 24) & (2^24 - 1)`. A call is needed if its key `process << 40 ^
-    correlation` is in `needed` (ascending), or if its kind is not LAUNCH. Calls are dropped if
-    start or end is no integer, or unless -2^62 <= start <= end <= 2^62. Other missing values are
-    -1.
-
-    `kinds` maps name ids to kinds. Name ids that it lacks are added (`classify_runtime_call`); a
-    name id without a text is LAUNCH. One array, maybe empty, is yielded per chunk of the table.
-    Nothing is yielded without the table or its columns start and end. Raises `InputError` for a
-    damaged file, and `too-large` for more than 2^28 rows.
-    """
+    parts: list[Int64Array] = []
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for chunk in tables.numbers(_RUNTIME, columns, columns[:2]):
         start, end, thread, correlation, name = chunk.T
-        _classify(tables, np.unique(name).tolist(), kinds)
+        new = [number for number in np.unique(name).tolist() if number not in kinds]
+        texts = read_texts(tables, [number for number in new if number >= 0])
+        kinds |= {number: classify_runtime_call(texts.get(number, "")) for number in new}
         known = np.array(sorted(kinds), np.int64)
-        kind = np.array([kinds[number] for number in known.tolist()], np.int64)[
-            np.searchsorted(known, name)
-        ]
+        kind_of_known = np.array([kinds[number] for number in known.tolist()], np.int64)
+        kind = kind_of_known[np.searchsorted(known, name)]
         pid = (thread >> _PID_SHIFT) & _PID_MASK
         key = pid << 40 ^ correlation
         index = np.minimum(np.searchsorted(needed, key), len(needed) - 1)
         is_launch = needed[index] == key if len(needed) else np.zeros(len(key), np.bool_)
         is_valid = (start >= -_MAX_TIME_NS) & (end >= start) & (end <= _MAX_TIME_NS)
         used = is_valid & (is_launch | (kind != LAUNCH))
-        yield np.stack([start, end, pid, thread, correlation, kind], axis=1)[used]
-
-
-def _classify(tables: Tables, names: Sequence[int], kinds: dict[int, int]) -> None:
-    """Add the kind of the runtime call for each name id that is not yet in `kinds`.
-
-    A name without a text counts as a launch.
-    """
-    new = [number for number in names if number not in kinds]
-    texts = read_texts(tables, [number for number in new if number >= 0])
-    kinds |= {number: classify_runtime_call(texts.get(number, "")) for number in new}
+        parts.append(np.stack([start, end, pid, thread, correlation, kind], axis=1)[used])
+    table = np.concatenate(parts) if parts else np.empty((0, 6), np.int64)
+    return RuntimeCalls(*(np.ascontiguousarray(column) for column in table.T))

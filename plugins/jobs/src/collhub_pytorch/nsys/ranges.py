@@ -176,7 +176,8 @@ def assign_calls(ranges: NcclRanges, launches: Sequence[tuple[int, int, int, str
        calls of this group. They are divided among its kernels in the order of launches
        (`_pair_group`). A kernel that gets none there has no calls.
     3. Another kernel executes the call whose range contains its launch, ends included. Of nested
-       ranges it is the one that starts last.
+       ranges it is the one that starts last. Only the last `_MAX_NESTING` calls that start before
+       or at the launch are examined.
     4. Otherwise it has no calls.
 
     Rows without calls are not in the result.
@@ -187,11 +188,16 @@ def assign_calls(ranges: NcclRanges, launches: Sequence[tuple[int, int, int, str
         if thread not in ranges.threads:
             continue
         of_thread = ranges.threads[thread]
-        group = _enclosing(of_thread.groups, moment)
-        if group >= 0:
+        # An earlier group that overlaps the last one and ends later is not examined.
+        group = bisect_right(of_thread.groups, moment, key=lambda entry: entry[0]) - 1
+        if group >= 0 and moment <= of_thread.groups[group][1]:
             by_group[thread, group].append((moment, row, name))
-        elif (call := _enclosing_call(of_thread.calls, moment)) is not None:
-            result.of_kernel[row] = [call]
+            continue
+        last = bisect_right(of_thread.calls, moment, key=lambda call: call.start)
+        candidates = of_thread.calls[max(0, last - _MAX_NESTING) : last]
+        around = [call for call in candidates if call.end >= moment]
+        if around:
+            result.of_kernel[row] = [around[-1]]
     for (thread, group), kernels in by_group.items():
         calls = ranges.threads[thread].groups[group][2]
         _pair_group(sorted(kernels), calls, result)
@@ -204,8 +210,9 @@ def _pair_group(
     """Divide the calls of a group (`ncclGroupStart` to `ncclGroupEnd`) among its kernels by kind.
 
     `kernels`: (time in ns, row, name), ascending. `calls`: by ascending start. The kind of a kernel
-    is the word that `_kernel_word` reads from its name: a collective, `sendrecv` or "". The kind of
-    a call is `sendrecv` for messages, all-to-all, gather and scatter, otherwise its collective.
+    is read from the letters of its name before the first `(`: `sendrecv` if they contain it, else
+    the longest name of a collective in them, else "". The kind of a call is `sendrecv` for
+    messages, all-to-all, gather and scatter, otherwise its collective.
 
     The n calls of a kind are divided into consecutive shares, one per kernel of the kind, in order.
     Sizes of shares differ by at most one, larger ones first: of 5 calls, 2 kernels get 3 and 2.
@@ -213,9 +220,12 @@ def _pair_group(
     entry. Calls of a kind without kernels are dropped. `result.added` grows by the number of
     kernels with several calls, `sendrecv` kernels excluded.
     """
+    # The longest name is first: a reduce-scatter is no reduce.
+    words = (_MESSAGE_KERNEL, *sorted(COLLECTIVES, key=len, reverse=True))
     rows: dict[str, list[int]] = defaultdict(list)
     for _, row, name in kernels:
-        rows[_kernel_word(name)].append(row)
+        letters = operation_word(name.partition("(")[0])
+        rows[next((word for word in words if word in letters), "")].append(row)
     by_kind: dict[str, list[CallRange]] = defaultdict(list)
     for call in calls:
         by_kind[_MESSAGE_KERNEL if call.word in _BY_MESSAGES else call.word].append(call)
@@ -225,41 +235,6 @@ def _pair_group(
             if len(share):
                 result.of_kernel[row] = [by_kind[kind][index] for index in share.tolist()]
                 result.added += len(share) > 1 and kind != _MESSAGE_KERNEL
-
-
-def _kernel_word(name: str) -> str:
-    """Return the operation in the name of a NCCL kernel, in lower case; "" if there is none.
-
-    Only the letters before the first `(` count. A name with `sendrecv` (messages) gives
-    `sendrecv`. Otherwise the longest name of a collective that occurs is returned:
-    `reducescatter`, not `reduce`, for `ncclKernel_ReduceScatter`.
-    """
-    word = operation_word(name.partition("(")[0])
-    names = (_MESSAGE_KERNEL, *sorted(COLLECTIVES, key=len, reverse=True))
-    return next((kind for kind in names if kind in word), "")
-
-
-def _enclosing(groups: Sequence[tuple[int, int, list[CallRange]]], moment: int) -> int:
-    """Return the index of the group of calls that launches at the time `moment`, or -1.
-
-    `groups`: (begin, end, calls) of the launch in ns, sorted by begin; both times are
-    included. Only the last group that begins at or before `moment` is examined: an earlier
-    group that overlaps it and ends later is not found.
-    """
-    index = bisect_right(groups, moment, key=lambda group: group[0]) - 1
-    return index if index >= 0 and moment <= groups[index][1] else -1
-
-
-def _enclosing_call(calls: Sequence[CallRange], moment: int) -> CallRange | None:
-    """Return the call whose range contains the time `moment` (ns), start and end included.
-
-    `calls` are sorted by start. Of several ranges that contain the time, the last one in
-    `calls` is returned. Only the last `_MAX_NESTING` calls that start at or before the time
-    are examined. None if none of them contains it.
-    """
-    last = bisect_right(calls, moment, key=lambda call: call.start)
-    around = [call for call in calls[max(0, last - _MAX_NESTING) : last] if call.end >= moment]
-    return around[-1] if around else None
 
 
 _HEADER = struct.Struct("<QQQQ")

@@ -45,7 +45,7 @@ from collhub_pytorch.nsys.ranges import (
 from collhub_pytorch.profile_reading import align_clocks, read_source, report_notes
 from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, NONE, RankNodes
 from collhub_pytorch.trace_files import TraceFile, open_decompressed, rank_numbers
-from hub_core.columns import BoolArray, Int64Array
+from hub_core.columns import Int64Array
 from hub_core.model import InputError, JsonValue, Location, Provenance, Workload, format_time
 from hub_core.plugin_api import Source
 
@@ -173,7 +173,10 @@ def _number_ranks(
     and groups of the job. Raises `InputError` (`communicator`) if a part uses a group that lacks
     its own rank; errors of `find_job_ranks` pass through.
     """
-    users = _find_users(parts, ranks)
+    users: dict[str, list[str]] = defaultdict(list)
+    for part, rank in zip(parts, ranks, strict=True):
+        for communicator in sorted({call.group.name for call in part.calls}):
+            users[communicator].append(rank.process)
     members = [member for rank in ranks for member in rank.members]
     lines: list[str] = []
     rank_of: dict[str, int] = {}
@@ -210,20 +213,6 @@ def _number_ranks(
         part.calls = [_resolve_call(call, group_of, ranks_of) for call in part.calls]
         _check_groups(part)
     return lines
-
-
-def _find_users(parts: Sequence[RankNodes], ranks: Sequence[FileRank]) -> dict[str, list[str]]:
-    """Return the processes whose calls use each communicator, by its name (`""` if unknown).
-
-    `parts` and `ranks` describe the same processes in the same order. A process
-    (`FileRank.process`) occurs once per communicator that it uses; the lists have the order
-    of `ranks`. Communicators without calls are not included.
-    """
-    users: dict[str, list[str]] = defaultdict(list)
-    for part, rank in zip(parts, ranks, strict=True):
-        for communicator in sorted({call.group.name for call in part.calls}):
-            users[communicator].append(rank.process)
-    return users
 
 
 def _resolve_call(
@@ -309,7 +298,17 @@ def read_file(tables: Tables) -> FileContents:
     runtime = read_runtime_calls(tables, activities)
     ranges = read_ranges(tables)
     launch = _find_launches(activities, runtime)
-    calls = assign_calls(ranges, _nccl_launches(activities, runtime, launch))
+    nccl_rows = np.flatnonzero(activities.is_nccl & (launch >= 0))
+    nccl_launches = [
+        (
+            row,
+            int(runtime.thread[launch[row]]),
+            int(runtime.start[launch[row]]),
+            activities.texts.get(int(activities.name[row]), ""),
+        )
+        for row in nccl_rows.tolist()
+    ]
+    calls = assign_calls(ranges, nccl_launches)
     contents = FileContents(
         [], ranges.undecodable, ranges.without_payload, activities.merger, calls.added
     )
@@ -340,27 +339,6 @@ def _find_launches(activities: Activities, runtime: RuntimeCalls) -> Int64Array:
     if len(order):
         launch[is_known] = np.where(keys[candidates] == activity_keys[is_known], candidates, NONE)
     return launch
-
-
-def _nccl_launches(
-    activities: Activities, runtime: RuntimeCalls, launch: Int64Array
-) -> list[tuple[int, int, int, str]]:
-    """List the launches of NCCL kernels as tuples (row, thread, start in ns, name), ordered by row.
-
-    `row`: row of the kernel in `activities`. `thread` and start: those of the runtime call that
-    launched it. `name`: its kernel name, or "" if `activities` does not have its text. `launch`:
-    for each activity, the row of its launching call in `runtime`; kernels with -1 are left out.
-    """
-    rows = np.flatnonzero(activities.is_nccl & (launch >= 0))
-    return [
-        (
-            row,
-            int(runtime.thread[launch[row]]),
-            int(runtime.start[launch[row]]),
-            activities.texts.get(int(activities.name[row]), ""),
-        )
-        for row in rows.tolist()
-    ]
 
 
 def _file_rank(
@@ -407,7 +385,13 @@ def _file_rank(
     is_used = runtime.pid == pid
     if device_count > 1:
         is_used &= np.isin(runtime.correlation, activities.correlation[rows]) | (runtime.kind > 0)
-    _add_runtime_calls(events, runtime, is_used)
+    threads, thread_index = np.unique(runtime.thread[is_used], return_inverse=True)
+    events.threads = {str(thread): index for index, thread in enumerate(threads.tolist())}
+    _extend(events.calls.start, runtime.start[is_used])
+    _extend(events.calls.duration, runtime.end[is_used] - runtime.start[is_used])
+    _extend(events.calls.place, thread_index)
+    _extend(events.calls.correlation, runtime.correlation[is_used])
+    _extend(events.calls.label, runtime.kind[is_used])
     return rank
 
 
@@ -488,16 +472,6 @@ def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
             root=NONE if is_message else payload.target,
         )
     return list(merged.values())
-
-
-def _add_runtime_calls(events: RankEvents, runtime: RuntimeCalls, is_used: BoolArray) -> None:
-    threads, thread_index = np.unique(runtime.thread[is_used], return_inverse=True)
-    events.threads = {str(thread): index for index, thread in enumerate(threads.tolist())}
-    _extend(events.calls.start, runtime.start[is_used])
-    _extend(events.calls.duration, runtime.end[is_used] - runtime.start[is_used])
-    _extend(events.calls.place, thread_index)
-    _extend(events.calls.correlation, runtime.correlation[is_used])
-    _extend(events.calls.label, runtime.kind[is_used])
 
 
 def _extend(column: array[int], values: Int64Array) -> None:
