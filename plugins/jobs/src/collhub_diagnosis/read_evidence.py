@@ -119,7 +119,15 @@ class _Reader:
         object (`invalid-dump`), for a file that is too large or unreadable, a dump without a rank
         in its name (`no-rank`), a second dump of a rank (`duplicate-rank`), and invalid content.
         """
-        content = _read_content(file)
+        try:
+            size = Path(file).stat().st_size
+            if size > MAX_FILE_BYTES:
+                message = f"the file has {size} bytes; at most {MAX_FILE_BYTES} are read"
+                raise InputError(message, location=Location(file), code="too-large")
+            content = Path(file).read_bytes()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise InputError(f"{file}: {reason}", code="not-readable") from None
         if content[:64].lstrip()[:1] != b"{":
             if content[:1] not in _PICKLE_STARTS:
                 message = "this is neither a pickle nor a JSON object"
@@ -164,22 +172,6 @@ def rank_of(file: str) -> int:
         message = "the name of the file does not end with a rank"
         raise InputError(message, location=Location(file), code="no-rank", cure=_NO_RANK)
     return int(match[1])
-
-
-def _read_content(file: str) -> bytes:
-    """Return all bytes of a file.
-
-    Raises `InputError` for more than `MAX_FILE_BYTES`, and for files that cannot be read.
-    """
-    try:
-        size = Path(file).stat().st_size
-        if size > MAX_FILE_BYTES:
-            message = f"the file has {size} bytes; at most {MAX_FILE_BYTES} are read"
-            raise InputError(message, location=Location(file), code="too-large")
-        return Path(file).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"{file}: {reason}", code="not-readable") from None
 
 
 def _files(path: str) -> list[str]:
