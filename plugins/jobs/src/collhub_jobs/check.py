@@ -32,7 +32,7 @@ def run(request: CheckRequest, options: NoOptions) -> CheckReport:
     findings = [*_find_cycles(request.workload), *_find_unmatched_messages(request.workload)]
     # With cyclic dependencies, collectives have no order to compare.
     if not any(finding.code == "cycle" for finding in findings):
-        findings += _collectives(request.workload)
+        findings += _check_collectives(request.workload)
     # Unmatched messages leave dependencies between ranks unknown.
     if request.is_thorough and not findings:
         findings += _find_deadlocks(request.workload)
@@ -165,7 +165,7 @@ def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
     return [_make_finding(workload, blocked[0].waits_in, "deadlock", message, cure)]
 
 
-def _collectives(workload: Workload) -> list[Diagnostic]:
+def _check_collectives(workload: Workload) -> list[Diagnostic]:
     """Check the collectives of every group; return at most one finding per group.
 
     The first problem of a group is reported, in this order:

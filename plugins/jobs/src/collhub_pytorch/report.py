@@ -236,7 +236,8 @@ def _times_rows(findings: Findings) -> list[tuple[str, ...]]:
         reasons: list[int | None] = [None, None, None]
         if idle is not None:
             reasons = [idle.host_wait_ns, idle.kernel_wait_ns, idle.other_ns]
-        rows[rank.rank] = [_recorded_time(value) for value in (*values, *reasons)]
+        # A time that is not recorded is `-`.
+        rows[rank.rank] = ["none" if value == 0 else _time(value) for value in (*values, *reasons)]
     return folded_ranks(rows)
 
 
@@ -432,11 +433,6 @@ def _call_row(call_group: CallGroup) -> list[str]:
 
 def _time(time_ns: float | None) -> str:
     return _UNKNOWN if time_ns is None else format_time(time_ns)
-
-
-def _recorded_time(time_ns: int | None) -> str:
-    """Format a time: `-` if it is not recorded, `none` if it is zero."""
-    return "none" if time_ns == 0 else _time(time_ns)
 
 
 def _percent(value: float | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collhub_pytorch.formats import KINETO
 from collhub_pytorch.job import EXTENSION, file_of, has_device
@@ -57,11 +58,13 @@ def match_communications(workload: Workload) -> Meetings:
     - `collective-missing`: there is no mismatch, but one of the two ranks has more collectives.
     """
     of_node = np.full(len(workload.nodes), -1, np.int64)
+    # A node without an extra, which has the index -1, selects the last entry.
+    dtypes = np.array([*(_dtype(workload, extra) for extra in workload.extras), ""])
     count = 0
     for group, rows in _split_collectives(workload).items():
         members = workload.members(group)
         columns = [rows.get(rank, np.empty(0, np.int64)) for rank in members]
-        _check_equal(workload, group, members, columns)
+        _check_equal(workload, group, members, columns, dtypes)
         for column in columns:
             of_node[column] = count + np.arange(len(column))
         count += len(columns[0])
@@ -91,50 +94,44 @@ def _split_collectives(workload: Workload) -> dict[int, dict[int, Int64Array]]:
 
 
 def _check_equal(
-    workload: Workload, group: int, members: Sequence[int], columns: Sequence[Int64Array]
+    workload: Workload,
+    group: int,
+    members: Sequence[int],
+    columns: Sequence[Int64Array],
+    dtypes: NDArray[np.str_],
 ) -> None:
     """Raise `InputError` unless all members of a group have equal collectives in the same order.
 
-    `columns`: rows of the collectives of each of `members`, at least one member. Each other member
-    is compared with the first, position by position, in kind, size and dtype. Sizes of all-to-alls
-    are not compared, nor sizes or dtypes that one of the two does not record.
+    `columns`: rows of the collectives of each of `members`, at least one member. `dtypes`: by
+    extra, "" if unknown. Each other member is compared with the first, position by position, in
+    kind, size and dtype. Sizes of all-to-alls are not compared, nor sizes or dtypes that one of the
+    two does not record.
 
     The error is about the first member that differs:
 
     - `collective-mismatch` at the first position at which both have a collective and these differ
     - otherwise `collective-missing` at the first collective that only one of the two has
     """
-    first = columns[0]
+    nodes, first = workload.nodes, columns[0]
     for rank, column in zip(members[1:], columns[1:], strict=True):
         shared = min(len(first), len(column))
-        differs = _find_differences(workload, first[:shared], column[:shared])
-        if len(differs):
-            position = int(differs[0])
+        left, right = first[:shared], column[:shared]
+        differs = nodes.collective[left] != nodes.collective[right]
+        # All-to-alls may be uneven: sizes may differ between ranks.
+        is_free = nodes.collective[left] == JobCollective.ALL_TO_ALL
+        are_known = (nodes.bytes[left] >= 0) & (nodes.bytes[right] >= 0)
+        differs |= (nodes.bytes[left] != nodes.bytes[right]) & are_known & ~is_free
+        left_dtype, right_dtype = dtypes[nodes.extra[left]], dtypes[nodes.extra[right]]
+        are_known = (left_dtype != "") & (right_dtype != "")
+        differs |= (left_dtype != right_dtype) & are_known
+        if differs.any():
+            position = int(np.argmax(differs))
             message = f"collective {position + 1} of {_group_name(workload, group)}"
             raise _mismatch_error(workload, message, int(column[position]), int(first[position]))
         if len(first) != len(column):
             longer = int((first if len(first) > len(column) else column)[shared])
             lacking = rank if len(first) > len(column) else members[0]
             raise _missing_error(workload, group, longer, lacking, shared)
-
-
-def _find_differences(workload: Workload, first: Int64Array, second: Int64Array) -> Int64Array:
-    """Find the positions at which collectives of two ranks differ in kind, size or dtype.
-
-    `first`, `second`: rows, of equal number. Sizes and dtypes are compared only if both are
-    recorded; sizes of all-to-alls are never compared, because they may be uneven. The positions
-    ascend.
-    """
-    nodes = workload.nodes
-    differs = nodes.collective[first] != nodes.collective[second]
-    first_size, second_size = nodes.bytes[first], nodes.bytes[second]
-    # All-to-alls may be uneven: sizes may differ between ranks.
-    is_free = nodes.collective[first] == JobCollective.ALL_TO_ALL
-    differs |= (first_size != second_size) & (first_size >= 0) & (second_size >= 0) & ~is_free
-    types = np.array([*(_dtype(workload, extra) for extra in workload.extras), ""])
-    first_types, second_types = types[nodes.extra[first]], types[nodes.extra[second]]
-    differs |= (first_types != second_types) & (first_types != "") & (second_types != "")
-    return np.flatnonzero(differs)
 
 
 def _dtype(workload: Workload, extra: str) -> str:

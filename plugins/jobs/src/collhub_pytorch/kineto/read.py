@@ -209,7 +209,7 @@ def device_profile(
     Raises `InputError`: `step` if `window` contains no activity, `group` if the ranks of a group
     are unknown, and `profile-record` for invalid data in the file's header.
     """
-    order, launches = _issued(events, window)
+    order, launches = _select_issued(events, window)
     start = events.device.column("start")[order]
     end = start + events.device.column("duration")[order]
     stream = events.device.column("place")[order]
@@ -247,55 +247,44 @@ def device_profile(
     )
 
 
-def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Array, Launches]:
+def _select_issued(
+    events: RankEvents, window: tuple[int, int] | None
+) -> tuple[Int64Array, Launches]:
     """Return the selected rows of device work, sorted by start, and all runtime calls.
 
     Work with equal start keeps the order of the file. `window`: (start, end) in ns. Work is
-    selected if it was issued from start on and before end. It is issued at the start of the
-    runtime call that launched it; without a known call, at its own start. With None all
-    work is selected, even if there is none.
+    selected if it was issued from start on and before end. It is issued at the start of the runtime
+    call that launched it; without a known call, at its own start. None selects all, even none.
 
-    The calls are sorted by start. Their `of_activity` has one entry per selected row: the
-    position of its call, or -1. Raise `InputError` (`step`) if a window selects no work.
+    The calls are sorted by start, equal ones in the order of the file. Their `of_activity` has one
+    entry per selected row: the position of the call with the correlation number of the work, of
+    several the last one. It is -1 without such a call, and for a negative number. Raises
+    `InputError` (`step`) if a window selects no work.
     """
-    start = events.device.column("start")
-    order = np.argsort(start, kind="stable")
-    launches = _launches(events, events.device.column("correlation")[order])
+    work_start = events.device.column("start")
+    order = np.argsort(work_start, kind="stable")
+    correlation = events.device.column("correlation")[order]
+    calls = events.calls
+    call_order = np.argsort(calls.column("start"), kind="stable")
+    call_start = calls.column("start")[call_order]
+    call_end = call_start + calls.column("duration")[call_order]
+    kind = calls.column("label")[call_order]
+    numbers = calls.column("correlation")[call_order]
+    by_number = np.argsort(numbers, kind="stable")
+    index = np.searchsorted(numbers[by_number], correlation, "right") - 1
+    of_activity = np.full(len(correlation), -1, np.int64)
+    if len(numbers):
+        is_launched = (index >= 0) & (numbers[by_number][index] == correlation) & (correlation >= 0)
+        of_activity[is_launched] = by_number[index[is_launched]]
+    launches = Launches(call_start, call_end, calls.column("place")[call_order], kind, of_activity)
     if window is None:
         return order, launches
-    issued = launches.issue_times(start[order])
+    issued = launches.issue_times(work_start[order])
     is_kept = (issued >= window[0]) & (issued < window[1])
     if not is_kept.any():
         message = "no work of the device is issued in this ProfilerStep"
         raise InputError(message, location=Location(events.file), code="step")
-    return order[is_kept], replace(launches, of_activity=launches.of_activity[is_kept])
-
-
-def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
-    """Return the runtime calls sorted by start, and the call that launched each activity.
-
-    Calls of every kind are included. Calls with equal start keep the order of the file.
-    `correlation`: int64 per activity, the number that an activity shares with its runtime call.
-
-    `of_activity` of the result has the position of the call of each activity in the sorted order.
-    If several calls have the number of the activity, the last one in this order counts. The
-    position is -1 if no call has the number, or if the number is negative.
-    """
-    calls = events.calls
-    order = np.argsort(calls.column("start"), kind="stable")
-    start = calls.column("start")[order]
-    kind = calls.column("label")[order]
-    correlations = calls.column("correlation")[order]
-    by_number = np.argsort(correlations, kind="stable")
-    index = np.searchsorted(correlations[by_number], correlation, "right") - 1
-    of_activity = np.full(len(correlation), -1, np.int64)
-    if len(correlations):
-        is_launched = (
-            (index >= 0) & (correlations[by_number][index] == correlation) & (correlation >= 0)
-        )
-        of_activity[is_launched] = by_number[index[is_launched]]
-    end = start + calls.column("duration")[order]
-    return Launches(start, end, calls.column("place")[order], kind, of_activity)
+    return order[is_kept], replace(launches, of_activity=of_activity[is_kept])
 
 
 def _calls(
