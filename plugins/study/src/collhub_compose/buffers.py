@@ -224,10 +224,20 @@ def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -
     torn[messages.send] |= torn[messages.receive]
     if not torn.any():
         return steps
-    # All pieces have one size, so that both ends of a message have equally many.
-    piece = _find_piece_size(steps, torn, moves.size)
+    # All pieces have one size, so that both ends of a message have equally many. It divides the
+    # size of a block and all offsets, so that no piece crosses the border of a block.
+    multiples = [np.asarray([moves.size]), steps.count[torn]]
+    for side in SIDES:
+        rows, _, offset = side.outer_regions(steps)
+        multiples.append(offset[torn[rows]])
+    piece = int(np.gcd.reduce(np.concatenate(multiples)))
     pieces = np.where(torn, steps.count // piece, 1)
-    _check_piece_count(int(pieces.sum()))
+    piece_count = int(pieces.sum())
+    if piece_count > MAX_STEPS:
+        raise InputError(
+            f"too large: the moved blocks divide the steps into {piece_count} pieces",
+            code="too-large",
+        )
     first = first_positions(pieces)
     last = first + pieces - 1
     piece_number = counted_positions(pieces)
@@ -244,31 +254,6 @@ def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -
         ),
         control,
     )
-
-
-def _find_piece_size(steps: StepTable, torn: BoolArray, size: int) -> int:
-    """Return the largest size, in units, of pieces of torn steps that cross no border of a block.
-
-    It is the greatest common divisor of the block size `size`, of the counts of the steps in
-    `torn`, and of their offsets in INPUT and OUTPUT. `torn`: bool[rows].
-    """
-    multiples = [np.asarray([size]), steps.count[torn]]
-    for side in SIDES:
-        rows, _, offset = side.outer_regions(steps)
-        multiples.append(offset[torn[rows]])
-    # No piece of such a size crosses the border of a block.
-    return int(np.gcd.reduce(np.concatenate(multiples)))
-
-
-def _check_piece_count(pieces: int) -> None:
-    """Raise `InputError` (`too-large`) if the moved blocks divide the steps into more than
-    `MAX_STEPS` pieces.
-    """
-    if pieces > MAX_STEPS:
-        raise InputError(
-            f"too large: the moved blocks divide the steps into {pieces} pieces",
-            code="too-large",
-        )
 
 
 def _build_piece_columns(

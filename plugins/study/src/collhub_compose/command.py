@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
@@ -36,16 +35,6 @@ class _Composition(TypedDict):
     interleaved: bool
     ranks: tuple[int, ...] | None
     embed: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _CompositionOutcome:
-    """The inputs and results of a composition, for the report."""
-
-    opened: Sequence[OpenedInput]
-    target: OutputTarget
-    algorithm: Algorithm
-    written: WrittenFiles
 
 
 def _parse_ranks(
@@ -105,7 +94,15 @@ def compose(
     with `collhub verify`. An option -O is passed to the readers and the writer that declare
     it; reader.KEY and writer.KEY select one side.
     """
-    _check_request(sources, composition)
+    if sources.count("-") > 1:
+        raise UsageError("standard input is named more than once", cure="name files, or - once")
+    if composition["interleaved"] and composition["instances"] == 1:
+        raise UsageError("--interleaved has no meaning without --instances", cure="give both")
+    is_renumbered = composition["ranks"] is not None or composition["embed"] is not None
+    if len(sources) == 1 and composition["instances"] == 1 and not is_renumbered:
+        uses = "name a second IN, or use --instances, --ranks or --embed"
+        cure = f"{uses}; `collhub convert` changes only the format"
+        raise UsageError("a single algorithm without options cannot be composed", cure=cure)
     target = context.output_target(out, output)
     opened = [context.open_input(source, source_format) for source in sources]
     parts, writer_options = _read_parts(context, opened, target, output.assignments)
@@ -120,28 +117,9 @@ def compose(
         work="composition",
     )
     if output.as_json:
-        outcome = _CompositionOutcome(opened, target, algorithm, written)
-        context.print_report(_create_report(outcome))
+        context.print_report(_create_report(opened, target, algorithm, written))
     else:
         context.say_written(written, f"{_describe(algorithm)}: ")
-
-
-def _check_request(sources: Sequence[str], composition: _Composition) -> None:
-    """Raise `UsageError` if the arguments of the command have no effect or contradict each other.
-
-    That is if standard input (`-`) is named more than once, if `--interleaved` is given with one
-    instance, or if a single algorithm is given with one instance and neither ranks nor an
-    embedding.
-    """
-    if sources.count("-") > 1:
-        raise UsageError("standard input is named more than once", cure="name files, or - once")
-    if composition["interleaved"] and composition["instances"] == 1:
-        raise UsageError("--interleaved has no meaning without --instances", cure="give both")
-    is_renumbered = composition["ranks"] is not None or composition["embed"] is not None
-    if len(sources) == 1 and composition["instances"] == 1 and not is_renumbered:
-        uses = "name a second IN, or use --instances, --ranks or --embed"
-        cure = f"{uses}; `collhub convert` changes only the format"
-        raise UsageError("a single algorithm without options cannot be composed", cure=cure)
 
 
 def _read_parts(
@@ -228,8 +206,13 @@ def _has_source_lines(algorithm: Algorithm) -> bool:
     return bool((algorithm.steps.source_line >= 0).any())
 
 
-def _create_report(outcome: _CompositionOutcome) -> ComposeReport:
-    """Return the report for `--json` from the outcome of a composition.
+def _create_report(
+    opened: Sequence[OpenedInput],
+    target: OutputTarget,
+    algorithm: Algorithm,
+    written: WrittenFiles,
+) -> ComposeReport:
+    """Return the report for `--json` from the inputs and the result of a composition.
 
     It has the name and the format of every input, in order of the command line, and the format of
     the output. Of the composed algorithm it has the kind, root, ranks, units, the flags `in_place`
@@ -239,22 +222,22 @@ def _create_report(outcome: _CompositionOutcome) -> ComposeReport:
     from collhub_compose.compose_record import ComposedSource, ComposeReport
     from hub_core.reports import list_losses
 
-    collective = outcome.algorithm.collective
+    collective = algorithm.collective
     return ComposeReport(
         sources=[
             ComposedSource(source=source.name, source_format=source.format_name)
-            for source in outcome.opened
+            for source in opened
         ],
-        target_format=outcome.target.format_name,
+        target_format=target.format_name,
         collective=str(collective.kind),
         root=collective.root,
         num_ranks=collective.num_ranks,
         unit_count=collective.unit_count,
         in_place=collective.in_place,
         out_of_place=collective.out_of_place,
-        steps=len(outcome.algorithm.steps),
-        artifacts=[str(path) for path in outcome.written.paths],
-        losses=list_losses(outcome.written.losses),
+        steps=len(algorithm.steps),
+        artifacts=[str(path) for path in written.paths],
+        losses=list_losses(written.losses),
     )
 
 

@@ -102,11 +102,16 @@ def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
     table, times = _count_distinct(table, np.ones(len(rows), np.int64))
     is_new = _differs_from_previous(table[:3])
     group = np.cumsum(is_new) - 1
-    common = _count_complete_sets(table[3], times, group, num_ranks)
+    groups = group.max(initial=-1) + 1
+    is_named = table[3] != ALL_RANKS
+    distinct = np.bincount(group[is_named], minlength=groups)
+    rarest = np.full(groups, np.iinfo(np.int64).max)
+    np.minimum.at(rarest, group[is_named], times[is_named])
+    # Rows are distinct: if there are as many as ranks, every rank is among them.
+    common = np.where(distinct == num_ranks, rarest, 0)
     if common.any():
         abbreviated = table[:, is_new].copy()
         abbreviated[3] = ALL_RANKS
-        is_named = table[3] != ALL_RANKS
         remaining = times - np.where(is_named, common[group], 0)
         table, times = _count_distinct(
             np.concatenate([table, abbreviated], axis=1),
@@ -114,24 +119,6 @@ def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
         )
     rank, offset, source_unit, source_rank = np.repeat(table, times, axis=1)
     return Contributions(rank, offset, source_rank, source_unit)
-
-
-def _count_complete_sets(
-    source_rank: Int64Array, times: Int64Array, group: Int64Array, num_ranks: int
-) -> Int64Array:
-    """Return for each group of rows how often every rank occurs in it as the source: int64.
-
-    This is the number of the rarest rank, 0 if a rank is missing. The rows are distinct pairs of
-    group and source rank; `times` is the number of occurrences of each. `group`: group of each row,
-    from 0. Rows with the source `ALL_RANKS` do not count.
-    """
-    is_named = source_rank != ALL_RANKS
-    groups = group.max(initial=-1) + 1
-    distinct = np.bincount(group[is_named], minlength=groups)
-    common = np.full(groups, np.iinfo(np.int64).max)
-    np.minimum.at(common, group[is_named], times[is_named])
-    # Rows are distinct: if there are as many as ranks, every rank is among them.
-    return np.where(distinct == num_ranks, common, 0)
 
 
 def _count_distinct(table: Int64Array, times: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -218,7 +205,13 @@ def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) 
     collective with the reduced contract. The flags `in_place` and `out_of_place` are the defaults
     of `Collective`. Raises `InputError` (`too-large`) for too many contributions.
     """
-    trimmed = _trim_contract(contract, usage)
+    # Steps may use more of a buffer than the contract requires, as working memory.
+    inputs = np.where(contract.defined, contract.input_units, usage.reached_input)
+    outputs = np.maximum(usage.reached_output, count_required_units(contract))
+    expected = contract.expected
+    if expected is not None:
+        expected = to_canonical(expected, len(contract.defined))
+    trimmed = CustomContract(inputs, outputs, contract.defined, expected)
     largest_input = int(trimmed.input_units.max())
     largest_output = int(trimmed.output_units.max())
     unit_count = max(1, largest_input, largest_output)
@@ -233,26 +226,6 @@ def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) 
         reduce_op=op,
         contract=trimmed,
     )
-
-
-def _trim_contract(contract: CustomContract, usage: BufferUsage) -> CustomContract:
-    """Return a copy of the contract with buffers as small as its use and data permit.
-
-    Sizes are in units, int64[ranks]. `usage`: how far the steps access each buffer.
-
-    - INPUT keeps its size on ranks with data in it (`defined`). On other ranks it is as long as the
-      steps access it.
-    - OUTPUT is as long as the steps access it or as the expected results need, whichever is more.
-    - If `expected` is None (no result is given), it remains None, and OUTPUT is never shorter than
-      before. Otherwise its rows are in canonical form (`to_canonical`).
-    """
-    # Steps may use more of a buffer than the contract requires, as working memory.
-    expected = contract.expected
-    if expected is not None:
-        expected = to_canonical(expected, len(contract.defined))
-    inputs = np.where(contract.defined, contract.input_units, usage.reached_input)
-    outputs = np.maximum(usage.reached_output, count_required_units(contract))
-    return CustomContract(inputs, outputs, contract.defined, expected)
 
 
 def _generate_kinds(contract: CustomContract) -> Iterator[tuple[CollectiveKind, int | None]]:
@@ -301,27 +274,17 @@ def _match_kind(
         return None
     candidate = Collective(kind, num_ranks, unit_count, root, reduce_op=op)
     candidate_contract = build_contract(candidate)
-    if not _has_room_for(candidate_contract, contract):
+    defined = candidate_contract.defined
+    if not np.array_equal(defined, contract.defined):
+        return None
+    if not np.array_equal(candidate_contract.input_units[defined], contract.input_units[defined]):
+        return None
+    # INPUT of a rank without data may have any size: no step reads it.
+    inputs_fit = np.all(candidate_contract.input_units >= contract.input_units)
+    outputs_fit = np.all(candidate_contract.output_units >= contract.output_units)
+    if not (inputs_fit and outputs_fit):
         return None
     assert candidate_contract.expected is not None
     assert contract.expected is not None
     expected = to_canonical(candidate_contract.expected, num_ranks)
     return candidate if are_equal(expected, contract.expected) else None
-
-
-def _has_room_for(candidate_contract: CustomContract, contract: CustomContract) -> bool:
-    """Return whether the buffers of a standard collective are large enough for a contract.
-
-    `candidate_contract`: contract of the standard collective; `contract`: the required one.
-    Both must have data in INPUT on the same ranks, with equal sizes there. Every other INPUT
-    and every OUTPUT of the candidate must be at least as large as that of `contract`.
-    Expected results are not compared.
-    """
-    # INPUT of a rank without data may have any size: no step reads it.
-    defined = candidate_contract.defined
-    if not np.array_equal(defined, contract.defined):
-        return False
-    if not np.array_equal(candidate_contract.input_units[defined], contract.input_units[defined]):
-        return False
-    inputs_fit = np.all(candidate_contract.input_units >= contract.input_units)
-    return bool(inputs_fit and np.all(candidate_contract.output_units >= contract.output_units))

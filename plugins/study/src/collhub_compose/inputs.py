@@ -8,12 +8,11 @@ from importlib.metadata import version
 import numpy as np
 
 from collhub_compose.buffers import build_contract
-from hub_core.columns import BoolArray, Int64Array, first_positions
+from hub_core.columns import Int64Array, first_positions
 from hub_core.model import (
     Algorithm,
     Collective,
     Contributions,
-    CustomContract,
     Findings,
     InputError,
     Location,
@@ -47,7 +46,7 @@ def build_provenance(operation: str, parts: Sequence[Algorithm], *arguments: obj
     Raises `IndexError` without parts.
     """
     # An expression that a user can type again: replicate(sequential(a.xml, b.xml), 2).
-    words = [_describe_expression(part) for part in parts]
+    words = [part.provenance.options.get(_OPTION) or get_display_name(part) for part in parts]
     words += [str(argument) for argument in arguments]
     source = parts[0].provenance
     name, sha256 = source.source_name, source.source_sha256
@@ -76,16 +75,6 @@ def have_one_source(parts: Sequence[Algorithm]) -> bool:
 def get_display_name(part: Algorithm) -> str:
     """Name of an algorithm in messages: its file, else its collective."""
     return part.provenance.source_name or str(part.collective.kind)
-
-
-def _describe_expression(part: Algorithm) -> str:
-    """Return the expression that composed a part, such as `sequential(a.xml, b.xml)`.
-
-    It is the option `composition` of its provenance. For a part that was not composed,
-    return its display name: the file, else the kind of its collective.
-    """
-    composition = part.provenance.options.get(_OPTION)
-    return composition or get_display_name(part)
 
 
 def check_composable(algorithm: Algorithm) -> Messages:
@@ -147,25 +136,14 @@ def _find_contract_defect(collective: Collective) -> str | None:
     highest = max(rows.rank.max(), rows.source_rank.max())
     if lowest < 0 or highest > last:
         return f"names a rank outside 0..{last}"
-    if _names_missing_units(rows, contract).any():
+    # Rows with the source `ALL_RANKS` index the last rank here; their source units do not count.
+    input_units = contract.input_units[rows.source_rank]
+    is_source_missing = (rows.source_unit < 0) | (rows.source_unit >= input_units)
+    output_units = contract.output_units[rows.rank]
+    is_result_missing = (rows.offset < 0) | (rows.offset >= output_units)
+    if np.any(is_result_missing | (is_source_missing & (rows.source_rank >= 0))):
         return "names a unit outside its buffer"
     return None
-
-
-def _names_missing_units(rows: Contributions, contract: CustomContract) -> BoolArray:
-    """Return a mask of the rows whose OUTPUT or INPUT unit is outside its buffer: bool[rows].
-
-    The OUTPUT unit is compared with the buffer of the row's rank, the INPUT unit with that of its
-    source rank; negative units are outside. All ranks must exist. The INPUT units of rows with the
-    source `ALL_RANKS` (-1) are not examined.
-    """
-    outputs = contract.output_units[rows.rank]
-    inputs = contract.input_units[rows.source_rank]
-    is_outside = (rows.offset < 0) | (rows.offset >= outputs)
-    # Rows with the source `ALL_RANKS` index the last rank here.
-    is_missing = (rows.source_unit < 0) | (rows.source_unit >= inputs)
-    is_outside |= is_missing & (rows.source_rank >= 0)
-    return np.asarray(is_outside, np.bool_)
 
 
 def check_rank_counts(algorithms: Sequence[Algorithm]) -> None:

@@ -50,7 +50,15 @@ def join_in_sequence(
     # is transitive. Cost: that of the verifier's search for conflicts, once per claimed mode.
     columns, data, control = _concatenate(parts)
     order = np.argsort(columns["rank"], kind="stable")
-    position = _find_positions(parts)[order]
+    # Positions in one execution order of each part, part after part; -1 if a step can never run.
+    positions = []
+    done = 0
+    for part in parts:
+        part_order = matched_order(part)
+        runs = part_order.position >= 0
+        positions.append(np.where(runs, part_order.position + done, -1))
+        done += len(part_order.nodes)
+    position = np.concatenate(positions)[order]
     sizes = [len(part) for part in parts]
     part_of = np.repeat(np.arange(len(parts)), sizes)[order]
     table = StepTable.from_columns(collective.num_ranks, columns, data, control)
@@ -160,23 +168,6 @@ def _collect_dependencies(parts: Sequence[StepTable], name: str) -> StepPairs:
         parents.append(getattr(part, f"{name}_indices") + first)
         children.append(group_of_entry(indptr) + first)
     return np.concatenate(parents), np.concatenate(children)
-
-
-def _find_positions(parts: Sequence[StepTable]) -> Int64Array:
-    """Return the position of every step in one possible execution order of all parts: int64.
-
-    The order respects all dependencies and messages within a part, and executes the parts one after
-    another. Steps that can never be executed have -1. The result has one entry per step of the
-    concatenated parts.
-    """
-    positions = []
-    done = 0
-    for part in parts:
-        order = matched_order(part)
-        runs = order.position >= 0
-        positions.append(np.where(runs, order.position + done, -1))
-        done += len(order.nodes)
-    return np.concatenate(positions)
 
 
 def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Array) -> StepPairs:

@@ -213,12 +213,21 @@ def make_out_of_place(algorithm: Algorithm) -> Algorithm:
     results = _list_results(algorithm, contract, ~in_output)
     # Ranks without data may have an INPUT, whose content is undefined.
     units = np.where(contract.defined, contract.input_units, 0)
-    rank = np.repeat(np.arange(len(units)), units)
-    parts = [
-        _build_copies_in((rank, counted_positions(units)), relocation, Buffer.INPUT),
-        relocation.apply(algorithm.steps),
-        _build_copies_out(results, relocation, Buffer.OUTPUT),
-    ]
+    inputs = np.repeat(np.arange(len(units)), units), counted_positions(units)
+    # Copied one by one, so that a step waits only for the units that it accesses.
+    copies_in = _build_copies(
+        inputs[0],
+        (np.full(len(inputs[0]), int(Buffer.INPUT)), inputs[1]),
+        _find_new_positions(inputs, relocation, Buffer.INPUT),
+        algorithm.num_ranks,
+    )
+    copies_out = _build_copies(
+        results[0],
+        _find_new_positions(results, relocation, Buffer.OUTPUT),
+        (np.full(len(results[0]), int(Buffer.OUTPUT)), results[1]),
+        algorithm.num_ranks,
+    )
+    parts = [copies_in, relocation.apply(algorithm.steps), copies_out]
     collective = replace(algorithm.collective, in_place=False, out_of_place=True)
     scratch = algorithm.scratch_units + np.where(in_output, 0, span)
     return replace(
@@ -279,32 +288,6 @@ def _list_results(algorithm: Algorithm, contract: CustomContract, where: BoolArr
             code="no-result",
         )
     return np.zeros(0, np.int64), np.zeros(0, np.int64)
-
-
-def _build_copies_in(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
-    """Build local steps that copy units of `buffer` to where `relocation` moves them.
-
-    `cells`: (ranks, units), the units to copy. There is one step per unit, in this order, so
-    that a later step waits only for the units that it accesses.
-    """
-    # One by one, so that a step waits only for the units that it touches.
-    rank, unit = cells
-    source = np.full(len(rank), int(buffer)), unit
-    target = _find_new_positions(cells, relocation, buffer)
-    return _build_copies(rank, source, target, len(relocation.shift))
-
-
-def _build_copies_out(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
-    """Build local steps that copy units back to `buffer` from where `relocation` moves them.
-
-    `cells`: (ranks, units), the units of `buffer` to write. There is one step per unit, in
-    this order.
-    """
-    # Results in OUTPUT are in place already: only those in SCRATCH are copied.
-    rank, unit = cells
-    source = _find_new_positions(cells, relocation, buffer)
-    target = np.full(len(rank), int(buffer)), unit
-    return _build_copies(rank, source, target, len(relocation.shift))
 
 
 def _find_new_positions(

@@ -49,10 +49,15 @@ def relabel(algorithm: Algorithm, permutation: Sequence[int]) -> Algorithm:
     new_ranks = _check_places(permutation, algorithm.num_ranks, algorithm.num_ranks)
     moves = _build_share_moves(algorithm.collective, new_ranks)
     divided = divide_torn_steps(algorithm.steps, moves, messages)
+    root, contract = algorithm.collective.root, algorithm.collective.contract
+    if root is not None:
+        root = int(new_ranks[root])
+    if contract is not None:
+        contract = _relabel_contract(contract, new_ranks, algorithm.num_ranks)
     scratch_units = np.empty_like(algorithm.scratch_units)
     scratch_units[new_ranks] = algorithm.scratch_units
     return Algorithm(
-        _relabel_collective(algorithm.collective, new_ranks),
+        replace(algorithm.collective, root=root, contract=contract),
         _renumber_steps(moves.apply(divided), new_ranks, algorithm.num_ranks),
         scratch_units,
         build_provenance("relabel", [algorithm], _format_ranks(permutation)),
@@ -86,12 +91,18 @@ def embed(algorithm: Algorithm, ranks: Sequence[int], num_ranks: int) -> Algorit
     if not any(modes):
         algorithm = make_out_of_place(algorithm)
         collective, modes = _embed_collective(algorithm, new_ranks, num_ranks)
+    collective_bytes = algorithm.collective_bytes
+    if collective_bytes is not None:
+        # The result may have fewer units than the algorithm: idle ranks have no share.
+        units = np.asarray([collective.unit_count])
+        sizes = message_bytes(collective_bytes, algorithm.collective.unit_count, units)
+        collective_bytes = int(sizes[0])
     return Algorithm(
         replace(collective, in_place=modes[0], out_of_place=modes[1]),
         _renumber_steps(algorithm.steps, new_ranks, num_ranks),
         _spread_values(algorithm.scratch_units, new_ranks, num_ranks),
         build_provenance("embed", [algorithm], _format_ranks(ranks), num_ranks),
-        _compute_bytes(algorithm, collective.unit_count),
+        collective_bytes,
     )
 
 
@@ -99,21 +110,6 @@ def _format_ranks(ranks: Sequence[int]) -> str:
     """Return the ranks in the given order as a text, separated by spaces."""
     words = [str(rank) for rank in ranks]
     return " ".join(words)
-
-
-def _compute_bytes(algorithm: Algorithm, units: int) -> int | None:
-    """Return the size of `units` units of an algorithm in bytes; None if the algorithm has no size.
-
-    The size is ceil(units * collective_bytes / unit count of the collective). `units` may be
-    less than this unit count. Raises `InputError` (`size-range`) for 2^63 bytes or more.
-    """
-    # The result may have fewer units than the algorithm: idle ranks have no share.
-    collective_bytes = algorithm.collective_bytes
-    if collective_bytes is None:
-        return None
-    unit_count = algorithm.collective.unit_count
-    sizes = message_bytes(collective_bytes, unit_count, np.asarray([units]))
-    return int(sizes[0])
 
 
 def _check_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64Array:
@@ -176,23 +172,6 @@ def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMo
     if traits.split_by_source:
         place[Buffer.OUTPUT] = new_ranks
     return BlockMoves(collective.units_per_rank, place)
-
-
-def _relabel_collective(collective: Collective, new_ranks: Int64Array) -> Collective:
-    """Return the collective with its root and the ranks of its contract renumbered, if it has them.
-
-    `new_ranks`: int64[num_ranks], a permutation: the new number of every rank. A root r becomes
-    `new_ranks[r]`. Sizes of rank r in the contract become those of `new_ranks[r]`. Target and
-    source ranks of expected results are renumbered; their order, offsets, units and `ALL_RANKS`
-    are unchanged. Kind, units and reduction are unchanged.
-    """
-    root = collective.root
-    if root is not None:
-        root = int(new_ranks[root])
-    contract = collective.contract
-    if contract is not None:
-        contract = _relabel_contract(contract, new_ranks, len(new_ranks))
-    return replace(collective, root=root, contract=contract)
 
 
 def _relabel_contract(

@@ -20,7 +20,6 @@ from collhub_compose.buffers import (
 )
 from collhub_compose.inputs import build_provenance, check_composable
 from collhub_compose.joining import concatenate_independent, concatenate_pieces
-from hub_core.columns import Int64Array
 from hub_core.model import (
     MAX_UNITS,
     Algorithm,
@@ -57,8 +56,15 @@ def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
     if factor == 1:
         return algorithm
     _check_rescaled_size(algorithm, factor)
+    collective = algorithm.collective
+    contract, counts = collective.contract, collective.counts
+    if contract is not None:
+        contract = _rescale_contract(contract, factor)
+    if counts is not None:
+        counts = counts.multiplied(factor)
+    units = collective.unit_count * factor
     return Algorithm(
-        _rescale_collective(algorithm.collective, factor),
+        replace(collective, unit_count=units, contract=contract, counts=counts),
         replace(
             algorithm.steps,
             src_offset=algorithm.steps.src_offset * factor,
@@ -98,18 +104,6 @@ def count_contract_rows(collective: Collective) -> int:
     if collective.contract is None or collective.contract.expected is None:
         return 0
     return len(collective.contract.expected)
-
-
-def _rescale_collective(collective: Collective, factor: int) -> Collective:
-    """Return the collective with `factor` times as many units, also in its contract and counts."""
-    contract = collective.contract
-    if contract is not None:
-        contract = _rescale_contract(contract, factor)
-    counts = collective.counts
-    if counts is not None:
-        counts = counts.multiplied(factor)
-    units = collective.unit_count * factor
-    return replace(collective, unit_count=units, contract=contract, counts=counts)
 
 
 def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:
@@ -230,10 +224,13 @@ def _build_copies(
     # -1: unknown.
     shorter = np.where(duration > 0, share, duration)
     steps = replace(divided, duration_ns=shorter)
-    parts = [
-        _shift_scratch(moves.apply(steps), algorithm.scratch_units * copy)
-        for copy, moves in enumerate(copies)
-    ]
+    parts = []
+    all_ranks = np.ones(algorithm.num_ranks, np.bool_)
+    for copy, moves in enumerate(copies):
+        relocation = Relocation.none(algorithm.num_ranks)
+        first_scratch = algorithm.scratch_units * copy
+        relocation.move(Buffer.SCRATCH, all_ranks, Buffer.SCRATCH, first_scratch)
+        parts.append(relocation.apply(moves.apply(steps)))
     return copies, parts
 
 
@@ -270,15 +267,21 @@ def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> lis
     """Build the block moves of every copy: block k of copy i moves to block k x `instances` + i.
 
     A block is a rank's share of the buffers: all units if the buffers are not split. For a custom
-    collective it is the greatest common divisor of all buffer sizes. With `interleaved`, a block is
-    the largest unit that divides all offsets, counts and sizes of the algorithm (`common_unit`).
+    collective it is the greatest common divisor of all buffer sizes, 1 if all are empty. With
+    `interleaved`, a block is the largest unit that divides all offsets, counts and sizes of the
+    algorithm (`common_unit`).
 
     The moves are equal in INPUT and OUTPUT. The blocks cover the largest INPUT or OUTPUT of any
     rank. Raises `InputError` (`uneven-parts`) for an uneven collective, also with `interleaved`.
     Raises `InputError` (`too-large`) for more than `MAX_BLOCKS` blocks.
     """
     collective = algorithm.collective
-    block = _count_share_units(collective)
+    # An uneven collective is refused here, also with `interleaved`.
+    if collective.contract is None:
+        block = collective.units_per_rank
+    else:
+        sizes = np.concatenate([collective.input_units(), collective.output_units()])
+        block = max(1, int(np.gcd.reduce(sizes)))
     if interleaved:
         block = common_unit(algorithm)
     inputs = int(collective.input_units().max())
@@ -295,58 +298,22 @@ def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> lis
     return copies
 
 
-def _count_share_units(collective: Collective) -> int:
-    """Return the number of units of a rank's share of the full buffer.
-
-    It is `units_per_rank`: the units divided by the ranks if the collective divides a
-    buffer among ranks, such as an all-gather, otherwise all units, as for an all-reduce. For
-    a custom collective it is the greatest common divisor of the sizes of all buffers, or 1
-    if all are empty. Raise `InputError` (`uneven-parts`) for an uneven collective.
-    """
-    if collective.contract is None:
-        return collective.units_per_rank
-    sizes = np.concatenate([collective.input_units(), collective.output_units()])
-    return max(1, int(np.gcd.reduce(sizes)))
-
-
-def _shift_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
-    """Return a copy of the steps with all offsets in SCRATCH of rank r plus `first_unit[r]`.
-
-    `first_unit`: int64[num_ranks], in units. Both operands of a step are shifted; offsets in
-    other buffers do not change.
-    """
-    relocation = Relocation.none(steps.num_ranks)
-    all_ranks = np.ones(steps.num_ranks, np.bool_)
-    relocation.move(Buffer.SCRATCH, all_ranks, Buffer.SCRATCH, first_unit)
-    return relocation.apply(steps)
-
-
 def _replicate_collective(collective: Collective, copies: Sequence[BlockMoves]) -> Collective:
     """Return the collective that all copies of an algorithm execute together.
 
-    It has the units of one copy times the number of copies; kind, root, operator and modes
-    do not change, because a rank's share consists of its shares in the copies. A contract is
-    extended to all copies (`_replicate_contract`). `copies`: one entry per copy, where it
-    has its units. The collective must not be uneven, because counts are not changed.
+    It has the units of one copy times the number of copies; kind, root, operator and modes do not
+    change. Buffer sizes in a contract are multiplied by the number of copies. Its expected results
+    are all rows of the first copy, then all rows of the second one, and so on, moved to where the
+    copy has its units; None remains None. `copies`: at least one, the moves of each copy. The
+    collective must not be uneven, because counts are not changed. Raises `InputError` for a row of
+    the contract whose result or source unit is outside all blocks of the moves.
     """
     # The kind stays the same: a rank's share consists of its shares in the copies.
-    contract = collective.contract
-    if contract is not None:
-        contract = _replicate_contract(contract, copies)
-    units = collective.unit_count * len(copies)
-    return replace(collective, unit_count=units, contract=contract)
-
-
-def _replicate_contract(contract: CustomContract, copies: Sequence[BlockMoves]) -> CustomContract:
-    """Return the contract of all copies of an algorithm together.
-
-    Each entry of `copies` (at least one) moves the units of `contract` to where its copy has them.
-    The expected results are all rows of the first copy, then all rows of the second one, and so on.
-    Buffer sizes are multiplied by the number of copies. A contract without expected results (None)
-    has none afterwards. Raises `InputError` for a row whose result or source unit is outside all
-    blocks of the moves.
-    """
     count = len(copies)
+    units = collective.unit_count * count
+    contract = collective.contract
+    if contract is None:
+        return replace(collective, unit_count=units)
     rows = contract.expected
     if rows is not None:
         offsets = [moves.move_units(Buffer.OUTPUT, rows.offset) for moves in copies]
@@ -357,9 +324,10 @@ def _replicate_contract(contract: CustomContract, copies: Sequence[BlockMoves]) 
             np.tile(rows.source_rank, count),
             np.concatenate(source_units),
         )
-    return CustomContract(
+    contract = CustomContract(
         contract.input_units * count,
         contract.output_units * count,
         contract.defined,
         rows,
     )
+    return replace(collective, unit_count=units, contract=contract)

@@ -142,7 +142,8 @@ def _join_pair(
         _move_to_seam(second.steps, Buffer.INPUT, seam, shared),
     ]
     if not have_one_source([first, second]):
-        parts = [_remove_source_lines(part) for part in parts]
+        # Lines of several files would look like lines of one file.
+        parts = [replace(part, source_line=np.full(len(part), -1, np.int32)) for part in parts]
     seam_units = np.where(seam.output_offset < 0, seam.size, 0)
     scratch = shared + seam_units
     return Algorithm(joint, join_in_sequence(parts, joint, scratch), scratch)
@@ -160,15 +161,6 @@ def _move_to_seam(steps: StepTable, buffer: Buffer, seam: Seam, scratch: Int64Ar
     relocation.move(buffer, in_scratch, Buffer.SCRATCH, scratch)
     relocation.move(buffer, ~in_scratch, Buffer.OUTPUT, seam.output_offset)
     return relocation.apply(steps)
-
-
-def _remove_source_lines(steps: StepTable) -> StepTable:
-    """Return the steps with all source lines unknown (-1).
-
-    Lines of several files would look like lines of one file.
-    """
-    unknown = np.full(len(steps), -1, np.int32)
-    return replace(steps, source_line=unknown)
 
 
 def _rescale_to_common_units(first: Algorithm, second: Algorithm) -> tuple[Algorithm, Algorithm]:
