@@ -50,9 +50,15 @@ def place_regular_nodes(topology: Topology) -> Points:
     if len(dimensions) == 1 and dimensions[0].kind is not DimensionKind.LINE:
         npus = circle(topology.num_npus, arc=max(ARC, _measure_widest_npu(topology) + _NPU_GAP))
     else:
-        npus = _place_on_grid(
-            [dimension.size for dimension in dimensions], _measure_widest_npu(topology)
-        )
+        sizes = [dimension.size for dimension in dimensions]
+        steps = _compute_steps(sizes, _measure_widest_npu(topology))
+        # The first dimension changes fastest with the number of an NPU.
+        node = np.arange(int(np.prod(sizes)))
+        npus = np.zeros((len(node), 2))
+        for size, step in zip(sizes, steps, strict=True):
+            coordinate = node % size
+            npus += coordinate[:, None] * step
+            node = node // size
     switches = topology.num_nodes - topology.num_npus
     if not switches:
         return npus
@@ -67,63 +73,34 @@ def _measure_widest_npu(topology: Topology) -> float:
     return measure_widest(topology, range(topology.num_npus))
 
 
-def _place_on_grid(sizes: list[int], width: float) -> Points:
-    """Return the positions (x, y) of all nodes of a grid in pixels, y downwards: float64[nodes, 2].
-
-    `sizes`: nodes per dimension. The node id is a0 + n0 * (a1 + n1 * (a2 ...)) with coordinates a
-    and sizes n; node 0 is at (0, 0). `width`: width of a node; the distance of neighbours in x is
-    at least that plus a gap. Dimensions of more than one node extend alternately right and down,
-    each outside the previous ones; dimensions of one node are skipped. If exactly three
-    dimensions have more than one node, the third of them extends obliquely to the upper right.
-    """
-    node = np.arange(int(np.prod(sizes)))
-    places = np.zeros((len(node), 2))
-    for size, step in zip(sizes, _compute_steps(sizes, width), strict=True):
-        coordinate = node % size
-        places += coordinate[:, None] * step
-        node = node // size
-    return places
-
-
 def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
     """Return the offset (x, y) in pixels between neighbours in every dimension of a grid.
 
     `sizes`: nodes per dimension, at least 1. A dimension of size 1 has the offset 0; the offsets of
-    the others are as if it did not exist. They are those of `_compute_oblique_steps` if exactly
-    three dimensions are larger than 1, otherwise those of `_compute_flat_steps`. Both get the
-    distance `across` between neighbours to the right: the larger of `_SPACING` and `width` (of a
-    node) + `_NPU_GAP`. The list is empty for no dimensions.
+    the others are as if it did not exist. The distance `across` between neighbours to the right is
+    the larger of `_SPACING` and `width` (of a node) + `_NPU_GAP`; y grows downwards.
+
+    If exactly three dimensions are larger than 1, the first extends to the right, the second down,
+    and the third to the upper right by `_DEPTH` (52, -40) per node. With n nodes in the third, the
+    first offset is `across` + 52 * (n - 1) and the second `_SPACING` + 40 * (n - 1). Otherwise the
+    offsets are those of `_compute_flat_steps`. The list is empty for no dimensions.
     """
     large = [size for size in sizes if size > 1]
     across = max(_SPACING, width + _NPU_GAP)
-    steps = (
-        _compute_oblique_steps(large, across)
-        if len(large) == 3
-        else _compute_flat_steps(large, across)
-    )
+    if len(large) == 3:
+        # The nodes of the third dimension end before the next node of the first or the second.
+        depth = large[2] - 1
+        steps = [
+            np.asarray([across + _DEPTH[0] * depth, 0.0]),
+            np.asarray([0.0, _SPACING - _DEPTH[1] * depth]),
+            _DEPTH,
+        ]
+    else:
+        steps = _compute_flat_steps(large, across)
     for axis, size in enumerate(sizes):
         if size == 1:
             steps.insert(axis, np.zeros(2))
     return steps
-
-
-def _compute_oblique_steps(sizes: list[int], across: float) -> list[Float64Array]:
-    """Return the offset (x, y) in pixels between neighbours of each of three dimensions, y
-    downwards.
-
-    The first dimension extends to the right, the second down, and the third to the upper
-    right by `_DEPTH` (52, -40) per node. With n nodes in the third dimension (`sizes[2]`,
-    the only size that is used), the first offset is `across` + 52 * (n - 1) and the
-    second `_SPACING` + 40 * (n - 1), so that the nodes of the third dimension fit between
-    neighbours of the other two.
-    """
-    # The nodes of the third dimension end before the next node of the first.
-    depth = sizes[2] - 1
-    return [
-        np.asarray([across + _DEPTH[0] * depth, 0.0]),
-        np.asarray([0.0, _SPACING - _DEPTH[1] * depth]),
-        _DEPTH,
-    ]
 
 
 def _compute_flat_steps(sizes: list[int], across: float) -> list[Float64Array]:
@@ -227,7 +204,9 @@ def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[in
       order their mean x is the full width.
     """
     floor = _assign_layers(topology, level)
-    width = _compute_layer_width(topology, floor)
+    layers = [np.flatnonzero(floor == layer) for layer in np.unique(floor).tolist()]
+    widest_layer = max(len(nodes) * _measure_room(topology, nodes) for nodes in layers)
+    width = min(widest_layer, _LAYER_WIDTH)
     rise = max(_LAYER_HEIGHT, _STEEPNESS * width)
     places = np.zeros((topology.num_nodes, 2))
     position = np.zeros(topology.num_nodes)
@@ -247,8 +226,7 @@ def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[in
             # Nodes alternate between the rows, so that lines pass between nodes of other rows.
             height[nodes] = column % rows * _ROW_HEIGHT
     top = 0.0
-    for layer in np.unique(floor).tolist():
-        nodes = np.flatnonzero(floor == layer)
+    for nodes in layers:
         places[nodes, 1] = -(top + height[nodes])
         top += rise + float(height[nodes].max())
     places[:, 0] = position
@@ -287,18 +265,6 @@ def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
         if len(nodes) * _measure_room(topology, nodes) > max_rows * _LAYER_WIDTH:
             return True
     return False
-
-
-def _compute_layer_width(topology: Topology, floor: Int64Array) -> float:
-    """Return the width of the widest layer of nodes in pixels, at most `_LAYER_WIDTH`.
-
-    `floor`: layer of every node. The width of a layer is its number of nodes times the
-    width of its widest node with a gap (`_measure_room`). Raises `ValueError` without
-    nodes.
-    """
-    layers = (np.flatnonzero(floor == height) for height in np.unique(floor).tolist())
-    widest_layer = max(len(nodes) * _measure_room(topology, nodes) for nodes in layers)
-    return min(widest_layer, _LAYER_WIDTH)
 
 
 def _measure_room(topology: Topology, nodes: Int64Array) -> float:

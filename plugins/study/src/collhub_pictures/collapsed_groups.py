@@ -139,9 +139,10 @@ def _build_quotient(
     """Return the network of merged nodes, without links inside a merged node.
 
     `node_of`: new node of every node. `num_npus`: number of NPUs, which are the first new nodes.
-    `labels`: one per new node; equal ones are made distinct. Other links keep their order,
-    bandwidth and latency; parallel links are kept separately. Planes, dimensions, groups, multicast
-    and reduction of the old network are lost.
+    `labels`: one per new node; the N-th occurrence of a label, from 2 on, gets ` #N`, which can
+    still equal another label. Other links keep their order, bandwidth and latency; parallel links
+    are kept separately. Planes, dimensions, groups, multicast and reduction of the old network are
+    lost.
     """
     source, destination = node_of[topology.source], node_of[topology.destination]
     is_external = source != destination
@@ -151,7 +152,12 @@ def _build_quotient(
         topology.bandwidth_bytes_per_s[is_external],
         topology.latency_s[is_external],
     )
-    return links.topology(topology.name, num_npus, len(labels), node_names=_make_distinct(labels))
+    seen: dict[str, int] = {}
+    names = []
+    for text in labels:
+        seen[text] = seen.get(text, 0) + 1
+        names.append(text if seen[text] == 1 else f"{text} #{seen[text]}")
+    return links.topology(topology.name, num_npus, len(labels), node_names=tuple(names))
 
 
 def _format_box_label(name: str, npus: int) -> str:
@@ -188,18 +194,3 @@ def _format_folded_label(topology: Topology, members: Sequence[int], npus: int |
     if npus is None:
         return f"{listed} ({len(names)} switches)"
     return _format_box_label(listed, npus).replace(" (", f" ({len(names)} x ")
-
-
-def _make_distinct(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the labels in order, with ` #N` appended to the N-th occurrence of a label from
-    2 on.
-
-    The result can still have equal labels if a given label already ends with such a
-    number: `a`, `a`, `a #2` give `a`, `a #2`, `a #2`.
-    """
-    seen: dict[str, int] = {}
-    distinct = []
-    for text in labels:
-        seen[text] = seen.get(text, 0) + 1
-        distinct.append(text if seen[text] == 1 else f"{text} #{seen[text]}")
-    return tuple(distinct)

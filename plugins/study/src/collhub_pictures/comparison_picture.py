@@ -104,7 +104,16 @@ def draw(request: BandwidthComparison) -> bytes:
     (`nothing-to-draw`) if no algorithm remains. Not checked: sizes must be above 0, and a series
     that is drawn must have no bandwidth of 0.
     """
-    plot = _create_plot(request)
+    curves = build_curves(request)
+    height = max(_MIN_HEIGHT, _LABEL_GAP * len(curves))
+    sizes = create_size_scale(request.sizes, _LEFT, _LEFT + _PLOT_WIDTH)
+    values = [value for curve in curves for value in curve.values]
+    bandwidths = create_value_scale(values, _TOP + height, _TOP)
+    # From top to bottom, as their labels.
+    curves.sort(key=lambda curve: bandwidths.to_pixel(curve.values[-1]))
+    targets = [bandwidths.to_pixel(curve.values[-1]) for curve in curves]
+    labels = place_labels(targets, _LABEL_GAP, _TOP, _TOP + height)
+    plot = _Plot(request, curves, sizes, bandwidths, labels)
     fastest = find_winners(request.series, len(request.sizes))
     body = [*_write_head(plot), *_write_axes(plot)]
     # SVG paints in document order: the bound first, the fastest algorithm last.
@@ -114,18 +123,6 @@ def draw(request: BandwidthComparison) -> bytes:
         body += _write_curve(plot, curve, fastest)
     body += _write_labels(plot)
     return "\n".join([*body, "</svg>", ""]).encode("ascii", "xmlcharrefreplace")
-
-
-def _create_plot(request: BandwidthComparison) -> _Plot:
-    curves = build_curves(request)
-    height = max(_MIN_HEIGHT, _LABEL_GAP * len(curves))
-    sizes = create_size_scale(request.sizes, _LEFT, _LEFT + _PLOT_WIDTH)
-    values = [value for curve in curves for value in curve.values]
-    bandwidths = create_value_scale(values, _TOP + height, _TOP)
-    curves.sort(key=lambda curve: bandwidths.to_pixel(curve.values[-1]))
-    targets = [bandwidths.to_pixel(curve.values[-1]) for curve in curves]
-    labels = place_labels(targets, _LABEL_GAP, _TOP, _TOP + height)
-    return _Plot(request, curves, sizes, bandwidths, labels)
 
 
 def _write_head(plot: _Plot) -> Iterator[str]:
@@ -190,7 +187,13 @@ def _write_curve(plot: _Plot, curve: Curve, fastest: Sequence[str]) -> Iterator[
     """
     dash = f' stroke-dasharray="{curve.look.dash}"' if curve.look.dash else ""
     colour = f'stroke="{curve.look.colour}"'
-    yield f'<path class="c" {colour}{dash} d="{_format_course(plot, curve)}"/>'
+    course, is_drawing = "", False
+    for size, value in zip(plot.request.sizes, curve.series.bandwidths, strict=True):
+        if value is not None:
+            at = f"{plot.sizes.to_pixel(size):.1f} {plot.bandwidths.to_pixel(value):.1f}"
+            course += f"L{at}" if is_drawing else f"M{at}"
+        is_drawing = value is not None
+    yield f'<path class="c" {colour}{dash} d="{course}"/>'
     name = curve.series.name
     if curve.is_bound:
         return
@@ -203,20 +206,6 @@ def _write_curve(plot: _Plot, curve: Curve, fastest: Sequence[str]) -> Iterator[
         tooltip = escape_svg_text(f"{name}, {format_bytes(size)}: {format_bandwidth(value)}")
         shape = f'<path d="{curve.look.marker}" transform="{at}" {colour} fill="{fill}"'
         yield f"{shape}><title>{tooltip}</title></path>"
-
-
-def _format_course(plot: _Plot, curve: Curve) -> str:
-    """Return the SVG path data of a curve in pixels, with one decimal place.
-
-    A new subpath begins after every size without a value. The text is empty without values.
-    """
-    course, is_drawing = "", False
-    for size, value in zip(plot.request.sizes, curve.series.bandwidths, strict=True):
-        if value is not None:
-            at = f"{plot.sizes.to_pixel(size):.1f} {plot.bandwidths.to_pixel(value):.1f}"
-            course += f"L{at}" if is_drawing else f"M{at}"
-        is_drawing = value is not None
-    return course
 
 
 def _write_labels(plot: _Plot) -> Iterator[str]:
@@ -454,24 +443,14 @@ def create_value_scale(values: Sequence[float], start: float, end: float) -> Log
     """
     minimum, maximum = min(values), max(values)
     is_divided = math.log10(maximum / minimum) < _DIVIDED_DECADES
-    candidates = _list_round_numbers(minimum, maximum, (1, 2, 5) if is_divided else (1,))
+    factors = (1, 2, 5) if is_divided else (1,)
+    decades = range(math.floor(math.log10(minimum)) - 1, math.ceil(math.log10(maximum)) + 2)
+    # Powers with integer exponents, so that 1000 is not 999.9999.
+    candidates = [factor * 10.0**decade for decade in decades for factor in factors]
     first = max(value for value in candidates if value <= minimum)
     last = min(value for value in candidates if value >= maximum and value > first)
     ticks = tuple(value for value in candidates if first <= value <= last)
     return LogScale(first, last, start, end, ticks)
-
-
-def _list_round_numbers(minimum: float, maximum: float, factors: Sequence[int]) -> list[float]:
-    """Return factor * 10^k for all `factors`, by ascending k, then in the order of
-    `factors`.
-
-    k is from floor(log10(`minimum`)) - 1 to ceil(log10(`maximum`)) + 1, so with the
-    factor 1 the numbers reach from below `minimum` to above `maximum`. Both must be
-    positive.
-    """
-    decades = range(math.floor(math.log10(minimum)) - 1, math.ceil(math.log10(maximum)) + 2)
-    # Powers with integer exponents, so that 1000 is not 999.9999.
-    return [factor * 10.0**decade for decade in decades for factor in factors]
 
 
 def place_labels(targets: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:

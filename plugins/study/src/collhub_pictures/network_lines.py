@@ -66,7 +66,12 @@ class DrawnLines(ColumnTable):
         has_back = pairs.back >= 0
         rows, is_arrow = _select_lines(pairs)
         source, destination = pairs.source[rows], pairs.destination[rows]
-        bend = _compute_bends(places, source, destination, is_arrow & has_back[rows])
+        passed = _count_nodes_passed(places, source, destination)
+        # Straight arrows in both directions between two nodes would overlap.
+        is_bent = (is_arrow & has_back[rows]) | (passed > 0)
+        # The bend grows with the number of avoided nodes, so that lines along one row are separate.
+        grown = np.minimum(_MIN_BEND + _BEND_PER_NODE * passed, _MAX_BEND)
+        bend = np.where(is_bent, grown, 0.0)
         vector = places[destination] - places[source]
         # The midpoint of a cubic curve is at three quarters of the distance to its control points.
         offset = _compute_normals(vector, is_arrow) * bend[:, None] / 0.75
@@ -98,24 +103,6 @@ def _select_lines(pairs: NodePairs) -> tuple[Int64Array, BoolArray]:
     is_symmetric = (pairs.back >= 0) & ~pairs.differs_from_back()
     rows = np.flatnonzero(~is_symmetric | (pairs.source < pairs.destination))
     return rows, ~is_symmetric[rows]
-
-
-def _compute_bends(
-    places: Points, source: Int64Array, destination: Int64Array, is_one_of_two: BoolArray
-) -> Float64Array:
-    """Return the bend of each line in pixels: float64[lines].
-
-    It is `_MIN_BEND` (15) plus `_BEND_PER_NODE` (4) per node that the straight line
-    passes (`_count_nodes_passed`), at most `_MAX_BEND` (45). It is 0 for a line that
-    passes no node, unless `is_one_of_two`: the line is one of two opposite arrows, which
-    would overlap.
-    """
-    passed = _count_nodes_passed(places, source, destination)
-    # Straight arrows in both directions between two nodes would overlap.
-    needs = is_one_of_two | (passed > 0)
-    # The bend grows with the number of avoided nodes, so that lines along one row are separate.
-    bend = np.minimum(_MIN_BEND + _BEND_PER_NODE * passed, _MAX_BEND)
-    return np.where(needs, bend, 0.0)
 
 
 def _count_nodes_passed(places: Points, source: Int64Array, destination: Int64Array) -> Int64Array:

@@ -115,8 +115,16 @@ def draw(
         raise _too_large_error(topology, f"{line_count} lines are more than {MAX_LINES}")
     places = _place_nodes(topology, network.boxes)
     lines = DrawnLines.of(topology, places)
-    looks = _create_looks(topology, lines, loads, time_ns)
-    picture = _NetworkPicture(topology, original, places, lines, *looks)
+    loads_of_lines: Sequence[LineLoad] = ()
+    if loads:
+        time_text = "the busiest link's time" if time_ns is None else format_time(time_ns)
+        longest_ns = max(load.busy_ns for load in loads)
+        full_ns = longest_ns if time_ns is None else time_ns
+        loads_of_lines = compute_line_loads(topology, lines, loads, full_ns)
+        looks = create_looks_by_load(lines, loads_of_lines, time_text)
+    else:
+        looks = create_looks_by_class(lines)
+    picture = _NetworkPicture(topology, original, places, lines, looks, loads_of_lines)
     # SVG paints in document order: nodes cover the ends of their lines.
     body = [*_write_head(picture), *_write_paths(picture), *_write_nodes(picture), "</svg>", ""]
     return "\n".join(body).encode("ascii", "xmlcharrefreplace")
@@ -151,19 +159,6 @@ def _select_network(topology: Topology, collapse: Collapse) -> CollapsedNetwork:
         if is_crowded(network.topology, network.boxes):
             network = fold_equal_nodes(network, switches=switches)
     return network
-
-
-def _create_looks(
-    topology: Topology, lines: DrawnLines, loads: Sequence[LinkLoad], time_ns: int | None
-) -> tuple[LineLooks, Sequence[LineLoad]]:
-    if not loads:
-        return create_looks_by_class(lines), ()
-    time_text = "the busiest link's time" if time_ns is None else format_time(time_ns)
-    longest_ns = max(load.busy_ns for load in loads)
-    of_lines = compute_line_loads(
-        topology, lines, loads, longest_ns if time_ns is None else time_ns
-    )
-    return create_looks_by_load(lines, of_lines, time_text), of_lines
 
 
 def _too_large_error(topology: Topology, message: str) -> UsageError:
@@ -264,14 +259,19 @@ def _format_stroke(colour: str, width: float) -> str:
 def _write_paths(picture: _NetworkPicture) -> Iterator[str]:
     """Yield an SVG path with a tooltip for every line, in the order of the lines.
 
-    The tooltip has both ends, bandwidth and latency, and the load if the picture has loads.
+    The tooltip has both ends, as `0 <-> 1` or for an arrow `0 -> 1`, bandwidth and latency, and the
+    load if the picture has loads.
     """
     lines = picture.lines
     for row in range(len(lines)):
         stroke = _format_stroke(picture.looks.colours[row], picture.looks.widths[row])
+        sign = "<->"
         if lines.is_arrow[row]:
             stroke += _ARROW
-        tooltip = f"{_format_ends(picture, row)}: {format_rate_and_latency(lines, row)}"
+            sign = "->"
+        source = picture.topology.node_name(int(lines.source[row]))
+        destination = picture.topology.node_name(int(lines.destination[row]))
+        tooltip = f"{source} {sign} {destination}: {format_rate_and_latency(lines, row)}"
         if picture.loads:
             tooltip += f"; {picture.loads[row].text}"
         shape = f'<path d="{_format_course(picture, row)}" {stroke}>'
@@ -296,39 +296,14 @@ def _format_course(picture: _NetworkPicture, row: int) -> str:
     is_bent = bool(lines.bend[row])
     if lines.is_arrow[row]:
         # The arrowhead ends at the rim, because the node would hide it.
-        end = _find_rim(end, lines.controls[row, 1] if is_bent else start)
+        vector = end - (lines.controls[row, 1] if is_bent else start)
+        # Avoids a division by zero for two nodes at one position.
+        length = max(float(np.hypot(*vector)), 1e-9)
+        end = end - vector / length * NPU_RADIUS
     middle = "L"
     if is_bent:
         middle = f"C{first[0]:.1f} {first[1]:.1f} {last[0]:.1f} {last[1]:.1f} "
     return f"M{start[0]:.1f} {start[1]:.1f}{middle}{end[0]:.1f} {end[1]:.1f}"
-
-
-def _format_ends(picture: _NetworkPicture, row: int) -> str:
-    """Return the names of both ends of line `row` as text: `0 <-> 1`, or `0 -> 1` for an arrow.
-
-    The source of the line is first. An arrow is a line whose links go in one direction
-    only, or have other properties in the opposite direction.
-    """
-    source = int(picture.lines.source[row])
-    destination = int(picture.lines.destination[row])
-    sign = "<->"
-    if picture.lines.is_arrow[row]:
-        sign = "->"
-    name = picture.topology.node_name
-    return f"{name(source)} {sign} {name(destination)}"
-
-
-def _find_rim(end: Points, towards: Points) -> Points:
-    """Return the point at distance `NPU_RADIUS` from `end` in the direction of `towards`.
-
-    If both positions are equal, it is `end`. Points are float64[2].
-    """
-    vector = end - towards
-    # Avoids a division by zero for two nodes at one position.
-    length = max(float(np.hypot(*vector)), 1e-9)
-    back = vector / length * NPU_RADIUS
-    rim: Points = end - back
-    return rim
 
 
 def _write_nodes(picture: _NetworkPicture) -> Iterator[str]:
@@ -343,27 +318,14 @@ def _write_nodes(picture: _NetworkPicture) -> Iterator[str]:
         name = topology.node_name(node)
         is_npu = node < topology.num_npus
         style = "n" if is_npu else "n s"
-        shape = _format_circle(x, y) if is_circle(topology, node) else _format_box(x, y, name)
+        if is_circle(topology, node):
+            shape = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{NPU_RADIUS:.0f}"/>'
+        else:
+            width = box_width(name)
+            corner = f'x="{x - width / 2:.1f}" y="{y - BOX_HEIGHT / 2:.1f}"'
+            shape = f'<rect {corner} width="{width:.1f}" height="{BOX_HEIGHT:.0f}" rx="4"/>'
         text = f'<text x="{x:.1f}" y="{y + 4:.1f}">{escape_svg_text(label(name))}</text>'
         yield f'<g class="{style}">{shape}{text}<title>{escape_svg_text(name)}</title></g>'
-
-
-def _format_circle(x: float, y: float) -> str:
-    """Return an SVG circle of radius `NPU_RADIUS` around (x, y), in pixels."""
-    centre = f'cx="{x:.1f}" cy="{y:.1f}"'
-    return f'<circle {centre} r="{NPU_RADIUS:.0f}"/>'
-
-
-def _format_box(x: float, y: float, name: str) -> str:
-    """Return an SVG rectangle with rounded corners, centred at (x, y), in pixels.
-
-    Its width is that of a box with the shortened label of `name` (`box_width`), its
-    height `BOX_HEIGHT`.
-    """
-    width = box_width(name)
-    left, top = x - width / 2, y - BOX_HEIGHT / 2
-    corner = f'x="{left:.1f}" y="{top:.1f}"'
-    return f'<rect {corner} width="{width:.1f}" height="{BOX_HEIGHT:.0f}" rx="4"/>'
 
 
 def write(drawing: TopologyDrawing, options: NoOptions) -> WriteResult:

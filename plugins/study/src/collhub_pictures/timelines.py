@@ -353,28 +353,22 @@ def create_load_events(run: RunTimes) -> Iterator[TraceEvent]:
     num_ranks = run.subject.table.num_ranks
     groups = min(num_ranks, _GROUPS)
     members = np.array_split(np.arange(num_ranks), groups)
-    edges = _compute_edges(run.last)
+    end = max(run.last, 1)
+    borders = np.linspace(0, end, min(_INTERVALS, end) + 1)
+    # Distinct borders, so that no interval of a short run is empty.
+    edges = np.unique(borders.astype(np.int64))
     busy = np.stack([_count_running(run, ranks, edges) for ranks in members])
     for group, ranks in enumerate(members):
-        yield from name_process(group, _format_group_name(ranks))
+        name = f"ranks {format_ranks(ranks.tolist())}"
+        if len(ranks) == 1:
+            name = f"rank {int(ranks[0])}"
+        yield from name_process(group, name)
     # Counters are zero after the last interval.
     silent = np.zeros((groups, len(run.subject.tracks), 1))
     levels = np.concatenate([busy, silent], axis=2)
     for interval, edge in enumerate(edges.tolist()):
         for group in range(groups):
             yield _create_counter(run.subject, group, edge, levels[group, :, interval])
-
-
-def _compute_edges(last: int) -> Int64Array:
-    """Return the borders of at most `_INTERVALS` nearly equal intervals from 0 to `last`.
-
-    The result is int64 in ns. No interval is empty. A `last` below 1 counts as 1.
-    """
-    # Distinct borders, so that no interval of a short run is empty.
-    end = max(last, 1)
-    count = min(_INTERVALS, end)
-    edges = np.linspace(0, end, count + 1)
-    return np.unique(edges.astype(np.int64))
 
 
 def _count_running(run: RunTimes, ranks: Int64Array, edges: Int64Array) -> Float64Array:
@@ -413,13 +407,6 @@ def _sum_elapsed(times: Int64Array, edges: Int64Array) -> Float64Array:
     edge_sums = before * edges.astype(np.float64)
     elapsed: Float64Array = edge_sums - total[before]
     return elapsed
-
-
-def _format_group_name(ranks: Int64Array) -> str:
-    """Return `ranks 0-9`, or `rank 3` for a group of one rank."""
-    if len(ranks) == 1:
-        return f"rank {int(ranks[0])}"
-    return f"ranks {format_ranks(ranks.tolist())}"
 
 
 def _create_counter(subject: Subject, group: int, time: int, levels: Float64Array) -> TraceEvent:
