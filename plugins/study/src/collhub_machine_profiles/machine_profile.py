@@ -186,6 +186,15 @@ def profile_document(profile: MachineProfile) -> dict[str, object]:
         }
         for name, constant in profile.constants.items()
     }
+    nccl = None
+    if gpu is not None and gpu.has_model:
+        nccl = {
+            "channels": gpu.search_channels,
+            "speed": gpu.channel_speed,
+            "collective_channels": gpu.channels,
+            "nvls_speed": gpu.nvls_speed,
+            "nvls_channels": gpu.nvls_channels,
+        }
     return {
         "schema": SCHEMA,
         "name": profile.name,
@@ -194,7 +203,7 @@ def profile_document(profile: MachineProfile) -> dict[str, object]:
         "gpus_per_node": gpu.gpus_per_node if gpu else None,
         "links": gpu.links if gpu else None,
         "library": {"name": profile.library.name, "version": profile.library.version},
-        "nccl": _channels(gpu),
+        "nccl": nccl,
         "constants_version": CONSTANTS_VERSION,
         "constants": constants,
         "network": [_network_document(network) for network in profile.networks] or None,
@@ -202,18 +211,6 @@ def profile_document(profile: MachineProfile) -> dict[str, object]:
         "errors": [error.document() for error in profile.errors],
         "date": profile.day or None,
         "sources": list(profile.sources),
-    }
-
-
-def _channels(gpu: Gpu | None) -> dict[str, object] | None:
-    if gpu is None or not gpu.has_model:
-        return None
-    return {
-        "channels": gpu.search_channels,
-        "speed": gpu.channel_speed,
-        "collective_channels": gpu.channels,
-        "nvls_speed": gpu.nvls_speed,
-        "nvls_channels": gpu.nvls_channels,
     }
 
 

@@ -105,7 +105,11 @@ def find_communicator(
             message = f"{topology.name} has nodes of {per_node} ranks, {gpu.name} of at most"
             cure = "give the topology of this machine, or the machine of this topology"
             raise UsageError(f"{message} {gpu.gpus_per_node}", cure=cure)
-    ranks, nodes = _ranks_and_nodes(ranks, nodes, per_node, total_nodes)
+    if ranks is None:
+        nodes = nodes or total_nodes or 1
+        ranks = nodes * per_node
+    else:
+        nodes = nodes or -(-ranks // per_node)
     if ranks < 2 or ranks % nodes or ranks // nodes > per_node:
         message = f"{ranks} ranks on {nodes} nodes do not fit nodes of {per_node} {gpu.name}"
         raise UsageError(message, cure="give --ranks and --nodes of equally filled nodes")
@@ -120,16 +124,6 @@ def find_communicator(
             message = f"the network of several nodes of {gpu.name} is unknown"
             raise UsageError(message, cure="give --topology, such as dgx-h100:2")
     return Communicator(gpu, ranks, nodes, version, network)
-
-
-def _ranks_and_nodes(
-    ranks: int | None, nodes: int | None, per_node: int, total_nodes: int | None
-) -> tuple[int, int]:
-    if ranks is None:
-        nodes = nodes or total_nodes or 1
-        return nodes * per_node, nodes
-    # As few nodes as the ranks fill.
-    return ranks, nodes or -(-ranks // per_node)
 
 
 def _network_of_topology(topology: Topology, gpu: Gpu) -> NodeNetwork | None:
@@ -243,21 +237,24 @@ def predict_baseline(
     `size_bytes`: full buffer. `dtype`: "" is unknown. An empty `version` of NCCL means that
     of the profile for the choice and in the result, and any version for the time.
 
-    - Choice: by NCCL's cost model. None if `communicator_of_topology` gives no communicator,
-      e.g. for an unknown GPU, or if the model lacks the collective.
-    - Time: that of the profile, with its method and median error. If the profile has none, it
-      is the cost in the model, with the method `NCCL_COST` and no error. An all-to-all has a
-      choice but no cost.
-
-    Without a time the result is None. Raises `ValueError` if the model allows no algorithm.
+    - Choice: the cheapest by NCCL's cost model (`cheapest_alternative`). None if
+      `communicator_of_topology` gives no communicator, e.g. for an unknown GPU, or if the model
+      lacks the collective.
+    - Time: that of the profile, with its method and median error. If it has none, the cost in the
+      model, with the method `NCCL_COST` and no error. An all-to-all has a choice but no cost.
+    - Without a time the result is None. Raises `ValueError` if the model allows no algorithm.
     """
     profile = profile or find_profile(topology)
     machine = "" if profile is None else profile.name
     # None for ranks of another machine and for GPUs with unknown channels: a table may have them.
     communicator = communicator_of_topology(topology, profile=profile, version=version)
     choice, cost = None, None
-    if communicator is not None:
-        choice, cost = _choose(communicator, collective, size_bytes, dtype)
+    if communicator is not None and collective == "all-to-all":
+        choice = choose_exchange(communicator, size_bytes)
+    elif communicator is not None and collective in ALGORITHMS_OF:
+        best = cheapest_alternative(communicator, collective, size_bytes, dtype)
+        cost = cost_us(communicator, collective, best, size_bytes)
+        choice = launch_of(communicator, collective, best, size_bytes)
     predicted = None
     if profile is not None:
         nodes = count_nodes(topology)
@@ -344,26 +341,3 @@ def expected_time_of_choice_us(
         return None
     columns = call_columns(gpu, [call], communicator.version, [choice])
     return float(predict(profile.constant_values(), columns)[0])
-
-
-def _choose(
-    communicator: Communicator, collective: str, size_bytes: int, dtype: str
-) -> tuple[Choice | None, float | None]:
-    """Return how NCCL executes a call by its own cost model, and the cost in us.
-
-    - all-to-all: (the choice of `choose_exchange`, None). `size_bytes`: bytes of the buffer of a
-      rank.
-    - a collective in `ALGORITHMS_OF`: the allowed pair of algorithm and protocol with the lowest
-      cost (`cheapest_alternative`), and this cost. The size is that of the full vector. `dtype` can
-      forbid an algorithm; "" means none. Of equal costs the first in NCCL's numbering is taken.
-    - any other collective: (None, None).
-
-    Environment variables are ignored. Raises `ValueError` if no pair is allowed.
-    """
-    if collective == "all-to-all":
-        return choose_exchange(communicator, size_bytes), None
-    if collective not in ALGORITHMS_OF:
-        return None, None
-    best = cheapest_alternative(communicator, collective, size_bytes, dtype)
-    cost = cost_us(communicator, collective, best, size_bytes)
-    return launch_of(communicator, collective, best, size_bytes), cost

@@ -42,9 +42,21 @@ def select_profile(text: str | None, topology: Topology) -> MachineProfile:
     topology (`other-machine`). Raise `PluginError` (`no-profile`) if `text` is None and no
     shipped profile describes the topology, and `InputError` for an invalid profile.
     """
-    profile = _profile_of_topology(topology) if text is None else parse_machine(text)
+    profile = find_profile(topology) if text is None else parse_machine(text)
+    if profile is None:
+        names = ", ".join(shipped_names())
+        raise PluginError(
+            f"no shipped profile describes {topology.name}",
+            cure=f"name one of {names}, or a file of 'collhub calibrate'",
+            code="no-profile",
+        )
     check_model(profile)
-    _check_topology(profile, topology)
+    if reason := _mismatch(profile, topology):
+        raise UsageError(
+            f"the profile {profile.name} is of another machine than {topology.name}: {reason}",
+            cure="name the machine of the topology, or use --machine none",
+            code="other-machine",
+        )
     return profile
 
 
@@ -87,10 +99,16 @@ def describe_machine(machine: str | None, topology: Topology) -> MachineDescript
 
 
 def describe_profile(profile: MachineProfile) -> MachineDescription:
-    """Return name, library and held-out error (a fraction, None if not measured) of the model of a
-    profile.
+    """Return name, library and held-out error (a fraction) of the model of a profile.
+
+    The error is that on measurements to which the model was not fitted: the median of the medians
+    of all error entries of the predictor `model`, each weighted by its number of points. It is None
+    if there is no such entry.
     """
-    return MachineDescription(profile.name, str(profile.library), _held_out_error(profile))
+    entries = [one for one in profile.errors if one.predictor == "model" and one.points]
+    medians = np.repeat([one.median for one in entries], [one.points for one in entries])
+    held_out_error = float(np.median(medians)) if len(medians) else None
+    return MachineDescription(profile.name, str(profile.library), held_out_error)
 
 
 @lru_cache(maxsize=4)
@@ -129,42 +147,6 @@ def predict_library_times(request: LibraryTimesRequest) -> LibraryTimes:
     ranks_per_node = request.ranks_per_node or (None if gpu is None else gpu.gpus_per_node)
     times = tuple(_predict(profile, call, ranks_per_node) for call in request.calls)
     return LibraryTimes(describe_profile(profile), ranks_per_node, times)
-
-
-def _held_out_error(profile: MachineProfile) -> float | None:
-    """Return the median error of a profile's model, as a fraction; None if not measured.
-
-    The error is that on measurements to which the model was not fitted. The result is the
-    median of the medians of all error entries of the predictor `model`, each weighted by its
-    number of points.
-    """
-    entries = [one for one in profile.errors if one.predictor == "model" and one.points]
-    medians = np.repeat([one.median for one in entries], [one.points for one in entries])
-    return float(np.median(medians)) if len(medians) else None
-
-
-def _profile_of_topology(topology: Topology) -> MachineProfile:
-    profile = find_profile(topology)
-    if profile is None:
-        names = ", ".join(shipped_names())
-        raise PluginError(
-            f"no shipped profile describes {topology.name}",
-            cure=f"name one of {names}, or a file of 'collhub calibrate'",
-            code="no-profile",
-        )
-    return profile
-
-
-def _check_topology(profile: MachineProfile, topology: Topology) -> None:
-    """Raise `UsageError` (`other-machine`, with the difference) if a profile describes another
-    machine than the topology.
-    """
-    if reason := _mismatch(profile, topology):
-        raise UsageError(
-            f"the profile {profile.name} is of another machine than {topology.name}: {reason}",
-            cure="name the machine of the topology, or use --machine none",
-            code="other-machine",
-        )
 
 
 def _mismatch(profile: MachineProfile, topology: Topology) -> str:
@@ -206,7 +188,12 @@ def _predict(profile: MachineProfile, call: LibraryCall, ranks_per_node: int | N
     if prediction is None:
         return LibraryTime(nodes, reason=_explain_missing_configuration(profile, planned))
     if prediction.method == Method.EXTRAPOLATED:
-        return LibraryTime(nodes, reason=_explain_extrapolation(profile, planned))
+        table = profile.table_for(planned)
+        if table is None:
+            return LibraryTime(nodes, reason=_explain_missing_configuration(profile, planned))
+        first, last = (format_bytes(int(table.sizes[index])) for index in (0, -1))
+        reason = f"{profile.name} was measured from {first} to {last} (full buffer)"
+        return LibraryTime(nodes, reason=reason)
     is_fitted = profile.modelled_gpu(planned) is not None
     if prediction.method == Method.MODEL and is_fitted and call.size_bytes > MAX_FITTED_BYTES:
         limit = format_bytes(MAX_FITTED_BYTES)
@@ -235,16 +222,3 @@ def _explain_missing_configuration(profile: MachineProfile, call: PlannedCall) -
         names.append("others")
     configuration = format_ranks(call.ranks, call.nodes)
     return f"{profile.name} has no times of {configuration}, only of {', '.join(names)}"
-
-
-def _explain_extrapolation(profile: MachineProfile, call: PlannedCall) -> str:
-    """Return why a profile has no time for a call outside its measured sizes, for users.
-
-    The sentence has the smallest and the largest size in the table for the configuration of
-    the call. If there is no such table, it is that of `_explain_missing_configuration`.
-    """
-    table = profile.table_for(call)
-    if table is None:
-        return _explain_missing_configuration(profile, call)
-    first, last = (format_bytes(int(table.sizes[index])) for index in (0, -1))
-    return f"{profile.name} was measured from {first} to {last} (full buffer)"

@@ -163,7 +163,9 @@ def build_cases(
         groups = find_switch_groups(algorithm, topology)
     kernels = [kernel]
     if kernel is None:
-        kernels = ["exchange" if _is_exchange(algorithm) else "fifo", "nvls"]
+        has_edges = bool(len(steps.data_indices) or len(steps.control_indices))
+        is_exchange = not has_edges and not steps.is_kind(StepKind.RECV_REDUCE).any()
+        kernels = ["exchange" if is_exchange else "fifo", "nvls"]
     cases = []
     for name in kernels:
         if name == "nvls" and groups is None:
@@ -218,16 +220,6 @@ def _count_blocks(instructions: Instructions) -> int:
     rank_of_block = np.full(int(block.max(initial=-1)) + 1, -1, np.int64)
     rank_of_block[block] = instructions.rank[has_block]
     return max(1, int(np.bincount(rank_of_block[rank_of_block >= 0], minlength=1).max()))
-
-
-def _is_exchange(algorithm: Algorithm) -> bool:
-    """Return whether the steps have no dependencies and include no RECV_REDUCE.
-
-    True also for an algorithm without steps.
-    """
-    steps = algorithm.steps
-    has_edges = bool(len(steps.data_indices) or len(steps.control_indices))
-    return not has_edges and not steps.is_kind(StepKind.RECV_REDUCE).any()
 
 
 def _concurrent_blocks(case: Case) -> int:
@@ -545,7 +537,12 @@ def find_best_run(
         protocols = PROTOCOLS_OF_KERNEL[case.kernel]
         if protocol is not None and protocol not in protocols:
             continue
-        variants = _list_variants(case, collective_bytes, protocol, instances, pieces)
+        tried = protocols if protocol is None else (protocol,)
+        if instances is None:
+            promising = _promising_variants(case, collective_bytes, tried)
+            variants = [replace(one, pieces=pieces or 1) for one in promising]
+        else:
+            variants = [Variant(one, instances, pieces or 1) for one in tried]
         if case.kernel == "nvls":
             best_ps = min((one.best.time_ps for one in searches), default=math.inf)
             variants = [
@@ -572,26 +569,6 @@ def find_best_run(
         sum(one.simulated for one in searches),
         sum(one.not_tried for one in searches),
     )
-
-
-def _list_variants(
-    case: Case,
-    collective_bytes: int,
-    protocol: str | None,
-    instances: int | None,
-    pieces: int | None,
-) -> list[Variant]:
-    """Return the variants of one kernel to simulate, before further pieces are tried.
-
-    `protocol` None means all protocols of the kernel; a given one is not checked. If `instances`
-    is given, there is one variant per protocol with this number. Otherwise these are the variants
-    of `_promising_variants`. All have the given `pieces`, 1 for None.
-    """
-    protocols = PROTOCOLS_OF_KERNEL[case.kernel] if protocol is None else (protocol,)
-    if instances is not None:
-        return [Variant(one, instances, pieces or 1) for one in protocols]
-    variants = _promising_variants(case, collective_bytes, protocols)
-    return [replace(one, pieces=pieces or 1) for one in variants]
 
 
 def _work_floor_ps(
@@ -646,10 +623,12 @@ def _search_pieces(
     best = min(runs, key=lambda one: one.time_ps)
     simulated, not_tried, work = len(runs), 0, 0
     for whole in sorted(runs, key=lambda one: one.time_ps):
-        if (
-            _estimate_floor_us(case, collective_bytes, whole.timing) * 1e6
-            > best.time_ps / _MIN_GAIN
-        ):
+        # The latencies of the longest path, or the transfer time of the busiest link.
+        timing = whole.timing
+        depth, _, link_s_per_byte = _shape(case)
+        links_us = link_s_per_byte * collective_bytes * timing.wire * 1e6 / timing.link_efficiency
+        floor_us = timing.start_us + max(depth * timing.visible_us, links_us)
+        if floor_us * 1e6 > best.time_ps / _MIN_GAIN:
             continue
         phased = _separate_phases_of(case)
         if phased is case:
@@ -677,18 +656,6 @@ def _search_pieces(
                 break
             previous_ps = piped.time_ps
     return Search(best, simulated, not_tried)
-
-
-def _estimate_floor_us(case: Case, collective_bytes: int, timing: KernelTiming) -> float:
-    """Estimate the shortest time in us of a case with one protocol (`timing`).
-
-    It is the start time plus the larger one of two times: the latencies of the messages on the
-    longest path, and the transfer time of the busiest link. `collective_bytes`: bytes of the full
-    buffer. The estimate can exceed the simulated time.
-    """
-    depth, _, link_s_per_byte = _shape(case)
-    links_us = link_s_per_byte * collective_bytes * timing.wire * 1e6 / timing.link_efficiency
-    return timing.start_us + max(depth * timing.visible_us, links_us)
 
 
 def _promising_variants(

@@ -14,7 +14,6 @@ from collhub_machine_timing.plugin import MachineOptions
 from collhub_machine_timing.runs import (
     CaseRun,
     Search,
-    Variant,
     build_cases,
     find_best_run,
     load_links,
@@ -70,6 +69,11 @@ def _build_result(search: Search, collective_bytes: int) -> SimulationResult:
         for rank, time in enumerate(rank_ns)
         if time is None
     )
+    passes: list[tuple[str, Mapping[str, str]]] = []
+    if best.variant.instances > 1:
+        passes.append(("replicate", {"instances": str(best.variant.instances)}))
+    if best.variant.pieces > 1:
+        passes.append(("pipeline", {"pieces": str(best.variant.pieces)}))
     return SimulationResult(
         rank_ns,
         start_ns,
@@ -85,21 +89,8 @@ def _build_result(search: Search, collective_bytes: int) -> SimulationResult:
             "variants": search.simulated,
             **({"untried": search.not_tried} if search.not_tried else {}),
         },
-        passes=_list_passes(best.variant),
+        passes=tuple(passes),
     )
-
-
-def _list_passes(variant: Variant) -> tuple[tuple[str, Mapping[str, str]], ...]:
-    """Return the (pass, options) that build the instances and pieces of a variant.
-
-    First `replicate` for more than one instance, then `pipeline` for more than one piece.
-    """
-    passes: list[tuple[str, Mapping[str, str]]] = []
-    if variant.instances > 1:
-        passes.append(("replicate", {"instances": str(variant.instances)}))
-    if variant.pieces > 1:
-        passes.append(("pipeline", {"pieces": str(variant.pieces)}))
-    return tuple(passes)
 
 
 def _to_ns(times_ps: Int64Array) -> Int64Array:

@@ -401,7 +401,14 @@ def fit_network(
     The result has the library, `ranks_per_node`, the constants (not logarithms), the number of
     `points` including outliers, and their numbers of nodes, distinct and ascending.
     """
-    fitted_points = _without_slow_outliers(points)
+    fastest_larger_us: dict[int, float] = {}
+    descending = []
+    for point in sorted(points, key=lambda one: -one.size_bytes):
+        limit_us = fastest_larger_us.get(point.nodes, float("inf"))
+        if point.time_us <= limit_us:
+            descending.append(point)
+        fastest_larger_us[point.nodes] = min(limit_us, point.time_us)
+    fitted_points = descending[::-1]
     columns = network_columns(fitted_points)
     measured = np.log([point.time_us for point in fitted_points])
     starts, widths = _NETWORK_STARTS.copy(), _WIDTHS.copy()
@@ -414,26 +421,6 @@ def fit_network(
     nodes = tuple(sorted({point.nodes for point in points}))
     values = tuple(float(value) for value in np.exp(fitted))
     return NetworkModel(library, ranks_per_node, values, len(points), nodes)
-
-
-def _without_slow_outliers(points: Sequence[Measurement]) -> list[Measurement]:
-    """Drop points that take longer than a point of a larger size on as many nodes.
-
-    Points of equal size and nodes are compared in their order in `points`: one that takes longer
-    than an earlier one is dropped too. Dropped points are compared as well. Points with equal times
-    are kept.
-
-    The remaining points of all numbers of nodes are returned in one list by ascending size, those
-    of equal size in reverse order. `points` is not changed.
-    """
-    fastest_larger_us: dict[int, float] = {}
-    kept = []
-    for point in sorted(points, key=lambda one: -one.size_bytes):
-        limit_us = fastest_larger_us.get(point.nodes, float("inf"))
-        if point.time_us <= limit_us:
-            kept.append(point)
-        fastest_larger_us[point.nodes] = min(limit_us, point.time_us)
-    return kept[::-1]
 
 
 def network_deviations(

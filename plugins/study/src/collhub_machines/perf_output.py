@@ -157,11 +157,15 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
             skipped.append(note(file, line, "the table ends without its summary line", cure))
     if points:
         return MeasurementSet(points, skipped, {})
-    bare_row = None if tests else _find_row(text)
-    if bare_row is not None:
+    bare_rows = [
+        number
+        for number, raw in enumerate(text.splitlines(), 1)
+        if _ROW.match(without_rank(raw).lstrip())
+    ]
+    if bare_rows and not tests:
         message = "rows of nccl-tests without the lines that name their columns"
         cure = "keep the lines of the test that begin with #, from 'nThread' to 'size count'"
-        raise refuse(file, bare_row, message, cure, "no-results")
+        raise refuse(file, bare_rows[0], message, cure, "no-results")
     if skipped:
         raise refuse_without_results(file, skipped)
     if rows:
@@ -186,18 +190,6 @@ def _remove_prefixes(text: str) -> list[str]:
         pattern = re.compile(r"\s*" + r"\d+".join(re.escape(part) for part in numbered))
         lines = [line[match.end() :] if (match := pattern.match(line)) else line for line in lines]
     return [without_rank(line.rstrip()) for line in lines]
-
-
-def _find_row(text: str) -> int | None:
-    """Return the number, from 1, of the first line that is a row of a table; None without one.
-
-    A row has size, count, data type, perhaps operation and root, a time, and two bandwidths. The
-    rank that a launcher writes before a line is ignored.
-    """
-    for number, raw in enumerate(text.splitlines(), 1):
-        if _ROW.match(without_rank(raw).lstrip()):
-            return number
-    return None
 
 
 def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
@@ -592,9 +584,11 @@ def _points(
     variant = ", ".join(setting for setting in (test.variant, *forced) if setting)
     library = Library("RCCL" if is_of_amd else test.library, test.version, variant)
     for row in test.rows:
+        # NVLS cannot sum 8-bit integers; other types of the same size take the same time.
+        is_int8 = row.dtype in {"int8", "uint8"} and row.redop not in {"none", ""}
         point = Measurement(
             collective, ranks, nodes, row.size, row.time_us, library, machine, row.place,
-            _dtype(row), row.day, "nccl-tests", file, row.line,
+            "int8" if is_int8 else "", row.day, "nccl-tests", file, row.line,
         )  # fmt: skip
         reason = point.defect()
         if reason is None:
@@ -614,14 +608,6 @@ def _fit_bandwidths(test: _Test, ranks: int) -> bool:
     if ratio is None or bandwidth < _MIN_BANDWIDTH or test.is_mscclpp:
         return True
     return abs(ratio / (2 * (ranks - 1) / ranks) - 1) < 0.01 if ranks > 1 else False
-
-
-def _dtype(row: _Row) -> str:
-    """Return `int8` for reductions of 8-bit integers, which NVLS cannot sum, else "".
-
-    Other types of the same size take the same time.
-    """
-    return "int8" if row.dtype in {"int8", "uint8"} and row.redop not in {"none", ""} else ""
 
 
 def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]:
