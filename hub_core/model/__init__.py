@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from hub_core.model.quantities import (
         format_bandwidth,
         format_bytes,
+        format_count,
         format_ranks,
         format_time,
         parse_bandwidth,
@@ -104,8 +105,9 @@ __all__ = [
     "ProcessGroup", "Provenance", "ReduceOp", "Severity", "StepKind", "StepTable",
     "StepTableBuilder", "TokenRouting", "UnitCounts", "UsageError", "Workload", "action",
     "apply_policy", "closest", "collective_of_call", "connection_keys", "describe",
-    "format_bandwidth", "format_bytes", "format_ranks", "format_time", "full_buffer_bytes",
-    "has_equal_counts", "match_messages", "matched_messages", "matched_order", "message_bytes",
+    "format_bandwidth", "format_bytes", "format_count", "format_ranks", "format_time",
+    "full_buffer_bytes", "has_equal_counts", "match_messages", "matched_messages", "matched_order",
+    "message_bytes",
     "pair_in_order", "parse_bandwidth", "parse_ranks", "parse_size", "parse_time", "parse_whole",
     "placed", "placement_of", "region", "standard_kind", "uneven_kind",
 ]  # fmt: skip
@@ -132,8 +134,8 @@ _HOMES = {
         "pair_in_order region"
     ),
     "hub_core.model.quantities": (
-        "format_bandwidth format_bytes format_ranks format_time parse_bandwidth parse_ranks "
-        "parse_size parse_time parse_whole"
+        "format_bandwidth format_bytes format_count format_ranks format_time parse_bandwidth "
+        "parse_ranks parse_size parse_time parse_whole"
     ),
     "hub_core.model.steps": "COLUMN_DEFAULTS COLUMN_DTYPES StepTable StepTableBuilder",
     "hub_core.model.workload": (

@@ -143,6 +143,17 @@ def format_bytes(count: float) -> str:
     return _format_in_unit(count, {"B": 1, **_BINARY}, 1024, to_text)
 
 
+def format_count(count: int, noun: str, plural: str | None = None) -> str:
+    """Format a number of things with their noun: `1 step`, `2 steps`, `0 steps`.
+
+    `noun`: the singular, used for 1. `plural`: used for any other number; None appends an `s` to
+    the noun.
+    """
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun + 's' if plural is None else plural}"
+
+
 def format_bandwidth(bytes_per_s: float) -> str:
     """Format a bandwidth in bytes/s with four significant digits, such as `50 GB/s`.
 

@@ -8,6 +8,7 @@ from hub_core.model.diagnostics import UsageError
 from hub_core.model.quantities import (
     format_bandwidth,
     format_bytes,
+    format_count,
     format_time,
     parse_bandwidth,
     parse_size,
@@ -168,6 +169,20 @@ def test_time_is_written_in_a_fitting_unit(nanoseconds, text):
 )
 def test_bandwidth_is_written_with_a_decimal_unit(rate, text):
     assert format_bandwidth(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "plural", "text"),
+    [
+        (0, None, "0 steps"),
+        (1, None, "1 step"),
+        (2, None, "2 steps"),
+        (1, "switches", "1 step"),
+        (2, "switches", "2 switches"),
+    ],
+)
+def test_a_number_other_than_one_has_the_plural(count: int, plural: str | None, text: str) -> None:
+    assert format_count(count, "step", plural) == text
 
 
 @pytest.mark.parametrize("text", ["400Gb/s", "400Gbit/s", "400Gbps", "50GB/s", "50GBps"])

@@ -43,6 +43,7 @@ from hub_core.model import (
     UsageError,
     format_bandwidth,
     format_bytes,
+    format_count,
     format_time,
 )
 from hub_core.plugin_api import (
@@ -399,7 +400,7 @@ def _scope(calls: ComparedCalls) -> str:
         size = f"{format_bytes(calls.min_bytes)} to {size}"
     ranks = f"{calls.rank_count} ranks"
     if calls.node_count is not None:
-        ranks += " on 1 node" if calls.node_count == 1 else f" on {calls.node_count} nodes"
+        ranks += f" on {format_count(calls.node_count, 'node')}"
     return f"{size} {calls.kind}, {ranks}"
 
 

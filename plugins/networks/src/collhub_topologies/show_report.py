@@ -9,7 +9,7 @@ import msgspec
 
 from collhub_topologies.summary import Facts, HalfCut, Span
 from hub_core import CommandContext
-from hub_core.model import format_bandwidth, format_ranks, format_time
+from hub_core.model import format_bandwidth, format_count, format_ranks, format_time
 from hub_core.network import Dimension, Link, Topology
 from hub_core.reports import UNSET, Artifacts, Count, Finding, Meta, Record, Report, UnsetType
 
@@ -243,11 +243,11 @@ def print_facts(context: CommandContext, network: Topology, facts: Facts) -> Non
     order of `facts`. The table of groups has names and NPUs. Each lists 10 rows, then `and N
     classes more` or `and N groups more` if there are more. A table without rows is left out.
     """
-    npus = _format_count(network.num_npus, "NPU", "NPUs")
-    switches = _format_count(network.num_nodes - network.num_npus, "switch", "switches")
+    npus = format_count(network.num_npus, "NPU")
+    switches = format_count(network.num_nodes - network.num_npus, "switch", "switches")
     diameter = "not known"
     if facts.diameter is not None:
-        diameter = _format_count(facts.diameter, "link", "links")
+        diameter = format_count(facts.diameter, "link")
     fields = {
         "topology": network.name,
         "nodes": f"{npus}, {switches}",
@@ -259,7 +259,7 @@ def print_facts(context: CommandContext, network: Topology, facts: Facts) -> Non
     at_rate = "" if rate is None else f", measured {format_bandwidth(rate)}"
     for name, switches_with in (("multicast", machine.multicast), ("reduce", machine.reduction)):
         if switches_with:
-            fields[name] = _format_count(len(switches_with), "switch", "switches") + at_rate
+            fields[name] = format_count(len(switches_with), "switch", "switches") + at_rate
     for kind, spans in facts.spans.items():
         fields[f"each {kind}"] = _format_directions(spans)
     cuts = {cut.dimension: cut for cut in facts.half_cuts}
@@ -334,7 +334,7 @@ def _format_crossing(links: int, bandwidth_bytes_per_s: float) -> str:
 
     `bandwidth_bytes_per_s`: of all these links together.
     """
-    count = _format_count(links, "link", "links")
+    count = format_count(links, "link")
     rate = format_bandwidth(bandwidth_bytes_per_s)
     return f"{count}, {rate}"
 
@@ -392,11 +392,6 @@ def _print_groups(context: CommandContext, network: Topology) -> None:
     unlisted = len(names) - _MAX_LISTED
     if unlisted > 0:
         context.print_line(f"and {unlisted} groups more")
-
-
-def _format_count(count: int, singular: str, plural: str) -> str:
-    """Return the number and its noun: `singular` for 1, else `plural`."""
-    return f"{count} {singular if count == 1 else plural}"
 
 
 def _format_latency(latency_s: float) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from collhub_reshard.algorithm import Lowered
 from collhub_reshard.planning import ReshardPlan
 from hub_core import cut_fields
-from hub_core.model import format_bytes
+from hub_core.model import format_bytes, format_count
 from hub_core.reports import Artifacts, Cuts, IsPartial, Meta, Record, Report, list_cuts
 
 _BINDINGS = ("receiver", "senders", "exclusive", "task", "links", "nothing")
@@ -170,8 +170,8 @@ def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
         status = f"optimal, proved by the {outcome.proof}"
     moved = sum(move.tensor.num_bytes for move in plan.moves)
     fields = {
-        "resharding": f"{_format_count(len(plan.moves), 'tensor')} of {format_bytes(moved)}, "
-        f"{_format_count(len(plan.units), 'unit task')}, {len(plan.tasks)} between hosts",
+        "resharding": f"{format_count(len(plan.moves), 'tensor')} of {format_bytes(moved)}, "
+        f"{format_count(len(plan.units), 'unit task')}, {len(plan.tasks)} between hosts",
         "strategies": ", ".join(
             f"{count} {name}" for name, count in sorted(_count_strategies(plan).items())
         )
@@ -192,11 +192,6 @@ def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
     if late:
         fields["late"] = f"{len(late)} tasks finish after their due times"
     return fields
-
-
-def _format_count(count: int, name: str) -> str:
-    """Return `1 tensor` or `2 tensors`: the noun gets an `s` unless the count is 1."""
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def _count_strategies(plan: ReshardPlan) -> Counter[str]:

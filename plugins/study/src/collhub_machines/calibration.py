@@ -28,9 +28,9 @@ from collhub_machines.fitting import (
     machine_prior,
     network_deviations,
 )
-from collhub_machines.reading import counted, refuse
+from collhub_machines.reading import refuse
 from hub_core import Registry, read_measurements
-from hub_core.model import Diagnostic, InputError, Severity
+from hub_core.model import Diagnostic, InputError, Severity, format_count
 from hub_core.plugin_api import Library, Measurement, MeasurementSet, OptionValue
 
 MIN_POINTS = 5
@@ -224,7 +224,7 @@ def _without_model(gpu: Gpu | None, label: str, points: Sequence[Measurement]) -
         message = f"{label}: {gpu.name} here has no model of its links, so only tables are written"
         cure = "measure each number of ranks that is needed"
     elif len(points) < MIN_POINTS:
-        count = counted(len(points), "point")
+        count = format_count(len(points), "point")
         message = f"{label}: {count} of one node, too few for a model"
         missing = "; ".join(_missing(points))
         cure = f"measure at least {MIN_POINTS} points of NCCL's default choice, such as {missing}"
@@ -283,7 +283,7 @@ def _version_notes(label: str, points: Sequence[Measurement], library: Library) 
     if len(counts) < 2:
         return []
     listed = ", ".join(
-        f"{name} ({counted(count, 'point')})" for name, count in sorted(counts.items())
+        f"{name} ({format_count(count, 'point')})" for name, count in sorted(counts.items())
     )
     message = f"{label}: several libraries or versions: {listed}; only {library} is fitted"
     cure = "the others are separate tables; calibrate each version from its own files for a model"

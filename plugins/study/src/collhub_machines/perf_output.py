@@ -16,7 +16,6 @@ from collhub_machines.reading import (
     are_ranks_missing,
     collective_name,
     contradicts_bandwidth,
-    counted,
     finite_number,
     note,
     refuse,
@@ -25,7 +24,7 @@ from collhub_machines.reading import (
     whole_number,
     without_rank,
 )
-from hub_core.model import Diagnostic
+from hub_core.model import Diagnostic, format_count
 from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet
 
 _PLACES = {"out": "out-of-place", "in": "in-place"}
@@ -237,7 +236,7 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
     if len(tests) > 1 and not (tests[-1].rows or tests[-1].groups or tests[-2].version):
         tests[-2].library, tests[-2].version = tests[-1].library, tests[-1].version
     if noise:
-        message = f"{counted(len(noise), 'line')} of other programs skipped, from this line on"
+        message = f"{format_count(len(noise), 'line')} of other programs skipped, from this line on"
         skipped.append(note(file, noise[0], message))
     return [test for test in tests if test.rows or test.groups]
 

@@ -18,9 +18,17 @@ from collhub_machines.machine_records import (
     ChosenByLibrary,
     PredictorErrors,
 )
-from collhub_machines.reading import combine_notes, counted
+from collhub_machines.reading import combine_notes
 from hub_core import CommandContext
-from hub_core.model import Diagnostic, ExitCode, InputError, Location, Severity, UsageError
+from hub_core.model import (
+    Diagnostic,
+    ExitCode,
+    InputError,
+    Location,
+    Severity,
+    UsageError,
+    format_count,
+)
 from hub_core.plugin_api import BandwidthComparison, BandwidthSeries, Measurement
 
 if TYPE_CHECKING:
@@ -187,7 +195,9 @@ def _own_points(
     num_others = len(points) - len(used)
     if not num_others:
         return used, []
-    message = f"{counted(num_others, 'point')} of other machines than {profile.label}: not compared"
+    message = (
+        f"{format_count(num_others, 'point')} of other machines than {profile.label}: not compared"
+    )
     cure = "check them with their own profiles"
     return used, [Diagnostic("other-machine", message, Severity.WARNING, cure=cure)]
 
@@ -222,14 +232,14 @@ def _coverage_notes(profile: MachineProfile, points: Sequence[Measurement]) -> l
     notes = [
         Diagnostic(
             "no-table",
-            f"no table for {name} ({counted(count, 'point')})",
+            f"no table for {name} ({format_count(count, 'point')})",
             Severity.WARNING,
             cure="calibrate with results of it",
         )
         for name, count in sorted(missing.items())
     ]
     if beyond:
-        message = f"{counted(beyond, 'point')} larger than the table: extrapolated"
+        message = f"{format_count(beyond, 'point')} larger than the table: extrapolated"
         cure = "measure larger sizes"
         notes.append(Diagnostic("beyond-table", message, Severity.WARNING, cure=cure))
     return notes

@@ -12,7 +12,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hub_core.model import Diagnostic, InputError, Location, Severity, standard_kind
+from hub_core.model import (
+    Diagnostic,
+    InputError,
+    Location,
+    Severity,
+    format_count,
+    standard_kind,
+)
 from hub_core.plugin_api import (
     Library,
     Measurement,
@@ -141,11 +148,6 @@ def are_ranks_missing(ranks: set[int], group_size: int, all_ranks: set[int]) -> 
     return max(ranks) >= group_size and max(all_ranks) >= len(all_ranks)
 
 
-def counted(count: int, noun: str) -> str:
-    """Return `1 point` or `2 points`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def note(
     file: str, line: int | None, message: str, cure: str = "", code: str = "skipped"
 ) -> Diagnostic:
@@ -177,8 +179,8 @@ def combine_notes(notes: Sequence[Diagnostic]) -> list[Diagnostic]:
     for group in groups.values():
         first, num_others = group[0], len(group) - 1
         if num_others:
-            noun = "line" if num_others == 1 else "lines"
-            first = replace(first, message=f"{first.message} (and {num_others} more {noun})")
+            lines = format_count(num_others, "more line")
+            first = replace(first, message=f"{first.message} (and {lines})")
         combined.append(first)
     return combined
 

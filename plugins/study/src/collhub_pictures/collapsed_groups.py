@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 
 from hub_core.columns import Int64Array
-from hub_core.model import UsageError, format_ranks
+from hub_core.model import UsageError, format_count, format_ranks
 from hub_core.network import Links, Topology, group_of_nodes
 from hub_core.plugin_api import LinkLoad
 
@@ -161,7 +161,7 @@ def _build_quotient(
 
 
 def _format_box_label(name: str, npus: int) -> str:
-    return f"{name} ({npus} NPU{'' if npus == 1 else 's'})"
+    return f"{name} ({format_count(npus, 'NPU')})"
 
 
 def _format_folded_label(topology: Topology, members: Sequence[int], npus: int | None) -> str:

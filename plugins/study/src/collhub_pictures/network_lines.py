@@ -10,7 +10,7 @@ import numpy as np
 from collhub_drawing.node_shapes import Points
 
 from hub_core.columns import BoolArray, ColumnTable, Float64Array, Int64Array, NodePairs
-from hub_core.model import UsageError, format_bandwidth, format_bytes, format_time
+from hub_core.model import UsageError, format_bandwidth, format_bytes, format_count, format_time
 from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad
 
@@ -319,12 +319,12 @@ def create_looks_by_class(lines: DrawnLines) -> LineLooks:
         LegendRow(
             colour,
             float(widths[row]),
-            f"{format_rate_and_latency(lines, row)}: {_format_count(count)}",
+            f"{format_rate_and_latency(lines, row)}: {format_count(count, 'link')}",
         )
         for colour, row, count in zip(COLOURS, first.tolist(), links, strict=False)
     ]
     if further := sum(links[named:]):
-        text = f"slower classes: {_format_count(further)}"
+        text = f"slower classes: {format_count(further, 'link')}"
         rows.append(LegendRow(_FURTHER_CLASSES, float(widths[first[-1]]), text))
     colours = [COLOURS[index] if index < named else _FURTHER_CLASSES for index in number.tolist()]
     return LineLooks(colours, widths.tolist(), rows)
@@ -349,10 +349,10 @@ def create_looks_by_load(lines: DrawnLines, loads: Sequence[LineLoad], time_text
     for quarter in range(quarters - 1, -1, -1):
         low, high = 100 * quarter // quarters, 100 * (quarter + 1) // quarters
         if count := classes.count(quarter):
-            text = f"busy {low} to {high} % of {time_text}: {_format_count(count, 'line')}"
+            text = f"busy {low} to {high} % of {time_text}: {format_count(count, 'line')}"
             rows.append(LegendRow(LOAD_COLOURS[quarter], _MAX_WIDTH, text))
     if count := classes.count(-1):
-        rows.append(LegendRow(_UNUSED, _MAX_WIDTH, f"unused: {_format_count(count, 'line')}"))
+        rows.append(LegendRow(_UNUSED, _MAX_WIDTH, f"unused: {format_count(count, 'line')}"))
     colours = [_UNUSED if index < 0 else LOAD_COLOURS[index] for index in classes]
     return LineLooks(colours, widths.tolist(), rows)
 
@@ -383,7 +383,3 @@ def _compute_widths(lines: DrawnLines) -> Float64Array:
     fraction = lines.bandwidth_bytes_per_s / lines.bandwidth_bytes_per_s.max()
     widths: Float64Array = _MIN_WIDTH + (thickest - _MIN_WIDTH) * fraction
     return widths
-
-
-def _format_count(count: int, noun: str = "link") -> str:
-    return f"1 {noun}" if count == 1 else f"{count} {noun}s"

@@ -27,7 +27,7 @@ from hub_core import (
     UsageError,
     run_registry,
 )
-from hub_core.model import CollectiveKind, JsonValue, PluginError, format_time
+from hub_core.model import CollectiveKind, JsonValue, PluginError, format_count, format_time
 from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import (
     ONE_SIZE,
@@ -385,8 +385,7 @@ def _format_reasons(search: _Search) -> str:
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         lines.append(f"{', '.join(names[:_MAX_NAMES])}{more}: {reason}")
     hidden = len(lines) - _MAX_REASONS
-    noun = "reason" if hidden == 1 else "reasons"
-    remaining = [f"and {hidden} other {noun}"] if hidden > 0 else []
+    remaining = [f"and {format_count(hidden, 'other reason')}"] if hidden > 0 else []
     return "; ".join([*lines[:_MAX_REASONS], *remaining])
 
 

@@ -20,7 +20,7 @@ from collhub_machine_profiles.nccl_baseline import count_nodes
 
 from collhub_tuning.comparison_records import CurveItem, DecisionItem, MeasuredItem
 from hub_core import read_measurements
-from hub_core.model import UsageError, format_bytes, format_time
+from hub_core.model import UsageError, format_bytes, format_count, format_time
 from hub_core.plugin_api import Library
 
 if TYPE_CHECKING:
@@ -156,8 +156,7 @@ class MeasuredFiles:
             return ""
         total = sum(self.ignored.values())
         reasons = ", ".join(f"{count} of {reason}" for reason, count in self.ignored.items())
-        noun = "measurement" if total == 1 else "measurements"
-        return f"{total} {noun} ignored: {reasons}"
+        return f"{format_count(total, 'measurement')} ignored: {reasons}"
 
 
 def read_measured_files(

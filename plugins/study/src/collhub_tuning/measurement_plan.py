@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from collhub_machine_profiles.nccl_baseline import count_nodes
 
 from collhub_tuning.tuning_records import PlannedRunItem
+from hub_core.model import format_count
 
 if TYPE_CHECKING:
     from collhub_tuning.baseline import SizeDecision
@@ -157,9 +158,8 @@ def plan_lines(plan: Sequence[PlannedRun]) -> list[str]:
     if not plan:
         return []
     cases = {(run.collective, size) for run in plan for size in run.sizes}
-    noun = "measurement decides" if len(plan) == 1 else "measurements decide"
-    sizes = "1 undecided size" if len(cases) == 1 else f"{len(cases)} undecided sizes"
-    lines = [f"# {len(plan)} {noun} {sizes}:"]
+    measurements = format_count(len(plan), "measurement decides", "measurements decide")
+    lines = [f"# {measurements} {format_count(len(cases), 'undecided size')}:"]
     for run in plan:
         variables = "".join(
             f"{name}={shlex.quote(value)} " for name, value in run.environment.items()

@@ -16,7 +16,7 @@ from collhub_astra_sim.simulating.simulated_network import TimingModel
 from collhub_astra_sim.simulating.trace_nodes import Locate
 from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array, group_of_entry
-from hub_core.model import Diagnostic, Location, Severity
+from hub_core.model import Diagnostic, Location, Severity, format_count
 from hub_core.network import DimensionKind, Occupancy, Topology
 
 _ASTRA_SIM_KINDS = (DimensionKind.RING, DimensionKind.FULLY_CONNECTED, DimensionKind.SWITCH)
@@ -112,7 +112,7 @@ class StuckNodes:
         if self._finish[rank] >= 0:
             # A rank finishes when no node is ongoing, even if some nodes have not begun.
             if len(unended):
-                steps = _format_steps(len(unended))
+                steps = format_count(len(unended), "step")
                 yield Diagnostic(
                     "cyclic-dependencies",
                     f"{steps} of rank {rank} depend on one another in a cycle and never run",
@@ -293,11 +293,6 @@ def _find_blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int6
     return blocker
 
 
-def _format_steps(count: int) -> str:
-    """Format a count of steps: `1 step`, `2 steps`."""
-    return "1 step" if count == 1 else f"{count} steps"
-
-
 def _describe_further_steps(begun: int, waiting: int) -> str:
     """Return the numbers of further unfinished steps of a rank as text; "" for none.
 
@@ -311,8 +306,8 @@ def _describe_further_steps(begun: int, waiting: int) -> str:
     parts = []
     if begun:
         verb = "wait for messages" if begun > 1 else "waits for a message"
-        parts.append(f"{_format_steps(begun)} more {verb}")
+        parts.append(f"{format_count(begun, 'step')} more {verb}")
     if waiting:
         verb = "start" if waiting > 1 else "starts"
-        parts.append(f"{_format_steps(waiting)} after it never {verb}")
+        parts.append(f"{format_count(waiting, 'step')} after it never {verb}")
     return f" ({', '.join(parts)})" if parts else ""

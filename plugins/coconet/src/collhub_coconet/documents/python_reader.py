@@ -15,7 +15,7 @@ from collhub_coconet.documents.json_document import bound_from_json, program_to_
 from collhub_coconet.plugin import PythonOptions
 from collhub_coconet.program.operations import parse_ranges, take_minimum_sizes
 from collhub_coconet.program.program import Program
-from hub_core.model import InputError, Location, Workload
+from hub_core.model import InputError, Location, Workload, format_count
 from hub_core.plugin_api import Source
 from hub_core.sandbox import (
     ProcessLimits,
@@ -220,8 +220,8 @@ def _report_no_choice(
         return _report_no_program(_find_functions(namespace))
     numbered = [f"{number} {name!r}" for number, name in enumerate(names[:_MAX_LISTED], 1)]
     which = "" if chosen is None else f", none of which is {chosen!r}"
-    plural = "s" if len(names) > 1 else ""
-    message = f"defines {len(names)} program{plural}{which}: {', '.join(numbered)}"
+    programs = format_count(len(names), "program")
+    message = f"defines {programs}{which}: {', '.join(numbered)}"
     return error_report(message, -1, "several-programs")
 
 

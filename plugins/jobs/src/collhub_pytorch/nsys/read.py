@@ -46,7 +46,15 @@ from collhub_pytorch.profile_reading import align_clocks, read_source, report_no
 from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, NONE, RankNodes
 from collhub_pytorch.trace_files import TraceFile, open_decompressed, rank_numbers
 from hub_core.columns import Int64Array
-from hub_core.model import InputError, JsonValue, Location, Provenance, Workload, format_time
+from hub_core.model import (
+    InputError,
+    JsonValue,
+    Location,
+    Provenance,
+    Workload,
+    format_count,
+    format_time,
+)
 from hub_core.plugin_api import Source
 
 
@@ -204,8 +212,8 @@ def _number_ranks(
         is_all = not communicator or len(numbers) == len(ranks)
         group_of[communicator] = GroupRecord(communicator, None if is_all else numbers)
     if named_count := sum(bool(communicator) for communicator in unknown):
-        noun = "communicator" if named_count == 1 else "communicators"
-        lines.append(f"{named_count} {noun}: each has the ranks whose files use it as group")
+        communicators = format_count(named_count, "communicator")
+        lines.append(f"{communicators}: each has the ranks whose files use it as group")
     if "" in unknown:
         lines.append("calls without a communicator are assumed to be calls of all ranks")
     for part, rank in zip(parts, ranks, strict=True):

@@ -22,6 +22,7 @@ from collhub_msccl import language
 from collhub_msccl.language import chunk_sets, collectives, programs, topologies
 from collhub_msccl.language.program import MSCCLProgram
 from collhub_msccl.language.trace import CURRENT_HOST, Host, find_kind
+from hub_core.model import format_count
 from hub_core.sandbox import Report, calling_line, chosen_places, error_report, run_job
 
 # Names that a star import of the public package includes by accident: programs use them without
@@ -239,8 +240,8 @@ def _build_report(recorder: _ProgramRecorder, outcome: Report, chosen: str | Non
         hidden = len(described) - _MAX_LISTED_PROGRAMS
         more = f", and {hidden} more" if hidden > 0 else ""
         which = "" if chosen is None else f", none or several of which are {chosen!r}"
-        plural = "s" if len(described) > 1 else ""
-        message = f"defines {len(described)} program{plural}{which}: {listed}{more}"
+        programs = format_count(len(described), "program")
+        message = f"defines {programs}{which}: {listed}{more}"
         return error_report(message, -1, "several-programs")
     program = recorder.programs[fitting[0]]
     with contextlib.redirect_stdout(io.StringIO()) as printed:

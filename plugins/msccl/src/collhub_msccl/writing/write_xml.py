@@ -42,6 +42,7 @@ from hub_core.model import (
     Location,
     Loss,
     ReduceOp,
+    format_count,
 )
 from hub_core.plugin_api import (
     RESOURCES,
@@ -433,13 +434,8 @@ def describe_figures(figures: BlockFigures, unit_count: int) -> str:
     `unit_count` chunks on a link; 0 chunks count as 1.
     """
     time = figures.makespan / max(unit_count, 1)
-    blocks = f"{_format_count(figures.blocks, 'thread block')} a rank at most"
-    longest, fused = _format_count(figures.longest, "step"), _format_count(figures.fused, "step")
+    blocks = f"{format_count(figures.blocks, 'thread block')} a rank at most"
+    longest, fused = format_count(figures.longest, "step"), format_count(figures.fused, "step")
     model = f"by the model of thread blocks they take {time:.3g} of the time of a buffer"
-    channels = _format_count(figures.channels, "channel")
+    channels = format_count(figures.channels, "channel")
     return f"has {blocks} on {channels}, the longest of {longest}, {fused} fused; {model}"
-
-
-def _format_count(number: int, noun: str) -> str:
-    """A number with its noun, in the plural unless it is 1."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

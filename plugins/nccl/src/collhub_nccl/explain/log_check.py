@@ -26,7 +26,7 @@ from collhub_nccl.explain.calls import (
     parse_settings,
 )
 from collhub_nccl.explain.tuning_log import LoggedChoice, LoggedCost, LoggedKernel, TuningLog
-from hub_core.model import InputError, Location, format_bytes
+from hub_core.model import InputError, Location, format_bytes, format_count
 
 # One version of every set of constants, and the first version with symmetric kernels.
 _VERSIONS = (
@@ -469,7 +469,7 @@ def _check_kernel(logged: LoggedKernel, communicator: Communicator) -> LogFindin
     is_share = logged.collective in {"all-gather", "reduce-scatter"}
     size = logged.size_bytes * (communicator.ranks if is_share else 1)
     subject = f"{logged.collective} of {format_bytes(size)}, symmetric"
-    logged_text = f"{logged.kernel}, {_count_blocks(logged.channels)}"
+    logged_text = f"{logged.kernel}, {format_count(logged.channels, 'block')}"
     parts = []
     if version_numbers(communicator.version) < version_numbers(_SYMMETRIC_VERSION):
         parts.append(f"NCCL {communicator.version} has no symmetric kernels, 2.27 and later have")
@@ -479,7 +479,7 @@ def _check_kernel(logged: LoggedKernel, communicator: Communicator) -> LogFindin
         parts.append("the model has no symmetric kernels here: Hopper or later, one node")
         return LogFinding(logged.line, subject, logged_text, "none", False, "; ".join(parts))
     best = launches[0]
-    predicted = f"{best.kernel}, {_count_blocks(best.blocks)}"
+    predicted = f"{best.kernel}, {format_count(best.blocks, 'block')}"
     row = next((entry for entry in launches if entry.kernel == logged.kernel), None)
     if row is None:
         parts.append(f"{logged.kernel} is not a known kernel")
@@ -495,12 +495,8 @@ def _check_kernel(logged: LoggedKernel, communicator: Communicator) -> LogFindin
         )
     if row is not None and row.blocks != logged.channels:
         parts.append(
-            f"{_count_blocks(logged.channels)} instead of {row.blocks}:"
+            f"{format_count(logged.channels, 'block')} instead of {row.blocks}:"
             " NCCL_SYM_CTAS or NCCL_MAX_CTAS"
         )
     agrees = row is best and row.blocks == logged.channels
     return LogFinding(logged.line, subject, logged_text, predicted, agrees, "; ".join(parts))
-
-
-def _count_blocks(count: int) -> str:
-    return f"{count} block" if count == 1 else f"{count} blocks"

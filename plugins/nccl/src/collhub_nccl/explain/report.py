@@ -11,7 +11,7 @@ from collhub_machine_profiles.nccl_costs import Communicator
 from collhub_nccl.explain.calls import ExplainedCall
 from collhub_nccl.explain.log_check import LogCheck
 from collhub_nccl.explain.measured_check import MeasuredFinding
-from hub_core.model import format_bytes
+from hub_core.model import format_bytes, format_count
 from hub_core.reports import Meta, Record, Report
 
 
@@ -172,7 +172,7 @@ def describe_communicator(communicator: Communicator, version_source: str) -> st
     collectives. The number of channels for NVLS follows only if it is not 0.
     """
     channels, speed = communicator.search_channels()
-    nodes = "1 node" if communicator.nodes == 1 else f"{communicator.nodes} nodes"
+    nodes = format_count(communicator.nodes, "node")
     text = (
         f"{communicator.gpu.name}, {communicator.ranks} ranks on {nodes}, NCCL"
         f" {communicator.version} ({version_source}): {channels} channels of {speed:g} GB/s,"
@@ -321,7 +321,7 @@ def alternative_rows(calls: Sequence[ExplainedCall]) -> list[list[str]]:
         [
             format_bytes(call.request.size_bytes),
             entry.kernel,
-            f"symmetric, {entry.blocks} blocks" if entry.blocks > 1 else "symmetric, 1 block",
+            f"symmetric, {format_count(entry.blocks, 'block')}",
             _format_us(entry.time_us),
             "",
             "",

@@ -27,7 +27,7 @@ from collhub_nccl.tuner.rules import (
     find_uncovered,
     subtract,
 )
-from hub_core.model import CollectiveKind, Loss, format_bytes
+from hub_core.model import CollectiveKind, Loss, format_bytes, format_count
 from hub_core.plugin_api import Artifact, SelectedWindow, Selection, WriteResult
 from hub_core.selections import first_of_kinds, own_windows
 
@@ -391,8 +391,7 @@ def _create_result(file: str, text: str, tuned: _TunedRules, notes: Sequence[str
 
 
 def _format_communicator(selection: Selection) -> str:
-    nodes = "1 node" if selection.num_nodes == 1 else f"{selection.num_nodes} nodes"
-    return f"{nodes}, {selection.num_ranks} ranks"
+    return f"{format_count(selection.num_nodes, 'node')}, {selection.num_ranks} ranks"
 
 
 def _format_title(selection: Selection) -> str:
