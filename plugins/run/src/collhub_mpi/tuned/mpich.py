@@ -124,7 +124,8 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
     selection has one loss.
 
     Raises `InputError` (`not-a-selection`) if the file of the release cannot be read, is no JSON
-    object, or lacks the tree `comm_type=intra` of a function in `COLLECTIVES`, selected or not.
+    object, lacks the tree `comm_type=intra` of a function in `COLLECTIVES`, selected or not, or has
+    compositions of the device CH4.
     """
     chosen, losses = first_of_kinds(selection)
     if options.defaults is None:
@@ -142,6 +143,9 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
         tree = document.get(f"collective={collective}")
         if not isinstance(tree, dict) or not isinstance(tree.get(_INTRA), dict):
             raise _make_refusal(options.defaults, f"no collective={collective} with {_INTRA}")
+    for _, key, _ in _iterate_trees(document):
+        if key.startswith(_COMPOSITION):
+            raise _make_refusal(options.defaults, _describe_composition(key))
     for selected in chosen:
         losses += _insert_tuned(document, selected, selection.num_ranks)
     content = json.dumps(document, indent=1) + "\n"
@@ -255,6 +259,9 @@ def _format_key(collective: str, algorithm: str) -> str:
 
 
 _OWN_CHOICE = "MPICH's own choice"
+# Leaf of the other file of MPICH's sources, maint/tuning/coll/ch4/generic.json, which another
+# variable names.
+_COMPOSITION = "composition="
 # A test, such as `comm_size<8`, an algorithm, or a parameter of it.
 _KEY = re.compile(r"\w+(?:=|<=?)\w+")
 _COLLECTIVE = "collective="
@@ -309,18 +316,35 @@ def _read_calls(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls]:
 def _check_form(where: str, tree: object) -> None:
     """Raise `InputError` unless a tree and all of its subtrees are objects with keys of MPICH.
 
-    A key is a name, one of `=`, `<` and `<=`, and a value, as `comm_size<8`. `where`: the key of
-    the tree, for the message.
+    A key is a name, one of `=`, `<` and `<=`, and a value, as `comm_size<8`, but no composition of
+    the device CH4. `where`: the key of the tree, for the message.
     """
-    # A stack, because trees may be nested nearly as deeply as Python calls.
-    remaining: list[tuple[str | None, str, object]] = [(None, where, tree)]
-    while remaining:
-        parent, key, subtree = remaining.pop()
-        if parent is not None and not _KEY.fullmatch(key):
-            raise _make_error(f"{key!r:.60} below {parent:.60} is no test or algorithm")
+    if not isinstance(tree, dict):
+        raise _make_error(f"no tree below {where}")
+    for parent, key, subtree in _iterate_trees(tree):
+        if not _KEY.fullmatch(key):
+            raise _make_error(f"{key!r:.60} below {parent or where:.60} is no test or algorithm")
+        if key.startswith(_COMPOSITION):
+            cure = f"check the file that {VARIABLE} names"
+            raise InputError(_describe_composition(key), code="not-a-selection", cure=cure)
         if not isinstance(subtree, dict):
             raise _make_error(f"no tree below {key:.60}")
-        remaining += [(key, below, value) for below, value in reversed(subtree.items())]
+
+
+def _iterate_trees(tree: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
+    """Yield (key above or "", key, value) for all keys of nested objects, in order of the file."""
+    # A stack, because trees may be nested nearly as deeply as Python calls.
+    remaining = [("", key, value) for key, value in reversed(tree.items())]
+    while remaining:
+        parent, key, subtree = remaining.pop()
+        yield parent, key, subtree
+        if isinstance(subtree, dict):
+            remaining += [(key, below, value) for below, value in reversed(subtree.items())]
+
+
+def _describe_composition(key: str) -> str:
+    """Message about a file with compositions of the device CH4."""
+    return f"{key:.60} is a composition of the device CH4, no algorithm"
 
 
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:

@@ -178,6 +178,18 @@ def test_without_the_file_of_the_release_nothing_is_written_and_that_is_a_loss()
     assert "-O mpich.defaults=FILE" in str(result.losses[0])
 
 
+def test_compositions_of_the_device_are_refused_as_defaults_and_in_a_check(tmp_path: Path) -> None:
+    composition = {"comm_type=intra": {"composition=MPIDI_Allreduce_intra_composition_beta": {}}}
+    file = tmp_path / "generic.json"
+    file.write_text(json.dumps(DEFAULTS | {"collective=allreduce": composition}))
+    with pytest.raises(InputError, match="_beta is a composition of the device CH4"):
+        write(Selection("t", 16, 1, ()), MpichOptions(str(file)))
+    reports: list[Diagnostic] = []
+    source = Source.of_bytes(file.name, file.read_bytes())
+    assert read(Source(source.name, source.parts, reports.append)) == []
+    assert ["composition of the device CH4" in found.message for found in reports] == [True]
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"collective=allreduce": 1}'])
 def test_another_file_as_defaults_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "other.json"
