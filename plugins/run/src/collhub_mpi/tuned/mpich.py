@@ -331,7 +331,7 @@ def _check_form(where: str, tree: object) -> None:
             raise _make_error(f"no tree below {key:.60}")
 
 
-def _iterate_trees(tree: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
+def _iterate_trees(tree: dict[str, object]) -> Iterator[tuple[str, str, object]]:
     """Yield (key above or "", key, value) for all keys of nested objects, in order of the file."""
     # A stack, because trees may be nested nearly as deeply as Python calls.
     remaining = [("", key, value) for key, value in reversed(tree.items())]
