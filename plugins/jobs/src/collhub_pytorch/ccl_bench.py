@@ -33,6 +33,8 @@ from hub_core.plugin_api import NoOptions, Source, SourcePart
 _CARD = re.compile(r"\.ya?ml\Z", re.IGNORECASE)
 _TRACE = re.compile(r"\.(?:json(?:\.gz)?|sqlite)\Z", re.IGNORECASE)
 _PARALLELISM = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
+# Texts of cards in place of a bandwidth.
+_UNKNOWN = ("", "n/a", "tbd", "unknown")
 _MAX_COUNT = 1 << 20
 
 
@@ -188,21 +190,23 @@ def read_card(source: Source) -> Card:
 
     The card is the file of `_card_part`. Absent and null values have defaults: "" for texts, 0 for
     numbers of devices, 1 for degrees of parallelism. Texts are cut after 80 characters. The device
-    is the `model`, otherwise the `type`. Bandwidths are in Gbit/s: (between nodes, within a node)
-    if `bandwidth_gbps` has exactly two values other than null, otherwise (0.0, 0.0).
+    is the `model`, otherwise the `type`. `hardware` is in `workload`, otherwise (in newer cards)
+    beside it. Bandwidths are in Gbit/s: (between nodes, within a node) if `bandwidth_gbps` has
+    exactly two values, otherwise (0.0, 0.0). Null and the texts of `_UNKNOWN` are 0.0.
 
     Raises `InputError` in these cases:
 
     - There is no card, or several.
     - A value is invalid; the message has its path. Numbers of devices and degrees must be integers
-      from 1 to 2^20, so 0 is invalid, as is an empty text.
-    - The card has a plan of parallelism and a `total_count`, and this is not the product of
-      `dp_replicate`, `dp_shard`, `tp`, `pp` and `cp`. `ep` does not count.
+      from 1 to 2^20, so 0 is invalid.
+    - The card has a plan of parallelism and a `total_count`, and this is neither the product of
+      `dp_replicate`, `dp_shard`, `tp`, `pp` and `cp`, nor this product times `ep`. Frameworks
+      differ in whether experts have devices of their own.
     """
     part = _card_part(source)
     root = document_of(Source(part.name, (part,), source.report), CCL_BENCH)
     workload, executor = root.get("workload"), root.get("Model-executor")
-    hardware = _object(workload, "hardware")
+    hardware = _object(workload, "hardware") or root.get("hardware")
     spec, topology = _object(hardware, "xpu_spec"), _object(hardware, "network_topo")
     plan = _object(executor, "model_plan_parallelization")
     parallelism = {name: _count(plan, name) or 1 for name in (*_PARALLELISM, "ep")}
@@ -210,13 +214,12 @@ def read_card(source: Source) -> Card:
     product = 1
     for name in _PARALLELISM:
         product *= parallelism[name]
-    if total and plan is not None and product != total:
+    fitting = (product, product * parallelism["ep"])
+    if total and plan is not None and total not in fitting:
         factors = " x ".join(f"{name} {parallelism[name]}" for name in _PARALLELISM)
         plan.fail(f"{factors} = {product}, but total_count is {total}", "correct one of them")
-    rates = topology.get("bandwidth_gbps") if topology is not None else None
-    values = (
-        [float(rate.number()) for rate in rates.items() if rate.raw is not None] if rates else []
-    )
+    rates = _object(topology, "bandwidth_gbps")
+    values = [_bandwidth(rate) for rate in rates.items()] if rates else []
     return Card(
         part.name,
         total,
@@ -265,7 +268,15 @@ def _count(value: Value | None, key: str) -> int:
 
 def _text(value: Value | None, key: str) -> str:
     child = _object(value, key)
-    return "" if child is None else child.text()[:80]
+    return "" if child is None or child.raw == "" else child.text()[:80]
+
+
+def _bandwidth(value: Value) -> float:
+    """Return a bandwidth of the card in Gbit/s; 0.0 if the card leaves it open."""
+    raw = value.raw
+    if raw is None or (isinstance(raw, str) and raw.strip().casefold() in _UNKNOWN):
+        return 0.0
+    return float(value.number())
 
 
 _SAMPLE = b"""\

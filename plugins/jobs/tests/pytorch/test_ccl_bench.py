@@ -64,6 +64,23 @@ def test_parallelism_that_does_not_fit_the_devices_is_refused() -> None:
         read_card(source)
 
 
+def test_experts_may_have_devices_of_their_own() -> None:
+    text = card(total=8).replace("cp: 1}", "cp: 1, ep: 2}")
+    source, _ = source_of({"c.yaml": text.encode()})
+    assert read_card(source).parallelism["ep"] == 2
+
+
+def test_hardware_beside_the_workload_and_bandwidths_left_open_are_read() -> None:
+    text = card(rates="[N/A, 800]").replace("  hardware:", "hardware:")
+    source, _ = source_of({"c.yaml": text.replace("llama", "''").encode()})
+    read_back = read_card(source)
+    assert (read_back.total_count, read_back.device, read_back.model) == (4, "A100", "")
+    assert network(source, NoOptions()).name == "switch:4?bandwidth=100GB/s"
+    unknown, _ = source_of({"c.yaml": card(rates="[TBD, TBD]").encode()})
+    with pytest.raises(InputError, match="does not describe a network"):
+        network(unknown, NoOptions())
+
+
 def test_the_network_has_the_bandwidths_of_the_card_in_bytes() -> None:
     source, _ = source_of({"c.yaml": card(total=4, node=2).encode()})
     topology = network(source, NoOptions())
