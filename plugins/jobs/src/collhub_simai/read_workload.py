@@ -192,16 +192,19 @@ def _parse_values(words: list[str], source: _Words) -> dict[str, int]:
     keys the result is {}.
 
     Raises `InputError` (`simai`) for a value that is not 1 to 18 decimal digits, also with a
-    sign, and for more than 2^20 `all_gpus`.
+    sign, and for more than 2^20 `all_gpus`. Only `pp_comm` may have decimals, as in `8388608.0`;
+    they are ignored, as in SimAI.
     """
     values: dict[str, int] = {}
     for key, text in pairwise(words):
         name = key.removesuffix(":")
         if not key.endswith(":") and key != "pp_comm":
             continue
-        if not _NUMBER.match(text):
+        # AICB divides this size by the tensor parallelism, which gives a float in Python.
+        whole, _, decimals = text.partition(".") if name == "pp_comm" else (text, "", "")
+        if not _NUMBER.match(whole) or not _NUMBER.match(decimals or "0"):
             source.refuse(f"{name[:40]} is {text[:40]!r}, no number", "write a decimal number")
-        values[name] = int(text)
+        values[name] = int(whole)
     if values.get("all_gpus", 1) > _MAX_GPUS:
         source.refuse(f"{values['all_gpus']} GPUs; at most {_MAX_GPUS} are read", "correct it")
     return values

@@ -90,6 +90,12 @@ def test_groups_follow_tensor_data_expert_and_pipeline() -> None:
     assert "messages between pipeline stages are not in the rows, and not in the job" in notes
 
 
+@pytest.mark.parametrize("size", ["8388608.0", "8388608."])
+def test_the_size_of_messages_between_stages_may_have_decimals(size: str) -> None:
+    head = f"HYBRID_TRANSFORMER model_parallel_NPU_group: 2 pp: 2 all_gpus: 4 pp_comm: {size}"
+    assert read_text(text_of("l -1 1 NONE 0 1 NONE 0 1 NONE 0 0", head=head))[0].num_ranks == 4
+
+
 def test_the_gradient_of_the_input_overlaps_that_of_the_weights() -> None:
     head = "HYBRID_TRANSFORMER model_parallel_NPU_group: 2 all_gpus: 4"
     row = "l -1 10 NONE 0 20 ALLREDUCE 4096 30 ALLREDUCE 8192 5"
