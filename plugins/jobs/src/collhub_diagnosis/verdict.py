@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from collhub_waits.matching import Arrival, Matching
@@ -124,26 +124,17 @@ class _Diagnosis:
         # Awaited ranks by row; for every awaited rank one row per operation.
         self.awaited: dict[int, set[int]] = {}
         self.awaiting_rows: dict[int, list[int]] = {}
-        for row, awaited in self.list_awaited():
-            self.awaited[row] = awaited
-            for rank in sorted(awaited):
-                self.awaiting_rows.setdefault(rank, []).append(row)
-
-    def list_awaited(self) -> Iterator[tuple[int, set[int]]]:
-        """Yield each operation in which ranks wait, as (one row of it, ranks for which it waits).
-
-        A row is the entry of one rank for an operation, given by its number. Examined are the
-        operations in which each rank waits (`rows` of its front), by ascending rank. An operation
-        that several ranks have is yielded once, with the row of the first of these ranks. One that
-        waits for no rank is omitted.
-        """
         seen: set[int] = set()
-        for front in self.graph.fronts.values():
+        for front in graph.fronts.values():
             for row in front.rows:
-                awaited = self.graph.awaited(row)
-                if awaited and id(awaited) not in seen:
-                    seen.add(id(awaited))
-                    yield row, {partner.rank for partner in awaited}
+                # The ranks that wait in an operation share one tuple: the row of the first counts.
+                partners = graph.awaited(row)
+                if not partners or id(partners) in seen:
+                    continue
+                seen.add(id(partners))
+                self.awaited[row] = {partner.rank for partner in partners}
+                for rank in sorted(self.awaited[row]):
+                    self.awaiting_rows.setdefault(rank, []).append(row)
 
     def verdict(self) -> Verdict:
         """Return the verdict on the findings of all kinds.
@@ -418,7 +409,8 @@ class _Diagnosis:
         The order is that of `rows_issued_by_all`; `mismatched_rows` are skipped. The first rule
         that applies gives the kind and the culprits (none in rules 1, 2 and 5):
 
-        1. `undecided`: no other rank of the operation is known, but there may be some.
+        1. `undecided`: no other rank of the operation is known, but there may be some: the members
+           of the group are not recorded, or it is a message in a group of more than one rank.
         2. `undecided`: the ring buffers may have lost entries that explain it
            (`has_lost_evidence`).
         3. No rank is in the state SCHEDULED (not started), or the backend is gloo. With other
@@ -433,12 +425,16 @@ class _Diagnosis:
             states = self.graph.states(row)
             if row in self.mismatched_rows:
                 continue
-            partners = [
-                rank for rank in self.list_participants(row) if rank != self.records.rank(row)
-            ]
+            rank_of_row = self.records.rank(row)
+            participants = self.graph.matching.participants(row)
+            partners = [entry.rank for entry in participants if entry.rank != rank_of_row]
+            group = self.records.tables.groups[int(self.records.columns["group"][row])]
+            is_p2p = bool(self.records.columns["is_p2p"][row])
+            # Ranks that the dumps do not name.
+            may_have_others = group.ranks is None or (is_p2p and len(group.ranks) > 1)
             waiting = [rank for rank, state in states.items() if state is State.SCHEDULED]
             backend = self.records.tables.calls[int(self.records.columns["calls"][row])][0].backend
-            if not partners and self.has_unknown_partners(row):
+            if not partners and may_have_others:
                 text = f"the other ranks of {self.describe(row)} are not known"
                 findings.append(self.create_finding("undecided", row, text))
             elif self.graph.has_lost_evidence(row):
@@ -465,20 +461,6 @@ class _Diagnosis:
                     text += ", or the dumps do not record starts"
                 findings.append(self.create_finding("device", row, text))
         return findings
-
-    def list_participants(self, row: int) -> list[int]:
-        """Return the ranks of an operation, sorted; for messages only the other ends."""
-        return [partner.rank for partner in self.graph.matching.participants(row)]
-
-    def has_unknown_partners(self, row: int) -> bool:
-        """Check whether an operation may have ranks that the dumps do not name.
-
-        True for a group without recorded members, and for a message in a group of more than one
-        rank. `row`: of the operation.
-        """
-        group = self.records.tables.groups[int(self.records.columns["group"][row])]
-        is_p2p = bool(self.records.columns["is_p2p"][row])
-        return group.ranks is None or (is_p2p and len(group.ranks) > 1)
 
     def find_skews(self) -> list[Finding]:
         """Return findings on operations that a rank has not completed although other ranks have.

@@ -40,7 +40,11 @@ CollectiveTime = Callable[[JobCollective, int, tuple[int, ...]], int | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """Times of a workload: `span_ns` of each rank, `job_ns` from first start to last end."""
+    """Times of a workload: `span_ns` of each rank, `job_ns` from first start to last end.
+
+    A span is the time from the first start to the last end of the nodes of a rank that are not on
+    the host; without recorded work of a device, of all nodes except the first.
+    """
 
     times: Timeline
     span_ns: tuple[int, ...]
@@ -155,23 +159,15 @@ def replay_instantly(workload: Workload, meetings: Meetings) -> Replay:
     return replay_transfers(instant, meetings, np.where(is_waiting, 0, -1))
 
 
-def select_span_rows(workload: Workload, rank: int) -> Int64Array:
-    """Select the nodes of a rank that define its span.
-
-    The span is the time from their first start to their last end. They are all nodes that
-    are not on the host. For a rank without recorded work of a device, they are all nodes
-    except the first, which is the time before its start. Returns their rows, int64,
-    ascending; empty for a rank without nodes.
-    """
-    nodes = workload.nodes
-    rows = np.arange(nodes.rank_indptr[rank], nodes.rank_indptr[rank + 1])
-    return rows[~nodes.on_host[rows]] if has_device(workload, rank) else rows[1:]
-
-
 def _to_replay(workload: Workload, times: Timeline) -> Replay:
-    ranks = range(workload.num_ranks)
-    spans = tuple(times.span_ns(select_span_rows(workload, rank)) for rank in ranks)
-    return Replay(times, spans, int(times.end.max(initial=0)))
+    nodes = workload.nodes
+    spans: list[int] = []
+    for rank in range(workload.num_ranks):
+        rows = np.arange(nodes.rank_indptr[rank], nodes.rank_indptr[rank + 1])
+        # Without work of a device, the first node is the time before the rank's start.
+        span_rows = rows[~nodes.on_host[rows]] if has_device(workload, rank) else rows[1:]
+        spans.append(times.span_ns(span_rows))
+    return Replay(times, tuple(spans), int(times.end.max(initial=0)))
 
 
 def measure_transfers(profile: Timeline, meetings: Meetings) -> Int64Array:
