@@ -208,6 +208,14 @@ _TOPOLOGIES = (
         "`<pcilink>` to an unknown bus id",
     ),
     (
+        "port-without-device",
+        "A network port has no device number, so that NCCL does not use it.",
+        "The attribute `dev` of a `<net>` is missing: the port is unknown to NCCL's network "
+        "plugin, or the file was written by hand.",
+        "Add `dev` to the port, or write the file again with `NCCL_TOPO_DUMP_FILE`.",
+        '`<net name="mlx5_0" speed="400000"/>`',
+    ),
+    (
         "invalid-nvidia-smi",
         "The text is not the matrix of `nvidia-smi topo -m`.",
         "Lines are cut, or it is the output of another command.",

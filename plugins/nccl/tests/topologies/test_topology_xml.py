@@ -78,6 +78,20 @@ def test_network_ports_keep_the_latency_that_the_file_states() -> None:
     assert set(topology.latency_s[topology.source < 4]) == {2e-6}
 
 
+def test_a_device_with_a_nic_child_is_a_card_also_without_a_class() -> None:
+    port = '<nic><net name="mlx5_0" dev="0" speed="200000"/></nic>'
+    card = f'<pci busid="0000:08:00.0" link_speed="32.0 GT/s PCIe" link_width="4">{port}</pci>'
+    topology = read_text(machine(gpu("01", 0), card))
+    assert rates(topology, "net mlx5_0", "nic 0000:08:00.0") == [25.0]
+
+
+def test_a_port_without_a_device_number_is_left_out_with_a_warning() -> None:
+    reports: list[Diagnostic] = []
+    read_text(NVIDIA.replace('dev="1" speed', "speed"), reports)
+    assert [(found.code, found.location.line) for found in reports] == [("port-without-device", 32)]
+    assert "the network port mlx5_1 without a device number" in reports[0].message
+
+
 def test_gpus_are_numbered_by_dev_wherever_they_stand() -> None:
     topology = read_text(machine(gpu("01", 1), gpu("02", 0)))
     assert topology.node_names[:2] == ("gpu 0", "gpu 1")

@@ -191,9 +191,10 @@ def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
     1. GPU: the option `gpus` names its bus address, or it has a `gpu` child. Without such a child
        it is one GPU. If some GPU of the file has a rank, children without a rank are left out with
        a warning, and none may remain. Several children are partitions of one GPU.
-    2. GPU (as above) or network card: its PCI class is one of these. Cards of one host with equal
-       addresses are one node (RCCL: without the lowest 4 bits). Its ports are the `net` elements
-       with a `dev` in `nic` children. Without `nic` children, `net_bandwidth` gives one port.
+    2. GPU (as above) or network card: its PCI class is one of these; a card may also just have a
+       `nic` child. Cards of one host with equal addresses are one node (RCCL: without the lowest 4
+       bits). Its ports are the `net` elements with a `dev` in `nic` children; others give a
+       warning. Without `nic` children, `net_bandwidth` gives one port.
     3. Switch: all other classes. The devices below it are added to it (`_below`).
 
     A missing `link_speed` and unknown children give warnings. Raises `InputError` if `busid` is
@@ -204,6 +205,9 @@ def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
     # Cloud files contain only bridges (AWS g5, p5): the option identifies the GPUs.
     if bus in draft.facts.named_gpus or any(element.named("gpu")):
         kind = TargetKind.GPU
+    # NCCL adds the class of a device when it loads a partial file.
+    elif any(element.named("nic")):
+        kind = TargetKind.NIC
     if kind is TargetKind.GPU:
         _gpus(element, bus, above, draft)
     elif kind is TargetKind.NIC:
@@ -347,6 +351,13 @@ def _ports(card: Element, nic: int, draft: XmlMachine) -> None:
         # NCCL ignores ports without a device number.
         if port.whole("dev") is not None:
             _port(port, nic, draft)
+        else:
+            draft.findings.warn(
+                "port-without-device",
+                port.place,
+                f"the network port {port.text('name')[:40]} without a device number is left out",
+                'add dev="N", as in files that NCCL dumps',
+            )
 
 
 def _port(port: Element, nic: int, draft: XmlMachine) -> None:
