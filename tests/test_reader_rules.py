@@ -154,6 +154,7 @@ CHANGES: Mapping[str, tuple[tuple[str, str, str, str], ...]] = {
         ("link-target", "nccl-topology", 'target="0000:02:00.0"', 'target="0000:99:00.0"'),
         ("gpu-without-rank", "nccl-topology", ' rank="3"', ""),
         ("port-speed", "nccl-topology", 'speed="400000"', 'speed="400000000"'),
+        ("port-without-device", "nccl-topology", 'dev="1" speed="400000"', 'speed="400000"'),
         (
             "pcilink-target",
             "nccl-topology",
