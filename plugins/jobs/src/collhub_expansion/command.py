@@ -176,7 +176,11 @@ def _expanded(
     from collhub_expansion.native import native_system
 
     times = None
-    _check_queues(options)
+    if options.get("queues", "1") != "1":
+        # Half of the queues run anticlockwise, and the queue of a stream depends on earlier ones.
+        message = "with several queues a dimension, the streams of a collective are no fixed graph"
+        cure = "expand with one queue, or simulate the job itself with -O queues=N"
+        raise UsageError(message, cure=cure, code="queues")
     if choices["slots"] == "frozen":
         request = WorkloadRequest(workload, topology)
         times = context.simulate_workload(request, choices["backend"], options)
@@ -192,21 +196,6 @@ def _expanded(
     )
     with context.progress("expanding"):
         return expand_workload(workload, rules, maker, system, splits=choices["split"], times=times)
-
-
-def _check_queues(options: Mapping[str, str]) -> None:
-    """Raise `UsageError` (code `queues`) if the option `queues` is given and not `1`.
-
-    It is an option of the simulator. The text is compared, so that `01` is refused. With
-    several queues the order of a collective's messages depends on earlier collectives, and
-    it cannot be expanded.
-    """
-    if options.get("queues", "1") == "1":
-        return
-    # Half of the queues run anticlockwise, and the queue of a stream depends on earlier streams.
-    message = "with several queues a dimension, the streams of a collective are no fixed graph"
-    cure = "expand with one queue, or simulate the job itself with -O queues=N"
-    raise UsageError(message, cure=cure, code="queues")
 
 
 def _topology(

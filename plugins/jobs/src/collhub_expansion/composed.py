@@ -126,23 +126,15 @@ class _Steps:
         dependencies. Columns that a part lacks have their defaults. Raise `InputError` as
         `StepTable.from_columns`, and `ValueError` if no part was added.
         """
-        columns = {name: np.concatenate([_column(part, name) for part in self.columns])
-                   for name in COLUMN_DTYPES}  # fmt: skip
+        columns: Columns = {}
+        for name in COLUMN_DTYPES:
+            parts = [
+                part[name] if name in part else np.full(len(part["rank"]), COLUMN_DEFAULTS[name])
+                for part in self.columns
+            ]
+            columns[name] = np.concatenate(parts)
         parents, children = np.concatenate(self.edges, axis=1)
         return StepTable.from_columns(self.num_ranks, columns, (parents, children))
-
-
-def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
-    """Return column `name` of a part, as stored; if it is missing, the default for every step.
-
-    The steps are counted by the column `rank`, which must be there. A default column is new, a
-    stored one is shared.
-    """
-    if name in columns:
-        return columns[name]
-    steps = len(columns["rank"])
-    default = COLUMN_DEFAULTS[name]
-    return np.full(steps, default)
 
 
 def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:

@@ -27,7 +27,7 @@ from hub_core import (
     installed_version,
 )
 from hub_core.columns import Int64Array
-from hub_core.model import JobCollective, Loss, NodeColumns, NodeKind, Workload
+from hub_core.model import JobCollective, Loss, NodeKind, Workload
 from hub_core.plugin_api import WorkloadTimes
 from hub_core.reports import Artifacts, Count, Losses, Machine, Meta, Record, Report, TimingNote
 
@@ -116,8 +116,13 @@ def expand_workload(
     Raises `InputError`: `collectives-differ` or `algorithm` (ranks disagree), `no-algorithm`,
     `never-ends` (a node without end in `times`), `too-large` (tags), and errors of `maker`.
     """
-    workload = replace(workload, nodes=_convert_host_calls(workload.nodes))
     nodes = workload.nodes
+    is_host_call = nodes.is_kind(NodeKind.COLLECTIVE) & nodes.on_host
+    if is_host_call.any():
+        kind = np.where(is_host_call, np.uint8(NodeKind.COMPUTE), nodes.kind)
+        collective = np.where(is_host_call, np.int8(-1), nodes.collective)
+        nodes = replace(nodes, kind=kind, collective=collective)
+        workload = replace(workload, nodes=nodes)
     no_edges = np.zeros(0, np.int64), np.zeros(0, np.int64)
     turns, duration_ns = no_edges, nodes.duration_ns
     if times is None:
@@ -142,18 +147,6 @@ def expand_workload(
     )
     uses = _summarize_uses(rules, calls, chosen, maker.algorithms, expansion.origin)
     return Expanded(flat, uses, tuple(maker.algorithms), tuple(_list_losses(workload)))
-
-
-def _convert_host_calls(nodes: NodeColumns) -> NodeColumns:
-    """Convert calls of collectives on the host to computations without a collective.
-
-    Other columns remain, also the group. Without such calls, `nodes` itself is returned.
-    """
-    is_call = nodes.is_kind(NodeKind.COLLECTIVE) & nodes.on_host
-    if not is_call.any():
-        return nodes
-    kind = np.where(is_call, np.uint8(NodeKind.COMPUTE), nodes.kind)
-    return replace(nodes, kind=kind, collective=np.where(is_call, np.int8(-1), nodes.collective))
 
 
 def _choose_algorithms(

@@ -9,7 +9,16 @@ import numpy as np
 import numpy.typing as npt
 from collhub_templates import Edges, Template, marker
 
-from collhub_expansion.plan import Blocks, Calls, Pieces, Plan, catalogue, joined, plan_blocks
+from collhub_expansion.plan import (
+    Blocks,
+    Calls,
+    Pieces,
+    Plan,
+    catalogue,
+    concatenate_edges,
+    joined,
+    plan_blocks,
+)
 from hub_core import InputError
 from hub_core.columns import Int64Array, row_pointer
 from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, NodeColumns, NodeKind, Workload
@@ -86,22 +95,16 @@ def _dependencies(
     """
     entries = blocks.catalogue
     exits, entrances = blocks.lists(entries.ends), blocks.lists(entries.starts)
-    between_data = _concatenate_edges(
+    between_data = concatenate_edges(
         joined(nodes.data_edges, plan.exits, plan.entrances), plan.chains
     )
     between_control = joined(
-        _concatenate_edges(nodes.control_edges, turns), plan.exits, plan.entrances
+        concatenate_edges(nodes.control_edges, turns), plan.exits, plan.entrances
     )
     return (
-        _concatenate_edges(joined(between_data, exits, entrances), blocks.inner(entries.data)),
-        _concatenate_edges(
-            joined(between_control, exits, entrances), blocks.inner(entries.control)
-        ),
+        concatenate_edges(joined(between_data, exits, entrances), blocks.inner(entries.data)),
+        concatenate_edges(joined(between_control, exits, entrances), blocks.inner(entries.control)),
     )
-
-
-def _concatenate_edges(first: Edges, second: Edges) -> Edges:
-    return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
 
 def _columns(
@@ -229,7 +232,11 @@ def order_occupants(nodes: NodeColumns, times: WorkloadTimes) -> Edges:
         cure = "see collhub simulate, or expand with --slots free"
         raise InputError(message, location=nodes.location(row), cure=cure, code="never-ends")
     rows = np.flatnonzero(~nodes.is_kind(NodeKind.RECV, NodeKind.MARKER))
-    slot = nodes.rank[rows] * np.int64(_SLOTS) + _classify_slots(nodes)[rows]
+    is_compute = nodes.is_kind(NodeKind.COMPUTE)
+    slot_of_node = np.where(is_compute, _COMPUTE, _COMMUNICATION)
+    is_host = nodes.on_host & (is_compute | nodes.is_kind(NodeKind.COLLECTIVE))
+    slot_of_node = np.where(is_host, _HOST, slot_of_node).astype(np.int64)
+    slot = nodes.rank[rows] * np.int64(_SLOTS) + slot_of_node[rows]
     order = np.lexsort((nodes.identity[rows], end[rows], start[rows], slot))
     rows, slot = rows[order], slot[order]
     is_followed = slot[1:] == slot[:-1]
@@ -257,11 +264,3 @@ def measure_durations_ns(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array
     start, end = np.asarray(times.step_start_ns), np.asarray(times.step_end_ns)
     is_simulated = nodes.is_kind(NodeKind.COMPUTE)
     return np.where(is_simulated, end - start, nodes.duration_ns)
-
-
-def _classify_slots(nodes: NodeColumns) -> Int64Array:
-    is_compute = nodes.is_kind(NodeKind.COMPUTE)
-    on_device = np.where(is_compute, _COMPUTE, _COMMUNICATION)
-    is_host = nodes.on_host & nodes.is_kind(NodeKind.COMPUTE, NodeKind.COLLECTIVE)
-    slot: Int64Array = np.where(is_host, _HOST, on_device).astype(np.int64)
-    return slot

@@ -291,9 +291,13 @@ class Maker:
             request.counts,
             network.identity,
         )
-        return self._numbered(
-            key, lambda: self._build_synthesized(maker, options, request, network)
-        )
+
+        def make() -> tuple[AlgorithmRecord, Template]:
+            algorithm = self._synthesize_admitted(maker, options, request, network)
+            nodes = template_of(algorithm, network.npus, size)
+            return _algorithm_record(maker, request, algorithm), nodes
+
+        return self._numbered(key, make)
 
     def _numbered(self, key: Hashable, make: Callable[[], tuple[AlgorithmRecord, Template]]) -> int:
         """Return the template number of a key; call `make` for a new key only.
@@ -387,17 +391,6 @@ class Maker:
         # Cached: subsets of a large network are slow to build.
         return self._places[members]
 
-    def _build_synthesized(
-        self,
-        maker: str,
-        options: Mapping[str, str],
-        request: CollectiveRequest,
-        network: GroupNetwork,
-    ) -> tuple[AlgorithmRecord, Template]:
-        algorithm = self._synthesize_admitted(maker, options, request, network)
-        nodes = template_of(algorithm, network.npus, request.full_bytes)
-        return _algorithm_record(maker, request, algorithm), nodes
-
     def _synthesize_admitted(
         self,
         maker: str,
@@ -408,48 +401,28 @@ class Maker:
         """Synthesize an algorithm for a collective in its group, verify it, and return it.
 
         `maker`: name of the synthesizer; `options`: its options as text; `network`: that of the
-        group. Raises `HubError` of the synthesizer, and the error of `admit` for an algorithm that
-        is refused.
+        group, whose `npus` are the NPUs of the ranks. The size is `request.full_bytes` bytes, and a
+        negative root counts as rank 0. The synthesizer compares candidates by the times of
+        `_create_timer`; if the timing has no machine, by the default simulator with nominal link
+        times. Nothing is cached or added to `templates`.
+
+        Raises the `HubError` of `synthesize`, for example for an unknown synthesizer or option, an
+        unsupported collective, a size below 1 byte, or NPUs that data cannot reach. Then raises the
+        error of `admit` for an algorithm that is refused.
         """
-        algorithm = self._synthesize(maker, options, request, network)
         ranks = len(request.members)
-        name = f"{maker} ({request.kind}, {ranks} ranks)"
-        self._admit(algorithm, name)
-        return algorithm
-
-    def _synthesize(
-        self,
-        name: str,
-        options: Mapping[str, str],
-        request: CollectiveRequest,
-        network: GroupNetwork,
-    ) -> Algorithm:
-        """Return a newly synthesized algorithm for the collective of a request, not verified.
-
-        `name`, `options`: the synthesizer and its options as text. `network`: that of the group;
-        its `npus` are the NPUs of the ranks. The size is `request.full_bytes` bytes, and a negative
-        root counts as rank 0.
-
-        The synthesizer compares candidates by the times of `_create_timer`. If the timing has no
-        machine, it uses the default simulator with nominal link times instead.
-
-        The synthesizer runs at each call: nothing is cached or added to `templates`. Raises the
-        `HubError` of `synthesize`, for example for an unknown synthesizer or option, an unsupported
-        collective, a size below 1 byte, or NPUs that data cannot reach.
-        """
-        collective = collective_of_call(
-            request.kind, len(request.members), request.root, request.counts
-        )
-        return synthesize(
-            collective,
+        algorithm = synthesize(
+            collective_of_call(request.kind, ranks, request.root, request.counts),
             network.topology,
             request.full_bytes,
-            name=name,
+            name=maker,
             options=options,
             npus=network.npus,
             judge=self._create_timer(network.topology, request.full_bytes),
             registry=self._registry,
         ).algorithm
+        self._admit(algorithm, f"{maker} ({request.kind}, {ranks} ranks)")
+        return algorithm
 
     def _create_timer(
         self, topology: Topology, size: int

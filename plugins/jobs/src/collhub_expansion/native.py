@@ -271,7 +271,12 @@ def native_choice(
         message = f"ASTRA-sim has no native algorithm of {kind}"
         cure = f"name one, for example --collective {kind}=direct"
         raise InputError(message, cure=cure, code="no-native")
-    name, width = (requested_name, 0) if requested_name else _configured(system, kind, is_small)
+    # The width is the limit of concurrent messages, 0 without one.
+    name, width = requested_name or "ring", 0
+    if not requested_name and system.is_stated:
+        names = _configured_names(system, kind)
+        if not is_small or len(names) == 1:
+            name, width = _parse_spelling(names[0])
     if name not in _SYNTHESIZERS:
         known = ", ".join(_SYNTHESIZERS)
         raise UsageError(f"there is no native algorithm {name!r}", cure=f"use one of {known}")
@@ -295,19 +300,6 @@ def _choice(system: NativeSystem, name: str, width: int, *, is_small: bool) -> N
     if width:
         options["width"] = str(width)
     return NativeChoice(_SYNTHESIZERS[name], options)
-
-
-def _configured(system: NativeSystem, kind: CollectiveKind, is_small: bool) -> tuple[str, int]:
-    """Return (name, limit of concurrent messages) of the algorithm configured for a kind.
-
-    A limit of 0 means none. The name is `ring` if the job specifies no system, and for a small
-    group if the system configures several algorithms. Otherwise it is the algorithm of the first
-    dimension. Raises `InputError` if the system configures none.
-    """
-    if not system.is_stated:
-        return "ring", 0
-    names = _configured_names(system, kind)
-    return ("ring", 0) if is_small and len(names) > 1 else _parse_spelling(names[0])
 
 
 def _configured_names(system: NativeSystem, kind: CollectiveKind) -> tuple[str, ...]:
@@ -383,28 +375,19 @@ def find_named_algorithms(workload: Workload, calls: Calls) -> Int64Array:
 def _list_named_algorithms(workload: Workload) -> Int64Array:
     """Return the index of the workload's algorithm that each node names: int64[nodes], -1 for none.
 
-    A number of at least 0 in the column `algorithm` is used. Otherwise the map by node id
-    in the extension of the job decides (`_index_by_node`). Raise `ValueError` for a prefix
-    of this map that is not in the list `custom`.
+    A number of at least 0 in the column `algorithm` is used. Otherwise the extension of the job
+    decides by node id, which is the same on all ranks: `per_node` has a file prefix by id as text,
+    and the result is its index in the list `custom`. If one of them is missing or of another type,
+    only the column counts. Raises `ValueError` for a prefix that is not in `custom`, and for an id
+    that is no number.
     """
     column = workload.nodes.algorithm.astype(np.int64)
     stated = workload.extensions.get(EXTENSION)
-    numbers = _index_by_node(stated) if isinstance(stated, dict) else {}
-    if not numbers:
+    if not isinstance(stated, dict):
         return column
+    prefixes, by_node = stated.get("custom"), stated.get("per_node")
+    if not isinstance(prefixes, list) or not isinstance(by_node, dict) or not by_node:
+        return column
+    numbers = {int(node): prefixes.index(prefix) for node, prefix in by_node.items()}
     of_node = [numbers.get(identity, -1) for identity in workload.nodes.identity.tolist()]
     return np.where(column >= 0, column, np.array(of_node, np.int64))
-
-
-def _index_by_node(stated: Mapping[str, JsonValue]) -> dict[int, int]:
-    """Return the index of the algorithm by node id, from the extension of a job.
-
-    A node id is the same on all ranks. `stated`: the extension with `custom` (list of file
-    prefixes, which the index counts) and `per_node` (prefix by node id as text). Empty if
-    `custom` is no list or `per_node` no object. Raises `ValueError` for a prefix that is not in
-    `custom`, and for an id that is no number.
-    """
-    prefixes, by_node = stated.get("custom"), stated.get("per_node")
-    if not isinstance(prefixes, list) or not isinstance(by_node, dict):
-        return {}
-    return {int(node): prefixes.index(prefix) for node, prefix in by_node.items()}

@@ -261,7 +261,12 @@ def match_calls(workload: Workload, rows: Int64Array) -> Calls:
     sizes = np.array([len(workload.members(number)) for number in group[first].tolist()], np.int64)
     lacking = np.bincount(instance, minlength=len(first)) != sizes
     _check(workload, rows, lacking[instance], "is missing")
-    root = _roots(workload, nodes.root[model], group[first])
+    root = np.full(len(model), -1, np.int64)
+    for index in np.flatnonzero(nodes.root[model] >= 0).tolist():
+        members = workload.members(int(group[first[index]]))
+        root_rank = int(nodes.root[model[index]])
+        if root_rank in members:
+            root[index] = members.index(root_rank)
     size = np.maximum(nodes.bytes[model], 0)
     kinds = nodes.collective[model].astype(np.int64)
     masks = nodes.dimensions[model].astype(np.int64)
@@ -300,19 +305,6 @@ def _positions(
         position[chosen] = position_of_rank[rank[chosen]]
     _check(workload, rows, position < 0, "is none of this rank, which is no member")
     return position
-
-
-def _roots(workload: Workload, root: npt.NDArray[np.int32], group: Int64Array) -> Int64Array:
-    """Convert root ranks to positions in the group of each collective: int64[collectives].
-
-    -1 for a collective without a root, and for a root that is no member of the group.
-    """
-    positions = np.full(len(root), -1, np.int64)
-    for index in np.flatnonzero(root >= 0).tolist():
-        members = workload.members(int(group[index]))
-        if int(root[index]) in members:
-            positions[index] = members.index(int(root[index]))
-    return positions
 
 
 _FRONT, _PIECE, _BACK = range(3)
@@ -403,7 +395,7 @@ def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catal
         piece[order],
         doors.lists(parts.is_last, backs, back),
         doors.lists(parts.is_first, fronts, front),
-        _joined(
+        concatenate_edges(
             (inner[parts.waits[0]], inner[parts.waits[1]]),
             doors.between(parts.is_first, fronts, front),
             doors.between(parts.is_last, backs, back)[::-1],
@@ -447,7 +439,8 @@ def _find_calls_with_marker(
     return np.flatnonzero(np.bincount(parts.call[is_outer], counts, calls) > _MAX_ENDS)
 
 
-def _joined(*edges: Edges) -> Edges:
+def concatenate_edges(*edges: Edges) -> Edges:
+    """Return the (parents, children) of all `edges`, at least one, in their order."""
     parents, children = (np.concatenate(side) for side in zip(*edges, strict=True))
     return parents, children
 
