@@ -412,24 +412,21 @@ class TypeParser:
         Raise `ValueError` for fewer types than results and for unknown types. With `count` 0
         the result is empty, and the text is not parsed.
         """
-        key = types, count
-        shapes = self._results.get(key)
-        if shapes is None:
-            shapes = self._parse_results(types, count)
-            if len(self._results) < 1 << 16:
-                self._results[key] = shapes
-        return shapes
-
-    def _parse_results(self, types: str, count: int) -> tuple[Shape, ...]:
         if not count:
             return ()
+        key = types, count
+        if key in self._results:
+            return self._results[key]
         text = types.rpartition("->")[2].strip()
         if "->" in types and text.startswith("("):
             text = text[1 : find_close(text, 0) - 1]
         pieces = split(text)
         if len(pieces) < count:
             raise ValueError(f"{count} results, but the types are {types.strip()[:60]!r}")
-        return tuple(self.parse(piece) for piece in pieces[len(pieces) - count :])
+        shapes = tuple(self.parse(piece) for piece in pieces[len(pieces) - count :])
+        if len(self._results) < 1 << 16:
+            self._results[key] = shapes
+        return shapes
 
     def parse(self, text: str) -> Shape:
         """Parse one type as a flat list of its leaves: (element type, dimensions).
@@ -450,7 +447,9 @@ class TypeParser:
         while pending:
             piece = pending.pop().strip()
             piece = self.aliases.get(piece, piece)
-            inner = _inside(piece)
+            opening, inner = piece.find("<"), ""
+            if opening >= 0:
+                inner = piece[opening + 1 : find_close(piece, opening) - 1].strip()
             if piece.startswith("tensor"):
                 leaves.append(_parse_tensor(inner))
             elif piece.startswith(("tuple", "!stablehlo.future", "!mhlo.async_bundle")):
@@ -497,16 +496,6 @@ def _parse_element(text: str) -> str:
     if name in ELEMENT_BITS:
         return name
     raise ValueError(f"the type {text[:40]!r} is unknown")
-
-
-def _inside(text: str) -> str:
-    """Return the text between the first `<` and the bracket that closes it, stripped.
-
-    The kinds of brackets are not compared; those in strings do not count. "" without `<`.
-    Raise `ValueError` if it is not closed.
-    """
-    opening = text.find("<")
-    return text[opening + 1 : find_close(text, opening) - 1].strip() if opening >= 0 else ""
 
 
 def split(text: str) -> list[str]:

@@ -168,7 +168,7 @@ class _Lowering:
         - `end`: the last region of an operation ends, and with it the operation.
         - `block`: a labelled block begins.
         - `operation`: an operation without regions is added to the innermost open region. Outside
-          of regions it is a declaration.
+          of regions only the mesh of an `sdy.mesh` is stored by its symbol; the last one counts.
 
         A statement of any kind with `sharding =` or `@Sharding` in its text marks the module as
         sharded. Raises `ValueError` with the reason for an unreadable statement, or `InputError`
@@ -190,8 +190,10 @@ class _Lowering:
             self._begin_block(text)
         elif self._regions:
             self._add(parse_operation(text, line), [])
-        else:
-            self._declare(text)
+        elif text.startswith(("sdy.mesh", '"sdy.mesh"')):
+            symbol, mesh = _SYMBOL_NAME.search(text) or _SYMBOL.search(text), _MESH.search(text)
+            if symbol and mesh:
+                self._meshes[symbol[1].strip('"')] = read_mesh(mesh[1][: find_close(mesh[1], 0)])
 
     def finish(self, line: int) -> Module:
         """Build the module from the function `main`, or from the only function; call this once.
@@ -251,20 +253,6 @@ class _Lowering:
                 builder.add(instruction)
             builder.close()
         return module
-
-    def _declare(self, text: str) -> None:
-        """Store the mesh of a Shardy declaration (`sdy.mesh`) under its symbol.
-
-        `text`: an operation outside of functions. The symbol is stored without `@` and quotes,
-        the mesh as text of HLO (`read_mesh`). Other operations, and a declaration without a
-        symbol or a mesh, are ignored. A later mesh with the same symbol replaces the earlier
-        one. Raise `ValueError` if the mesh is not closed.
-        """
-        if not text.startswith(("sdy.mesh", '"sdy.mesh"')):
-            return
-        symbol, mesh = _SYMBOL_NAME.search(text) or _SYMBOL.search(text), _MESH.search(text)
-        if symbol and mesh:
-            self._meshes[symbol[1].strip('"')] = read_mesh(mesh[1][: find_close(mesh[1], 0)])
 
     def _begin(self, text: str, line: int) -> None:
         """Open an operation with regions: the module, a function, or an operation in a function.

@@ -69,7 +69,11 @@ def rewrite_attributes(
         return {"lhs_contracting_dims": "{" + _contracted(operation) + "}"}
     if opcode == "convolution":
         match = _CONVOLUTION.search(head)
-        return {"dim_labels": _dimension_labels(match)} if match else {}
+        if match is None:
+            return {}
+        # For example `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`.
+        left, right, result = (re.sub(r"[\[\],\s]", "", group) for group in match.groups())
+        return {"dim_labels": f"{left}_{right}->{result}"}
     if opcode == "compare":
         match = _DIRECTION.search(head)
         return {"direction": match[1] or match[2]} if match else {}
@@ -172,12 +176,6 @@ def _contracted(operation: Operation) -> str:
     return ""
 
 
-def _dimension_labels(match: re.Match[str]) -> str:
-    """Return `b01f_01io->b01f` for `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`."""
-    labels = [re.sub(r"[\[\],\s]", "", group) for group in match.groups()]
-    return f"{labels[0]}_{labels[1]}->{labels[2]}"
-
-
 def _collective_attributes(
     operation: Operation, opcode: str, meshes: Mapping[str, str]
 ) -> dict[str, str]:
@@ -194,7 +192,13 @@ def _collective_attributes(
         attributes["use_global_device_ids"] = "true"
     if "replica_groups" in entries:
         attributes["replica_groups"] = _groups(entries["replica_groups"], meshes)
-    pairs = _pairs(entries["source_target_pairs"]) if "source_target_pairs" in entries else ""
+    pairs = ""
+    if "source_target_pairs" in entries:
+        elements, sizes = parse_dense(entries["source_target_pairs"])
+        if elements and (len(sizes) != 2 or sizes[1] != 2):
+            raise ValueError("source_target_pairs is no list of pairs")
+        ranks = zip(elements[::2], elements[1::2], strict=True)
+        pairs = "{" + ",".join(f"{{{source},{target}}}" for source, target in ranks) + "}"
     if pairs and opcode in ("send", "recv"):
         text = f'{{_xla_send_recv_source_target_pairs="{pairs}"}}'
         attributes["frontend_attributes"] = text
@@ -218,14 +222,6 @@ def _groups(text: str, meshes: Mapping[str, str]) -> str:
     # Shorter groups are filled with -1.
     groups = [",".join(str(value) for value in row if value >= 0) for row in rows]
     return "{" + ",".join(f"{{{group}}}" for group in groups if group) + "}"
-
-
-def _pairs(text: str) -> str:
-    elements, sizes = parse_dense(text)
-    if elements and (len(sizes) != 2 or sizes[1] != 2):
-        raise ValueError("source_target_pairs is no list of pairs")
-    pairs = zip(elements[::2], elements[1::2], strict=True)
-    return "{" + ",".join(f"{{{source},{target}}}" for source, target in pairs) + "}"
 
 
 def _mesh_groups(text: str, meshes: Mapping[str, str]) -> str:
