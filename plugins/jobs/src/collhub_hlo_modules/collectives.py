@@ -155,9 +155,14 @@ def read_call(
         # The shape of a `recv` may be (data, context, token).
         shape = instruction.shape
         shapes = [Shape(shape.leaves[:1]) if shape.is_tuple else shape]
+    attributes = instruction.attributes
+    groups: Groups = ()
     try:
-        groups = _groups(instruction, name, devices)
-        channel = to_integer(instruction.attributes.get("channel_id", "0"))
+        if name in KINDS:
+            groups = find_groups(name, attributes, devices)
+        elif name not in ("send", "recv") or has_pairs(instruction):
+            groups = find_pairs(get_pairs_text(instruction), name, attributes, devices)
+        channel = to_integer(attributes.get("channel_id", "0"))
     except ValueError as error:
         message = f"{name} {instruction.name!r}: {error}"
         cure = "correct its groups, use_global_device_ids, replica_count or num_partitions"
@@ -169,15 +174,6 @@ def read_call(
     )  # fmt: skip
     _check_result(call, instruction, file)
     return call
-
-
-def _groups(instruction: Instruction, name: str, devices: Devices) -> Groups:
-    attributes = instruction.attributes
-    if name in KINDS:
-        return find_groups(name, attributes, devices)
-    if name in ("send", "recv") and not has_pairs(instruction):
-        return ()
-    return find_pairs(get_pairs_text(instruction), name, attributes, devices)
 
 
 def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:

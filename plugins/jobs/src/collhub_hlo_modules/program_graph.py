@@ -156,9 +156,13 @@ class _GraphBuilder:
         parameters = [one for one in entry.instructions.values() if one.opcode == "parameter"]
         parameters.sort(key=lambda one: to_integer(one.literal))
         states = set(self._module.aliases.values())
-        arguments = [
-            self._add_parameter(one, to_integer(one.literal) in states) for one in parameters
-        ]
+        arguments = []
+        for one in parameters:
+            is_state = to_integer(one.literal) in states
+            role = InputRole.STATE if is_state else InputRole.INPUT
+            # Replaced by a placement when all groups are known.
+            sharding = one.attributes.get("sharding", "")
+            arguments.append(self._add_inputs(one, role, sharding))
         result = self._evaluate(entry, arguments)
         outputs = []
         root = entry.root
@@ -171,9 +175,10 @@ class _GraphBuilder:
                 continue
             state = self._module.aliases.get(number, -1)
             target = arguments[state] if 0 <= state < len(arguments) else None
-            is_state = isinstance(target, str)
-            role = OutputRole.MUTATION if is_state else OutputRole.OUTPUT
-            outputs.append(GraphOutput(part, role, target if isinstance(target, str) else ""))
+            if isinstance(target, str):
+                outputs.append(GraphOutput(part, OutputRole.MUTATION, target))
+            else:
+                outputs.append(GraphOutput(part, OutputRole.OUTPUT, ""))
         if len(self._groups) > 1:
             for name, instruction in self._irregular.items():
                 cure = "read the module as a workload: --from hlo"
@@ -220,12 +225,6 @@ class _GraphBuilder:
             placement = find_placement(one.placement, devices, sizes, count)
             self._inputs[number] = replace(one, placement=placement)
         return mesh
-
-    def _add_parameter(self, instruction: Instruction, is_state: bool) -> Value:
-        role = InputRole.STATE if is_state else InputRole.INPUT
-        # Replaced by a placement when all groups are known.
-        sharding = instruction.attributes.get("sharding", "")
-        return self._add_inputs(instruction, role, sharding)
 
     def _add_inputs(self, instruction: Instruction, role: InputRole, placement: str) -> Value:
         tensors = self._create_tensors(instruction)
@@ -465,32 +464,18 @@ class _GraphBuilder:
         is None. Raises `InputError` for an element type that PyTorch lacks, and for more than
         `MAX_NODES` nodes.
         """
-        flat = [part for operand in operands for part in _flatten(operand)]
-        values = tuple(self._to_argument(part, instruction) for part in flat)
+        values: list[ArgumentValue] = []
+        for part in _flatten(tuple(operands)):
+            source = part.source if isinstance(part, _Spread) else part
+            assert not isinstance(source, tuple)
+            values.append(Reference(source) if isinstance(source, str) else source)
         tensors = self._create_tensors(instruction)
         if not tensors:
             return None
-        arguments: dict[str, ArgumentValue] = {"operands": values}
+        arguments: dict[str, ArgumentValue] = {"operands": tuple(values)}
         self._add_node(f"hlo.{instruction.opcode}", arguments, tensors, instruction)
         names = tuple(tensor.name for tensor in tensors)
         return names if instruction.shape.is_tuple else names[0]
-
-    def _to_argument(self, value: Value, instruction: Instruction) -> ArgumentValue:
-        """Convert a value to an argument of a node.
-
-        - A number: the same number.
-        - A name of a tensor: a reference to this tensor.
-        - A broadcast: a reference to its source, the value before the expansion. The shape of the
-          broadcast is lost.
-        - A tuple or None: None.
-
-        `instruction` is not used.
-        """
-        if isinstance(value, _Spread):
-            return Reference(value.source)
-        if isinstance(value, str):
-            return Reference(value)
-        return None if isinstance(value, tuple) else value
 
     def _to_tensor(self, value: Value, shape: Shape, instruction: Instruction) -> str:
         """Return the name of a tensor with this value; broadcasts and numbers become nodes.

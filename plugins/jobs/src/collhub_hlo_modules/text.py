@@ -322,19 +322,17 @@ class InstructionParser:
         attributes = {
             key: value for key, value in parse_attributes(text, close).items() if key in self._used
         }
+        shape_text = text[position:end]
+        shape = self._shapes.get(shape_text)
+        if shape is None:
+            shape = parse_shape(shape_text)
+            if len(self._shapes) < 1 << 16:
+                self._shapes[shape_text] = shape
         return Instruction(
-            head[2], sys.intern(opcode[1]), self._shape(text[position:end]), operands,
+            head[2], sys.intern(opcode[1]), shape, operands,
             attributes or _NO_ATTRIBUTES,
             literal, statement.line, head[1] is not None,
         )  # fmt: skip
-
-    def _shape(self, text: str) -> Shape:
-        shape = self._shapes.get(text)
-        if shape is None:
-            shape = parse_shape(text)
-            if len(self._shapes) < 1 << 16:
-                self._shapes[text] = shape
-        return shape
 
 
 def parse_shape(text: str) -> Shape:
