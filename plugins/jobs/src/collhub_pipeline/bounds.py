@@ -78,7 +78,13 @@ def closed_form(
     if stages == 1:
         return micros * both
     if times.is_blocking:
-        return None if delayed else _compute_blocking_form(schedule, stages, micros, times, base)
+        is_slow = transfer > min(times.forward, backward)
+        if delayed or is_slow or schedule == "eager-1f1b" or micros < 2:
+            return None
+        if schedule == "gpipe":
+            return base + transfer * (2 * micros + 2 * stages - 4)
+        sends = micros + 1 if stages == 2 else 2 * micros + 2 * stages - 5
+        return base + transfer * sends
     if schedule == "gpipe":
         slowest = max(times.forward, transfer) + max(backward, transfer)
         return (stages - 1) * (both - hidden + 2 * transfer) + both + (micros - 1) * slowest
@@ -90,25 +96,3 @@ def closed_form(
         return base + (stages - 1) * lag
     rounds = micros + stages - 3 - (micros - 2) // stages
     return base + lag * max(stages - 1, rounds)
-
-
-def _compute_blocking_form(
-    schedule: str, stages: int, micros: int, times: PassTimes, base: Time
-) -> Time | None:
-    """Return the makespan in closed form if senders wait for their transfers; None without one.
-
-    p, m: `stages` (at least 2) and `micros`. f, t: forward pass and transfer. b: input and weight
-    gradient together. `base`: makespan without transfers. The first rule that applies decides:
-
-    1. None if t > min(f, b), for the schedule `eager-1f1b`, and for m < 2.
-    2. `gpipe`: base + (2 m + 2 p - 4) t.
-    3. Any other name, as for `1f1b`: base + (m + 1) t for p = 2, otherwise base + (2 m + 2 p - 5)
-       t.
-    """
-    backward = times.input_gradient + times.weight_gradient
-    if times.transfer > min(times.forward, backward) or schedule == "eager-1f1b" or micros < 2:
-        return None
-    if schedule == "gpipe":
-        return base + times.transfer * (2 * micros + 2 * stages - 4)
-    sends = micros + 1 if stages == 2 else 2 * micros + 2 * stages - 5
-    return base + times.transfer * sends

@@ -75,7 +75,16 @@ def layout_of(options: PipelineOptions) -> Layout:
     """
     tensor, meshes = options.activation_tensor, options.meshes
     if tensor is None and meshes is None:
-        return EvenSlices(Ranks(tuple(_parse_widths(options)), options.data), options.activation)
+        widths = _parse_numbers(options.tensor)
+        if len(widths) == 1:
+            widths *= options.stages
+        if len(widths) != options.stages or min(widths) < 1:
+            message = (
+                f"-O tensor={options.tensor} does not state the ranks of {options.stages} stages"
+            )
+            cure = "write one number, or one for every stage, such as 4,4,2,2"
+            raise UsageError(message, cure=cure, code="option-value")
+        return EvenSlices(Ranks(tuple(widths), options.data), options.activation)
     if tensor is None or meshes is None or options.tensor != "1":
         message = "meshes need -O activation_tensor and -O meshes, and take the place of -O tensor"
         cure = "write -O activation_tensor=8x1024x4096:bfloat16 -O 'meshes=mesh(2,2): S0 R S1'"
@@ -201,25 +210,6 @@ def _parse_fractions(name: str, text: str) -> tuple[Fraction, ...]:
     return numbers
 
 
-def _parse_widths(options: PipelineOptions) -> list[int]:
-    """Parse the number of ranks of every stage (option `tensor`): one entry per stage.
-
-    The text has integers of at least 1, separated by commas; blanks around them are
-    ignored, and there is no maximum here. A single number applies to all stages.
-
-    Raises `UsageError` (`option-value`) for any other text, also for an empty entry, and
-    for another number of entries than 1 or the number of stages.
-    """
-    cure = "write one number, or one for every stage, such as 4,4,2,2"
-    widths = _parse_numbers(options.tensor)
-    if len(widths) == 1:
-        widths *= options.stages
-    if len(widths) != options.stages or min(widths) < 1:
-        message = f"-O tensor={options.tensor} does not state the ranks of {options.stages} stages"
-        raise UsageError(message, cure=cure, code="option-value")
-    return widths
-
-
 def _parse_numbers(text: str) -> list[int]:
     """Parse comma-separated numbers; returns [0], which callers refuse, for invalid text."""
     try:
@@ -287,7 +277,11 @@ class _Writer:
                 row = self.program.collective(f"{name} reduce", kind_of_sum, size, "tensor", [row])
             self._row_of_result[kind.is_backward, direction, stage, micro] = row
         self._before = [row]
-        sent = self._add_sends(operation, row)
+        receiver = self._find_neighbour(operation, 1)
+        if receiver is None or receiver == self._position[0]:
+            return
+        legs = self._select_legs(self._position[0], receiver)
+        sent = self._add_messages(NodeKind.SEND, operation, operation.stage, legs[False], [row])
         if self._times.is_blocking:
             self._before += sent
 
@@ -373,13 +367,6 @@ class _Writer:
         # Forward before receiving forwarded data: neighbours wait for these messages.
         self._add_messages(NodeKind.SEND, operation, before, legs[True], arrived)
         return arrived + self._add_messages(NodeKind.RECV, operation, before, legs[True], ())
-
-    def _add_sends(self, operation: Operation, row: int) -> list[int]:
-        device = self._find_neighbour(operation, 1)
-        if device is None or device == self._position[0]:
-            return []
-        legs = self._select_legs(self._position[0], device)
-        return self._add_messages(NodeKind.SEND, operation, operation.stage, legs[False], [row])
 
     def _select_legs(self, sender: int, receiver: int) -> Mapping[bool, Sequence[Leg]]:
         """Return the messages from device `sender` to `receiver` in which this rank takes part.

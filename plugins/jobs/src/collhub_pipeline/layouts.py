@@ -117,21 +117,18 @@ class EvenSlices:
 
     def legs(self, sender: int, receiver: int) -> tuple[Leg, ...]:
         """Return the intersections of slices of both devices."""
-        return tuple(self._common(sender, receiver))
-
-    def _common(self, sender: int, receiver: int) -> Iterator[Leg]:
         widths = self.ranks.widths
+        legs: list[Leg] = []
         for sender_member in range(widths[sender]):
             begin, end = _slice(sender_member, widths[sender], self.activation)
             for receiver_member in range(widths[receiver]):
                 first, last = _slice(receiver_member, widths[receiver], self.activation)
                 common = min(end, last) - max(begin, first)
                 if common > 0:
-                    rank_pair = (
-                        self.ranks.rank(sender, sender_member),
-                        self.ranks.rank(receiver, receiver_member),
-                    )
-                    yield Leg(*rank_pair, common)
+                    source = self.ranks.rank(sender, sender_member)
+                    destination = self.ranks.rank(receiver, receiver_member)
+                    legs.append(Leg(source, destination, common))
+        return tuple(legs)
 
 
 def _slice(member: int, members: int, size: int) -> tuple[int, int]:
@@ -252,8 +249,12 @@ class MeshLayout:
         """
         side = self.sides[device]
         keys = [tile for tile, _ in self._keys(side)]
-        is_shared = keys.count(keys[member]) > 1
-        return self._tile_bytes(side, keys[member]) if is_shared else 0
+        tile = keys[member]
+        if keys.count(tile) == 1:
+            return 0
+        cuts = side.placement.boundaries(self.tensor.shape, side.mesh)
+        lengths = [int(cut[at + 1] - cut[at]) for cut, at in zip(cuts, tile, strict=True)]
+        return int(np.prod(lengths)) * self.tensor.element_bytes
 
     def has_copies(self, device: int) -> bool:
         """Check whether several ranks of stage `device` have the same weights.
@@ -266,13 +267,37 @@ class MeshLayout:
     def legs(self, sender: int, receiver: int) -> tuple[Leg, ...]:
         """Return the messages that bring activations from one stage's mesh to another's; cached.
 
-        `sender`, `receiver`: numbers of the stages. The messages are between ranks of replica
-        0, at most one per pair of ranks and form: first the direct ones, then those by which
-        ranks of the receiver forward data. Both are ordered by source, then destination.
+        `sender`, `receiver`: numbers of the stages. The messages are between ranks of replica 0,
+        none has 0 bytes: first the direct ones, then those by which ranks of the receiver forward
+        data. Each kind is ordered by source, then destination, with one message per pair.
+
+        A host is a row of the receiver's mesh along its last dimension. Each box of data that two
+        tiles share goes to each host with receivers separately. The holder that has sent the fewest
+        direct bytes so far sends it, of equal ones the first. `hand_over` selects the messages:
+
+        - `send-recv`: each receiver gets the box by a direct message.
+        - `broadcast`: the first receiver gets the box, and forwards it to the others on the host.
+        - any other: each receiver gets an equal part, and forwards it to the others on the host.
         """
-        if (sender, receiver) not in self._legs:
-            self._legs[sender, receiver] = tuple(self._resharded(sender, receiver))
-        return self._legs[sender, receiver]
+        if (sender, receiver) in self._legs:
+            return self._legs[sender, receiver]
+        units = unit_tasks([Move(self.tensor, self.sides[sender], self.sides[receiver])])
+        size = self.sides[receiver].mesh.shape[-1]
+        first = self.ranks.rank(receiver, 0)
+        bytes_of_leg: dict[tuple[bool, int, int], int] = {}
+        sent: dict[int, int] = {}
+        for row in range(len(units)):
+            hosts: dict[int, list[int]] = {}
+            for device in units.receivers_of(row).tolist():
+                hosts.setdefault((device - first) // size, []).append(device)
+            for members in hosts.values():
+                self._add_host(units, row, members, sent, bytes_of_leg)
+        legs = tuple(
+            Leg(source, destination, bytes_, is_forwarded)
+            for (is_forwarded, source, destination), bytes_ in sorted(bytes_of_leg.items())
+        )
+        self._legs[sender, receiver] = legs
+        return legs
 
     @cached_property
     def _legs(self) -> dict[tuple[int, int], tuple[Leg, ...]]:
@@ -289,42 +314,6 @@ class MeshLayout:
         batch = side.placement.axes[0]
         for tile, coordinates in zip(tiles, side.mesh.coordinates().tolist(), strict=True):
             yield tuple(tile), tuple(at for axis, at in enumerate(coordinates) if axis not in batch)
-
-    def _tile_bytes(self, side: Side, tile: Sequence[int]) -> int:
-        cuts = side.placement.boundaries(self.tensor.shape, side.mesh)
-        lengths = [int(cut[at + 1] - cut[at]) for cut, at in zip(cuts, tile, strict=True)]
-        return int(np.prod(lengths)) * self.tensor.element_bytes
-
-    def _resharded(self, sender: int, receiver: int) -> Iterator[Leg]:
-        """Yield the messages that bring activations from one stage to the ranks of another stage.
-
-        `sender`, `receiver`: stage numbers. Messages are between ranks of the first replica. A
-        host is a row of the receiver's mesh along its last dimension. Each box of data that two
-        tiles share goes to each host with receivers separately, as the attribute `hand_over`
-        selects:
-
-        - `send-recv`: each receiver gets the box by a direct message.
-        - `broadcast`: the first receiver gets the box, and forwards it to the others on the host.
-        - any other: each receiver gets an equal part, and forwards it to the others on the host.
-
-        A direct message comes from the holder that has sent the fewest bytes in direct messages so
-        far, of equal ones the first. Direct messages come before forwarding ones; each kind is
-        ordered by source, then destination. All bytes of one kind, source and destination are one
-        message. There are no messages of 0 bytes.
-        """
-        units = unit_tasks([Move(self.tensor, self.sides[sender], self.sides[receiver])])
-        size = self.sides[receiver].mesh.shape[-1]
-        first = self.ranks.rank(receiver, 0)
-        bytes_of_leg: dict[tuple[bool, int, int], int] = {}
-        sent: dict[int, int] = {}
-        for row in range(len(units)):
-            hosts: dict[int, list[int]] = {}
-            for device in units.receivers_of(row).tolist():
-                hosts.setdefault((device - first) // size, []).append(device)
-            for members in hosts.values():
-                self._add_host(units, row, members, sent, bytes_of_leg)
-        for (is_forwarded, source, destination), bytes_ in sorted(bytes_of_leg.items()):
-            yield Leg(source, destination, bytes_, is_forwarded)
 
     def _add_host(
         self,

@@ -89,7 +89,14 @@ def read_schedule(text: str, path: str) -> Schedule:
     5. if the file has any message: defects of messages (`_check_messages`)
     6. a deadlock (`_check_progress`)
     """
-    rows = [list(_parse_row(line, number, path)) for number, line in _generate_lines(text, path)]
+    if len(text) > MAX_BYTES:
+        raise _refuse(path, 1, f"the file is larger than {MAX_BYTES} bytes", "use a smaller step")
+    if text.count(",") > MAX_ACTIONS:
+        raise _refuse(path, 1, f"the file has more than {MAX_ACTIONS} cells", "use a smaller step")
+    lines = text.splitlines()
+    while lines and not lines[-1].strip(" ,"):
+        lines.pop()
+    rows = [list(_parse_row(line, number, path)) for number, line in enumerate(lines, 1)]
     if not rows:
         raise _refuse(path, 1, "the file has no rows", "write one row of actions per rank")
     device_of = _place_stages(rows, path)
@@ -245,25 +252,6 @@ def _add_messages(
         letter = "B" if kind.is_backward else "F"
         rows[devices[stage]].append(f"{stage}SEND_{letter}{micro}")
         rows[devices[onward]].append(f"{onward}RECV_{letter}{micro}")
-
-
-def _generate_lines(text: str, path: str) -> Iterator[tuple[int, str]]:
-    """Yield (row number from 1, text) of the rows of a CSV file.
-
-    Rows are separated as by `str.splitlines`, also within quotes. Rows at the end that have
-    only blanks and commas, or no text, are left out; such rows before them are kept.
-
-    Raises `InputError`, located in row 1, before the first row for a text of more than
-    `MAX_BYTES` (2^26) characters or `MAX_ACTIONS` (10^6) commas.
-    """
-    if len(text) > MAX_BYTES:
-        raise _refuse(path, 1, f"the file is larger than {MAX_BYTES} bytes", "use a smaller step")
-    if text.count(",") > MAX_ACTIONS:
-        raise _refuse(path, 1, f"the file has more than {MAX_ACTIONS} cells", "use a smaller step")
-    lines = text.splitlines()
-    while lines and not lines[-1].strip(" ,"):
-        lines.pop()
-    yield from enumerate(lines, 1)
 
 
 def _parse_row(line: str, row: int, path: str) -> Iterator[Action]:

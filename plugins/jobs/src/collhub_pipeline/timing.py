@@ -166,25 +166,15 @@ class Run:
             return self.origin if (True, direction, stage, micro) in self.finished else None
         if kind.is_backward and (False, direction, stage, micro) not in self.finished:
             return None
-        if not self._has_neighbour_slice(operation):
+        slices = self.schedule.slices
+        first_slice, step = (slices - 1, 1) if kind.is_backward else (0, -1)
+        slice_before = kind.is_backward, direction, stage, micro + step
+        if micro % slices != first_slice and slice_before not in self.finished:
             return None
         last = len(self.schedule.device_of[direction]) - 1
         if stage == (last if kind.is_backward else 0):
             return self.origin
         return self.arrived.get((kind.is_backward, direction, stage, micro))
-
-    def _has_neighbour_slice(self, operation: Operation) -> bool:
-        """Check whether the preceding token slice of a forward or (input-)gradient pass has run.
-
-        Forward passes of a microbatch run in the order of its slices, backward passes in reverse.
-        True for the first slice in this order.
-        """
-        kind, direction, stage, unit = operation
-        slices = self.schedule.slices
-        edge, step = (slices - 1, 1) if kind.is_backward else (0, -1)
-        if unit % slices == edge:
-            return True
-        return (kind.is_backward, direction, stage, unit + step) in self.finished
 
     def pass_on(self, operation: Operation, end: Time) -> Time:
         """Send the result of a pass to the neighbour stage; return when the device is free again.
