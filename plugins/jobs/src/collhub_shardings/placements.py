@@ -113,25 +113,12 @@ def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -
     count = math.prod(shape)
     if count > _MOST_DEVICES:
         raise InputError(f"{text!r:.80} has more than {_MOST_DEVICES} devices", code="invalid-mesh")
-    devices = _devices(match["devices"], count, first_device)
+    listed = match["devices"]
+    first = first_device if listed is None else parse_whole(listed, 10**9 - 1)
+    devices = tuple(parse_ranks(listed) if first is None else range(first, first + count))
     size = host_size or shape[-1]
     hosts = tuple(device // size for device in devices)
     return Mesh(shape, devices, hosts, names)
-
-
-def _devices(text: str | None, count: int, first_device: int) -> tuple[int, ...]:
-    """Parse device numbers, such as `8-15`; a single number is the first of `count` devices.
-
-    None gives `count` devices from `first_device` on. A list is returned as it is, without a
-    comparison with `count`. Raises `UsageError` (`invalid-ranks`) for other text and for a repeated
-    number.
-    """
-    if text is None:
-        return tuple(range(first_device, first_device + count))
-    first = parse_whole(text, 10**9 - 1)
-    if first is not None:
-        return tuple(range(first, first + count))
-    return tuple(parse_ranks(text))
 
 
 _DTENSOR = re.compile(r"\b(_StridedShard|Shard|Replicate|Partial)\(\s*([^()]*?)\s*\)")
@@ -380,18 +367,16 @@ def _partition_spec(text: str, rank: int, mesh: Mesh) -> Placement:
             listed = entries if isinstance(entries, tuple) else (entries,)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         raise _wrong(f"spec {text!r:.80} is no tuple of axis names and None") from None
-    axes = [_entry_axes(entry, text, mesh) for entry in listed]
+    axes: list[tuple[int, ...]] = []
+    for entry in listed:
+        names = entry if isinstance(entry, tuple) else (entry,)
+        if entry is None:
+            names = ()
+        axes.append(tuple(_axis(str(name), text, mesh) for name in names))
     if len(axes) < rank:
         axes += [()] * (rank - len(axes))
     _check_rank(len(axes), rank, text)
     return Placement(tuple(axes))
-
-
-def _entry_axes(entry: object, text: str, mesh: Mesh) -> tuple[int, ...]:
-    if entry is None:
-        return ()
-    names = entry if isinstance(entry, tuple) else (entry,)
-    return tuple(_axis(str(name), text, mesh) for name in names)
 
 
 def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:

@@ -170,21 +170,11 @@ def parse_move(
         return Move(tensor_type, start, end, name, release_s, due_s)
     end = parse_side(destination, rank, first_device, host_size)
     if host_size is None:
-        end = _on_other_hosts(end, max(start.mesh.hosts) + 1)
+        mesh = end.mesh
+        first_host, size = max(start.mesh.hosts) + 1, mesh.shape[-1]
+        hosts = tuple(first_host + position // size for position in range(mesh.num_devices))
+        end = Side(Mesh(mesh.shape, mesh.devices, hosts, mesh.axis_names), end.placement)
     return Move(tensor_type, start, end, name, release_s, due_s)
-
-
-def _on_other_hosts(side: Side, first_host: int) -> Side:
-    """Return the side with its devices on hosts numbered from `first_host`.
-
-    Each host has as many devices as the last axis of the mesh, in the order of the mesh.
-    The numbers of the devices do not change.
-    """
-    mesh = side.mesh
-    size = mesh.shape[-1]
-    hosts = tuple(first_host + position // size for position in range(mesh.num_devices))
-    moved = Mesh(mesh.shape, mesh.devices, hosts, mesh.axis_names)
-    return Side(moved, side.placement)
 
 
 _MOST_TASKS = 1 << 22
