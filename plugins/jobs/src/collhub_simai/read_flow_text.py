@@ -75,10 +75,11 @@ def read(source: Source, options: SimaiFlowOptions) -> Algorithm:
         cure = "give -O layer=, or a file with flows"
         raise InputError(message, location=Location(part.name, 1), cure=cure, code="empty")
     _report(source, part.name, announced, len(flows), num_others)
+    operation = collective.operation
     facts: dict[str, JsonValue] = {
         "layer": collective.layer,
         "group_type": collective.group_type,
-        "operation": _operation_name(collective.operation),
+        "operation": _OPERATIONS[operation] if operation < len(_OPERATIONS) else str(operation),
         "loop_state": collective.loop_state,
     }
     return build_algorithm(source, flows, part.name, facts, SIMAI_FLOWS)
@@ -104,10 +105,6 @@ def _report(
         cure = "run the simulation to its end"
         place = Location(file, announced[0])
         source.report(Diagnostic(SIMAI_FLOWS, message, Severity.WARNING, place, cure))
-
-
-def _operation_name(number: int) -> str:
-    return _OPERATIONS[number] if number < len(_OPERATIONS) else str(number)
 
 
 def _lines(stream: BinaryIO, file: str) -> Iterator[tuple[int, list[str]]]:
