@@ -93,9 +93,16 @@ def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Temp
     kind = np.where(steps.sends[step], NodeKind.SEND, NodeKind.RECV)
     kind[is_local] = NodeKind.COMPUTE
     sizes = message_bytes(size, algorithm.collective.unit_count, steps.count)
-    _check_sizes(algorithm, sizes[is_message])
+    if sizes[is_message].min(initial=1) < 1:
+        # Some unit would have no byte.
+        units = algorithm.collective.unit_count
+        message = f"too few bytes for an algorithm that cuts the buffer in {units} units"
+        raise InputError(message, cure="choose another algorithm for it", code="size-too-small")
     order = np.argsort(position[steps.rank[step]], kind="stable")
-    data, control = (_between_nodes(steps, edges, node, count) for edges in _dependencies(steps))
+    data_edges = steps.data_indices, group_of_entry(steps.data_indptr)
+    control_edges = steps.control_indices, group_of_entry(steps.control_indptr)
+    data = _between_nodes(steps, data_edges, node, count)
+    control = _between_nodes(steps, control_edges, node, count)
     pairs = node[:-1][count == 2]
     data = np.concatenate([data[0], pairs]), np.concatenate([data[1], pairs + 1])
     position_of_node = inverse(order)
@@ -185,20 +192,6 @@ def _lists(is_listed: BoolArray, position: Int64Array, positions: int) -> Lists:
 def _by_child(edges: Edges) -> Edges:
     order = np.argsort(edges[1], kind="stable")
     return edges[0][order], edges[1][order]
-
-
-def _check_sizes(algorithm: Algorithm, sizes: Int64Array) -> None:
-    if sizes.min(initial=1) < 1:
-        # Some unit would have no byte.
-        units = algorithm.collective.unit_count
-        message = f"too few bytes for an algorithm that cuts the buffer in {units} units"
-        raise InputError(message, cure="choose another algorithm for it", code="size-too-small")
-
-
-def _dependencies(steps: StepTable) -> tuple[Edges, Edges]:
-    data = steps.data_indices, group_of_entry(steps.data_indptr)
-    control = steps.control_indices, group_of_entry(steps.control_indptr)
-    return data, control
 
 
 def _between_nodes(steps: StepTable, edges: Edges, node: Int64Array, count: Int64Array) -> Edges:
