@@ -427,27 +427,28 @@ def _build_model(cp_model: Any, tasks: HostTasks, least: int, horizon: int) -> _
     # Without this cut hard cases of some tens of tasks stay unproven.
     for terms in built.loads.values():
         model.add(sum(terms) <= built.makespan * tasks.cards)
-    _order_equal_tasks(built, tasks)
-    lateness = _add_lateness(built, tasks, horizon)
-    model.minimize(lateness * (max(least, horizon) + 1) + built.makespan)
-    return built
-
-
-def _add_lateness(built: _Model, tasks: HostTasks, horizon: int) -> Any:
-    """Add the lateness of the latest task to the model, as a variable in 0..`horizon` ticks.
-
-    A task that ends early does not count. Returns the variable, or 0 if no task has a due time.
-    """
+    # An order of equal tasks excludes only equivalent permutations, so the optimum remains.
+    before: dict[object, int] = {}
+    for task in range(len(tasks)):
+        key = (
+            tasks.senders[task],
+            tasks.receivers[task],
+            tasks.durations[task],
+            tasks.release[task],
+            tasks.due[task],
+        )
+        if key in before:
+            model.add(built.starts[before[key]] <= built.starts[task])
+        before[key] = task
     dues = [(task, due) for task, due in enumerate(tasks.due) if due is not None]
-    if not dues:
-        return 0
-    lateness = built.model.new_int_var(0, horizon, "lateness")
+    lateness = model.new_int_var(0, horizon, "lateness") if dues else 0
     for task, due in dues:
         lengths = zip(built.presences[task], tasks.durations[task], strict=True)
         # One presence is 1: the sum is the length from the chosen sender.
         length = sum(presence * ticks for presence, ticks in lengths)
-        built.model.add(built.starts[task] + length - due <= lateness)
-    return lateness
+        model.add(built.starts[task] + length - due <= lateness)
+    model.minimize(lateness * (max(least, horizon) + 1) + built.makespan)
+    return built
 
 
 def _add_task(built: _Model, tasks: HostTasks, task: int, horizon: int) -> None:
@@ -483,24 +484,3 @@ def _add_task(built: _Model, tasks: HostTasks, task: int, horizon: int) -> None:
             built.on_card.setdefault(("in", host), []).append(interval)
     built.starts.append(start)
     built.presences.append(presences)
-
-
-def _order_equal_tasks(built: _Model, tasks: HostTasks) -> None:
-    """Add constraints that order equal tasks by their numbers.
-
-    Tasks are equal if their senders, receivers, durations, release and due time are. A later one
-    may not start before an earlier one. This only excludes equivalent permutations, so the optimum
-    remains.
-    """
-    before: dict[object, int] = {}
-    for task in range(len(tasks)):
-        key = (
-            tasks.senders[task],
-            tasks.receivers[task],
-            tasks.durations[task],
-            tasks.release[task],
-            tasks.due[task],
-        )
-        if key in before:
-            built.model.add(built.starts[before[key]] <= built.starts[task])
-        before[key] = task
