@@ -95,8 +95,19 @@ class _Job:
         self._tag += 1
         sizes = hop.tokens * token_bytes
         np.fill_diagonal(sizes, 0)
+        if not sizes.any():
+            return received
         if self._has_collectives:
-            return self._add_collective(hop, sizes, ready) if sizes.any() else received
+            counts = UnitCounts.from_table(sizes, is_per_pair=True)
+            values = {
+                "collective": int(JobCollective.ALL_TO_ALL),
+                "bytes": counts.total,
+                "counts": self.tables.setdefault(counts, len(self.tables)),
+            }
+            return [
+                [self.add(rank, NodeKind.COLLECTIVE, hop.name, ready[rank], **values)]
+                for rank in range(self._ranks)
+            ]
         for distance in range(1, self._ranks):
             for rank in range(self._ranks):
                 peer = (rank + distance) % self._ranks
@@ -107,20 +118,6 @@ class _Job:
                     row = self.add(peer, NodeKind.RECV, hop.name, (), peer=rank, **common)
                     received[peer].append(row)
         return received
-
-    def _add_collective(
-        self, hop: _Hop, sizes: Int64Array, ready: list[list[int]]
-    ) -> list[list[int]]:
-        counts = UnitCounts.from_table(sizes, is_per_pair=True)
-        common = {
-            "collective": int(JobCollective.ALL_TO_ALL),
-            "bytes": counts.total,
-            "counts": self.tables.setdefault(counts, len(self.tables)),
-        }
-        return [
-            [self.add(rank, NodeKind.COLLECTIVE, hop.name, ready[rank], **common)]
-            for rank in range(self._ranks)
-        ]
 
 
 def generate(options: MoeOptions) -> Workload:
