@@ -223,7 +223,11 @@ class Placement:
             cuts = sizes if self.is_nested else [int(np.prod(sizes))]
             cut_points = np.asarray([0, length], np.int64)
             for parts in cuts:
-                cut_points = _cut(cut_points, parts)
+                starts, stops = cut_points[:-1], cut_points[1:]
+                block = -(-(stops - starts) // parts)
+                block_starts = starts[:, None] + block[:, None] * np.arange(parts)
+                inner = np.minimum(block_starts, stops[:, None])
+                cut_points = np.append(inner.reshape(-1), length)
             boundaries.append(cut_points)
         return boundaries
 
@@ -266,19 +270,6 @@ def _joined(axes: Sequence[int]) -> str:
     """Format axes as digits, separated by commas if an axis has two digits."""
     # Digits alone stand for axes below ten.
     return ("" if max(axes) < 10 else ",").join(map(str, axes))
-
-
-def _cut(cut_points: Int64Array, parts: int) -> Int64Array:
-    """Divide every tile into `parts` blocks of equal length; the last ones may be shorter or empty.
-
-    The length of a block is that of its tile / `parts`, rounded up. `cut_points`: ascending
-    starts of the tiles, and the end of the last one; the result has the same form.
-    """
-    starts, stops = cut_points[:-1], cut_points[1:]
-    block = -(-(stops - starts) // parts)
-    steps = block[:, None] * np.arange(parts)
-    inner = np.minimum(starts[:, None] + steps, stops[:, None])
-    return np.append(inner.reshape(-1), cut_points[-1])
 
 
 def _letters(text: str, rank: int, mesh: Mesh) -> Placement:

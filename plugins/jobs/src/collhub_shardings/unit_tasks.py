@@ -272,28 +272,6 @@ def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
     Raises `ValueError` without moves. Raises `InputError` (`host-clash`) if meshes place a device
     on different hosts, then (`too-many-tasks`) for the first move with more than 2^22 tasks.
     """
-    host_of = _hosts(moves)
-    width = max(len(move.tensor.shape) for move in moves)
-    parts = [_tasks_of(move, number, width) for number, move in enumerate(moves)]
-    columns = {
-        name: np.concatenate([part[name] for part in parts])
-        for name in parts[0]
-        if not name.endswith("_count")
-    }
-    for side in ("sender", "receiver"):
-        counts = np.concatenate([part[f"{side}_count"] for part in parts])
-        columns[f"{side}_indptr"] = row_pointer(counts)
-    return UnitTasks(**columns, host_of=host_of)
-
-
-def _hosts(moves: Sequence[Move]) -> Int64Array:
-    """Return the host of every device: int64, by device number up to the largest one, -1 if unused.
-
-    Devices are those of both meshes of all moves. The meshes are read in the order of the moves,
-    the source before the destination. Raises `ValueError` without moves. Raises `InputError`
-    (`host-clash`) at the first mesh that places a device on another host than an earlier mesh. Its
-    message names the first such device of the mesh.
-    """
     meshes = [side.mesh for move in moves for side in (move.source, move.destination)]
     host_of = np.full(max(max(mesh.devices) for mesh in meshes) + 1, -1, np.int64)
     for mesh in meshes:
@@ -305,7 +283,17 @@ def _hosts(moves: Sequence[Move]) -> Int64Array:
             message = f"device {device} stands on two hosts of the meshes"
             raise InputError(message, cure="state -O host_size", code="host-clash")
         host_of[devices] = hosts
-    return host_of
+    width = max(len(move.tensor.shape) for move in moves)
+    parts = [_tasks_of(move, number, width) for number, move in enumerate(moves)]
+    columns = {
+        name: np.concatenate([part[name] for part in parts])
+        for name in parts[0]
+        if not name.endswith("_count")
+    }
+    for side in ("sender", "receiver"):
+        counts = np.concatenate([part[f"{side}_count"] for part in parts])
+        columns[f"{side}_indptr"] = row_pointer(counts)
+    return UnitTasks(**columns, host_of=host_of)
 
 
 def _tiles(side: Side, shape: Sequence[int]) -> _Tiles:
