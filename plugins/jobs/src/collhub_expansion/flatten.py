@@ -165,10 +165,17 @@ def _set_peers_and_tags(
     ranges are consecutive, and begin above the highest tag of the workload's messages (at 0 without
     messages). Raises `InputError` (`too-large`) if the first tag after all ranges is above 5e8.
     """
-    new = np.flatnonzero(number >= len(workload.nodes))
-    at = number[new] - len(workload.nodes)
+    nodes = workload.nodes
+    free = int(nodes.tag[nodes.is_kind(NodeKind.SEND, NodeKind.RECV)].max(initial=-1)) + 1
+    tag_counts = np.array([template.tags for template in book], np.int64)
+    first_tag = free + row_pointer(tag_counts[pieces.template])
+    if first_tag[-1] > _TAGS:
+        message = f"{first_tag[-1]} tags would be needed, and there are {_TAGS}"
+        raise InputError(message, cure="expand a part of the job", code="too-large")
+    new = np.flatnonzero(number >= len(nodes))
+    at = number[new] - len(nodes)
     peer = np.concatenate([template.peer for template in book])[at]
-    message = np.concatenate([template.message for template in book])[at]
+    message_number = np.concatenate([template.message for template in book])[at]
     is_message = peer >= 0
     rows, message_piece = new[is_message], piece[new[is_message]]
     # The first list is group -1: all ranks.
@@ -177,30 +184,7 @@ def _set_peers_and_tags(
     members = np.concatenate([np.asarray(ranks, np.int64) for ranks in lists])
     group = calls.group[pieces.instance[message_piece]]
     columns["peer"][rows] = members[pointer[group + 1] + peer[is_message]]
-    columns["tag"][rows] = (
-        _assign_first_tags(workload, pieces, book)[message_piece] + message[is_message]
-    )
-
-
-def _assign_first_tags(workload: Workload, pieces: Pieces, book: Sequence[Template]) -> Int64Array:
-    """Return the first tag of every piece, and then the first free tag: int64[pieces + 1].
-
-    Tags begin above the highest tag of all SEND and RECV nodes of the workload, at 0 without any.
-    Pieces get consecutive ranges in their order. A piece takes the `tags` of its template in
-    `book`. For example, with highest tag 4 and two pieces of 3 tags each, the result is 5, 8, 11.
-
-    Raises `InputError` (`too-large`) if the first free tag is above `_TAGS` (500 million).
-    """
-    nodes = workload.nodes
-    is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
-    free = int(nodes.tag[is_message].max(initial=-1)) + 1
-    # Each piece gets a consecutive range of its template's number of tags.
-    needed = np.array([template.tags for template in book], np.int64)
-    first = free + row_pointer(needed[pieces.template])
-    if first[-1] > _TAGS:
-        message = f"{first[-1]} tags would be needed, and there are {_TAGS}"
-        raise InputError(message, cure="expand a part of the job", code="too-large")
-    return first
+    columns["tag"][rows] = first_tag[message_piece] + message_number[is_message]
 
 
 FROZEN, FREE = "frozen", "free"

@@ -170,37 +170,35 @@ class Maker:
             return [self._stream(replace(request, size=size), mask) for size in sizes]
 
     def _stream(self, request: CollectiveRequest, mask: int) -> list[Phase]:
+        """Return the phases of one stream of `request.size` bytes in the dimensions of `mask`.
+
+        That the phases together perform the collective is verified once per series: the kind, and
+        for each phase its kind, dimension and algorithm, regardless of bytes. It is not verified
+        for a single phase, for more than `_MAX_VERIFIED_RANKS` (256) ranks, and for a series that
+        was refused before. Raises the errors of `native_phases`, `_phase` and `admit`.
+        """
         sizes = [dimension.size for dimension in self._topology.dimensions]
         if prod(sizes) != self._num_ranks:
             # ASTRA-sim supports only regular networks.
             sizes = [self._num_ranks]
         native = native_phases(self._system, request.kind, request.size, sizes, mask)
         phases = [self._phase(phase, request) for phase in native]
-        self._verify_phases(request.kind, native, phases)
+        ranks = prod({phase.level: phase.ranks for phase in native}.values())
+        judged = [self._judged[phase.template] for phase in phases]
+        phase_keys = tuple(
+            (phase.kind, phase.level, identity)
+            for phase, (identity, _) in zip(native, judged, strict=True)
+        )
+        series = request.kind, phase_keys
+        if len(phases) > 1 and ranks <= _MAX_VERIFIED_RANKS and series not in self._series:
+            self._series.add(series)
+            steps = [
+                PhaseSteps(phase.kind, phase.level, *algorithm)
+                for phase, (_, algorithm) in zip(native, judged, strict=True)
+            ]
+            name = f"native phases ({request.kind}, {ranks} ranks)"
+            self._admit(composed(request.kind, steps), name)
         return phases
-
-    def _verify_phases(
-        self, kind: CollectiveKind, native: Sequence[NativePhase], phases: Sequence[Phase]
-    ) -> None:
-        """Verify that the phases together perform the collective, once per series of phases.
-
-        A series is the kind and, for each phase, its kind, dimension and algorithm, regardless of
-        bytes. `native`: the phases that ASTRA-sim runs; `phases`: their templates, in the same
-        order. Nothing is verified for a single phase, for more than `_MAX_VERIFIED_RANKS` (256)
-        ranks, and for a series that was verified before, accepted or not. Raises the `InputError`
-        of `admit`.
-        """
-        named = tuple((native_phase.kind, native_phase.level, self._judged[phase.template][0])
-                      for native_phase, phase in zip(native, phases, strict=True))  # fmt: skip
-        ranks = prod({native_phase.level: native_phase.ranks for native_phase in native}.values())
-        if len(phases) == 1 or ranks > _MAX_VERIFIED_RANKS or (kind, named) in self._series:
-            return
-        self._series.add((kind, named))
-        steps = [
-            PhaseSteps(native_phase.kind, native_phase.level, *self._judged[phase.template][1])
-            for native_phase, phase in zip(native, phases, strict=True)
-        ]
-        self._admit(composed(kind, steps), f"native phases ({kind}, {ranks} ranks)")
 
     def _phase(self, phase: NativePhase, job_request: CollectiveRequest) -> Phase:
         """Return template number, dimension and estimated time in ns of a native phase.

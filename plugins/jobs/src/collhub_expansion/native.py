@@ -13,7 +13,7 @@ import numpy as np
 from collhub_expansion.plan import Calls
 from hub_core import InputError, Registry, Topology, UsageError
 from hub_core.columns import Int64Array
-from hub_core.model import Algorithm, CollectiveKind, JsonValue, Workload
+from hub_core.model import Algorithm, CollectiveKind, Workload
 from hub_core.plugin_api import NoOptions, Source, TopologyReader, resolve
 
 EXTENSION = "astra-sim"
@@ -91,10 +91,10 @@ def native_system(workload: Workload) -> NativeSystem:
     - `names`: `KIND-implementation` for each kind of `NATIVE_KINDS` with this key, such as
       `all-reduce-implementation`; one name per dimension
     - `optimization`: `collective-optimization`, by default ""
-    - `custom`: not from the text but from the extension (`_custom`)
+    - `custom`: algorithms of the workload by kind, as the extension names them; by default none
 
     The text was checked when the job was read. Errors are therefore not converted: `ValueError`
-    for invalid JSON or values, `TypeError` for null.
+    for invalid JSON, values or prefixes, `TypeError` for null.
     """
     stated = workload.extensions.get(EXTENSION)
     text = stated.get("system") if isinstance(stated, dict) else None
@@ -106,34 +106,24 @@ def native_system(workload: Workload) -> NativeSystem:
         for kind in NATIVE_KINDS
         if f"{kind}-implementation" in values
     }
+    # File prefixes of the workload's algorithms, and a prefix by kind.
+    prefixes, by_kind = stated.get("custom"), stated.get("by_kind")
+    custom: dict[CollectiveKind, Algorithm] = {}
+    if isinstance(prefixes, list) and isinstance(by_kind, dict):
+        custom = {
+            CollectiveKind(kind): workload.algorithms[prefixes.index(prefix)]
+            for kind, prefix in by_kind.items()
+        }
     return NativeSystem(
         int(values.get("endpoint-delay", 10)),
         values.get("local-mem-bw") or None,
         int(values.get("preferred-dataset-splits", 1)),
         int(values.get("active-chunks-per-dimension", 1)),
         names,
-        _custom(workload, stated),
+        custom,
         str(values.get("collective-optimization", "")),
         is_stated=True,
     )
-
-
-def _custom(workload: Workload, stated: Mapping[str, JsonValue]) -> dict[CollectiveKind, Algorithm]:
-    """Return the custom algorithms of the job's folder by kind; empty if there are none.
-
-    `stated`: extension of the job, which the reader of the folder writes. Its list `custom`
-    has the file prefixes of the workload's algorithms, in their order; its object `by_kind`
-    maps a kind of collective to one of these prefixes. If either one is missing or of
-    another type, there are none. Raise `ValueError` for an unknown kind, or a prefix that
-    is not in `custom`.
-    """
-    prefixes, by_kind = stated.get("custom"), stated.get("by_kind")
-    if not isinstance(prefixes, list) or not isinstance(by_kind, dict):
-        return {}
-    return {
-        CollectiveKind(kind): workload.algorithms[prefixes.index(prefix)]
-        for kind, prefix in by_kind.items()
-    }
 
 
 @dataclass(frozen=True, slots=True)
