@@ -76,13 +76,8 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
         line += text.count(b"\n", offset, block.start(2))
         rank = int(block[1])
         if rank != ranks:
-            _fail(
-                file,
-                line,
-                "goal-ranks",
-                f"found rank {rank}, expected rank {ranks}",
-                "list all ranks in ascending order",
-            )
+            message = f"found rank {rank}, expected rank {ranks}"
+            _fail(file, line, "goal-ranks", message, "list all ranks in ascending order")
         if rank >= num_ranks:
             _fail(
                 file,
@@ -95,15 +90,15 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
         line += text.count(b"\n", block.start(2), block.end())
         offset = block.end()
         ranks += 1
-    _check_end(text, offset, line, file)
+    # Only white space may follow the last block; comments have become blanks.
+    rest = BLANK.match(text, offset)
+    stop = rest.end() if rest else offset
+    if stop < len(text):
+        line += text.count(b"\n", offset, stop)
+        _fail(file, line, "goal-syntax", "rank N { ... } was expected")
     if ranks < num_ranks:
-        _fail(
-            file,
-            line,
-            "goal-ranks",
-            f"the file ends after {ranks} of {num_ranks} ranks",
-            "get the complete file",
-        )
+        message = f"the file ends after {ranks} of {num_ranks} ranks"
+        _fail(file, line, "goal-ranks", message, "get the complete file")
     return columns.build_schedule()
 
 
@@ -151,22 +146,6 @@ def _parse_head(text: bytes, file: str) -> tuple[int, int]:
     if not 1 <= num_ranks <= MAX_RANKS:
         _fail(file, 1, "goal-ranks", f"num_ranks {num_ranks} is not in 1..{MAX_RANKS}")
     return num_ranks, head.end()
-
-
-def _check_end(text: bytes, offset: int, line: int, file: str) -> None:
-    """Raise `InputError` if anything but white space follows the last block.
-
-    `offset`: position in `text` after the block; `line`: number of the line of this position, from
-    1. White space includes line ends. The error (`goal-syntax`) has the line of the first other
-       character after `offset`, and `file`. Comments must have been removed before.
-    """
-    # Blanks and comments may follow; comments have become blanks.
-    rest = BLANK.match(text, offset)
-    stop = rest.end() if rest else offset
-    if stop == len(text):
-        return
-    line += text.count(b"\n", offset, stop)
-    _fail(file, line, "goal-syntax", "rank N { ... } was expected")
 
 
 class _ScheduleColumns:
@@ -217,7 +196,13 @@ class _ScheduleColumns:
             name: _select_texts(texts, ~is_edge)
             for name, texts in zip(OPERATION_PARTS, parts, strict=True)
         }
-        self._add_operations(rank, operations, lines[~is_edge])
+        columns = _build_columns(rank, operations, lines[~is_edge])
+        is_misplaced = _is_text(operations["tag"]) | _is_text(operations["nic"])
+        is_calc = columns["operation"] == GoalOperation.CALC
+        self._check(is_calc & is_misplaced, columns["line"], "calc takes no tag and no nic")
+        self._check_messages(columns)
+        for name, column in columns.items():
+            self._columns[name].append(column)
         # Labels without dependencies need not be unique.
         if is_edge.any():
             rows = self._map_labels(_select_texts(label, ~is_edge), lines[~is_edge])
@@ -232,25 +217,6 @@ class _ScheduleColumns:
         """
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         return GoalSchedule(self._num_ranks, **columns)
-
-    def _add_operations(self, rank: int, parts: Mapping[str, Texts], lines: Int64Array) -> None:
-        """Append the operations of a rank to the columns, in the given order, after checking them.
-
-        `parts`: texts by `OPERATION_PARTS`, one per operation, empty if omitted. `lines`: the line
-        of each operation. The values are those of `_build_columns`. Labels and dependencies are not
-        added here.
-
-        Raises `InputError` (`goal-syntax`), and appends nothing: first for a calc with a tag or a
-        nic, then for the messages that `_check_messages` refuses. Each error has the line of the
-        first operation that violates the rule.
-        """
-        columns = _build_columns(rank, parts, lines)
-        is_misplaced = _is_text(parts["tag"]) | _is_text(parts["nic"])
-        is_calc = columns["operation"] == GoalOperation.CALC
-        self._check(is_calc & is_misplaced, lines, "calc takes no tag and no nic")
-        self._check_messages(columns)
-        for name, column in columns.items():
-            self._columns[name].append(column)
 
     def _check_messages(self, columns: Mapping[str, Int64Array]) -> None:
         """Raise `InputError` for a message with an indefinite or invalid partner or tag.

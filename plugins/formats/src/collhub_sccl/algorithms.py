@@ -8,7 +8,7 @@ samples for the conformance kit.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -113,7 +113,14 @@ def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
     if not verify(back).ok:
         reason = "a rank sends other values than the one that it would have at an address"
         raise _build_refusal(algorithm, reason, "write it as MSCCL-IR")
-    losses = list(_find_losses(algorithm.differences(back)))
+    differences = algorithm.differences(back)
+    where = "the entire algorithm"
+    losses = []
+    if any(name in _STEP_FIELDS for name in differences):
+        losses.append(Loss("steps", where, "only the sends of each unit in each step are written"))
+    for name in differences:
+        if name in _CONSEQUENCES:
+            losses.append(Loss(name.replace("_", " "), where, _CONSEQUENCES[name]))
     return WriteResult([Artifact("", content)], losses)
 
 
@@ -347,21 +354,6 @@ class _StepReader:
         """
         location = Location(self._source.name)
         return InputError(message, location=location, cure=cure, code="sccl-algorithm")
-
-
-def _find_losses(differences: Sequence[str]) -> Iterator[Loss]:
-    """Yield one loss per field of the algorithm that differs after writing and reading back.
-
-    `differences` has the names of these fields. All columns of the steps together are one
-    loss, which comes first. Other fields follow in the given order; fields without an entry
-    in `_CONSEQUENCES` are ignored.
-    """
-    where = "the entire algorithm"
-    if any(name in _STEP_FIELDS for name in differences):
-        yield Loss("steps", where, "only the sends of each unit in each step are written")
-    for name in differences:
-        if name in _CONSEQUENCES:
-            yield Loss(name.replace("_", " "), where, _CONSEQUENCES[name])
 
 
 def _build_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:

@@ -74,7 +74,7 @@ def read(source: Source, options: TacclReadOptions) -> Topology:
 
     With several nodes, each GPU is also linked with the GPU of the same number in every other node.
     The latency is `remote_alpha`, the bandwidth that of `remote_beta` times `nics_per_node` divided
-    by the GPUs of a node.
+    by the GPUs of a node. The order is by source node, destination node and GPU.
 
     Raises `InputError` (`invalid-taccl-topology`) with file and path of the first defect, also for
     more than 1024 GPUs in all nodes, for several GPUs without any link, and for a sketch, i.e.
@@ -96,9 +96,13 @@ def read(source: Source, options: TacclReadOptions) -> Topology:
     ]
     latencies = [latency_s] * len(rows)
     if options.nodes > 1:
-        between = list(_iterate_remote(root, gpus, options.nodes, units))
-        rows += between
-        latencies += [units.to_latency_s(root["remote_alpha"])] * len(between)
+        # The GPUs of a node share its network cards equally.
+        cards = root["nics_per_node"].count(gpus)
+        rate = units.to_bandwidth(root["remote_beta"]) * cards / gpus
+        for source_node, destination_node in permutations(range(options.nodes), 2):
+            for gpu in range(gpus):
+                rows.append((source_node * gpus + gpu, destination_node * gpus + gpu, rate))
+        latencies += [units.to_latency_s(root["remote_alpha"])] * (len(rows) - len(latencies))
     if not rows and gpus * options.nodes > 1:
         root.fail("no two GPUs are joined", "state links, or node_betas_list")
     # An empty list has no columns.
@@ -310,25 +314,6 @@ def _read_matrix(value: Value, gpus: int) -> list[list[Value]]:
     if sizes != {gpus}:
         value.fail(f"expected {gpus} rows of {gpus} values", "state a value for every two GPUs")
     return rows
-
-
-def _iterate_remote(
-    root: Value, gpus: int, nodes: int, units: _Units
-) -> Iterator[tuple[int, int, float]]:
-    """Yield the links between nodes: (source, destination, rate in bytes/s).
-
-    Each GPU is linked with the GPU of the same number in every other node, in both
-    directions. The order is by source node, destination node and GPU. The GPUs of a node
-    share its network cards equally: the rate is the one of a card (from `remote_beta`)
-    times `nics_per_node` / `gpus`. Raise `InputError`, also for one node, if
-    `nics_per_node` is not in 1..`gpus` or `remote_beta` is not a valid time of a chunk
-    (`to_bandwidth`).
-    """
-    cards = root["nics_per_node"].count(gpus)
-    rate = units.to_bandwidth(root["remote_beta"]) * cards / gpus
-    for source_node, destination_node in permutations(range(nodes), 2):
-        for gpu in range(gpus):
-            yield source_node * gpus + gpu, destination_node * gpus + gpu, rate
 
 
 def _build_profile(name: str, machine: TacclMachine, chunk_bytes: int) -> dict[str, JsonValue]:

@@ -198,9 +198,9 @@ def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnecti
     """Describe the connections between nodes: receivers, bandwidth, latency and network cards.
 
     A connection is an ordered pair of NPUs in different nodes whose route passes no other NPU.
-    `gpus`: NPUs per node; there must be at least two nodes. `receivers` maps each sending GPU of a
-    node to its receivers in any other node (`_find_receivers`). Both are numbers within the node.
-    The bandwidth in bytes/s and the latency in s are those of the first connection.
+    `gpus`: NPUs per node, of at least two nodes. `receivers` maps each sending GPU of a node to its
+    receivers in another node, ascending numbers within the node; only to its own number if every
+    GPU has this receiver. Bandwidth (bytes/s) and latency (s) are those of the first connection.
 
     Raises `UsageError` for the first violated condition:
 
@@ -227,23 +227,17 @@ def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnecti
     rates, latencies = pairs.bandwidth_bytes_per_s[crosses], pairs.latency_s[crosses]
     if not (_is_uniform(rates) and _is_uniform(latencies)):
         _refuse(topology, "connections between nodes differ", "state other nodes=")
-    receivers = _find_receivers(first)
+    # If every GPU is joined to the one with its own number, it has no other receiver.
+    if np.all(np.diagonal(first)):
+        receivers = {gpu: [gpu] for gpu in range(gpus)}
+    else:
+        receivers = {
+            gpu: np.flatnonzero(row).tolist() for gpu, row in enumerate(first) if np.any(row)
+        }
     if len({len(receiver_list) for receiver_list in receivers.values()}) > 1:
         _refuse(topology, "some GPUs have more connections than others", "state other nodes=")
     cards = _count_cards(topology, receivers, gpus, float(rates[0]))
     return RemoteConnections(receivers, float(rates[0]), float(latencies[0]), cards)
-
-
-def _find_receivers(is_joined: BoolArray) -> dict[int, list[int]]:
-    """Map each sending GPU of a node to its receivers in another node.
-
-    `is_joined` is bool[GPUs, GPUs], by sender and receiver. If every GPU is joined to the
-    one with its own number, each has only this receiver. Otherwise each has all GPUs to
-    which it is joined, in ascending order, and GPUs without a connection are omitted.
-    """
-    if np.all(np.diagonal(is_joined)):
-        return {gpu: [gpu] for gpu in range(len(is_joined))}
-    return {gpu: np.flatnonzero(row).tolist() for gpu, row in enumerate(is_joined) if np.any(row)}
 
 
 def _count_cards(

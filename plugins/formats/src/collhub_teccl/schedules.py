@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -78,12 +78,16 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     collective, chunks, chunk_of_path = task.build_chunks()
     transfers = task.build_transfers(chunk_of_path)
     claims = {**document.claims, **task.list_node_numbers(), _UNITS: task.units_per_chunk}
+    rate = find_number(document.claims.get("algorithm_bandwidth_gb_per_s"))
+    time_s = find_number(document.claims.get("finish_time_s"))
+    size = 0.0 if rate is None or time_s is None else rate * 1e9 * time_s
     return algorithm_of(
         collective,
         chunks,
         transfers,
         provenance=Provenance("teccl", "", source.name, source.sha256()),
-        collective_bytes=_compute_collective_bytes(document.claims),
+        # Files of other tools may contain impossible values.
+        collective_bytes=round(size) if 1 <= size <= _MAX_BYTES else None,
         extensions={EXTENSION: claims},
     )
 
@@ -112,7 +116,12 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     if algorithm is None or not isinstance(claims, dict) or epochs is None:
         verdict = "has no claims of TE-CCL"
         return CheckReport(ok=True, verdict=verdict, is_applicable=False)
-    needed = _simulate_epochs(algorithm, _count_units_per_chunk(algorithm, claims))
+    units = claims.get(_UNITS)
+    if not isinstance(units, int) or units < 1:
+        # Documents of earlier versions lack this number: one chunk per source, or per pair of an
+        # all-to-all.
+        units = algorithm.collective.unit_count // algorithm.num_ranks
+    needed = _simulate_epochs(algorithm, units)
     if needed is None:
         return CheckReport(ok=False, verdict="it never finishes")
     facts: dict[str, JsonValue] = {"claimed_epochs": claimed, "needed_epochs": needed}
@@ -134,19 +143,6 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
         diagnostics=tuple(warnings),
         facts=facts,
     )
-
-
-def _count_units_per_chunk(algorithm: Algorithm, claims: Mapping[str, JsonValue]) -> int:
-    """Return the number of units of a chunk, from the member `units_per_chunk` of `claims`.
-
-    If it is missing (a document of an earlier version) or no integer above 0, each source, or
-    each pair of ranks of an all-to-all, is taken to have a single chunk, which has
-    `unit_count` // ranks units.
-    """
-    units = claims.get(_UNITS)
-    if isinstance(units, int) and units >= 1:
-        return units
-    return algorithm.collective.unit_count // algorithm.num_ranks
 
 
 def _simulate_epochs(algorithm: Algorithm, units_per_chunk: int) -> float | None:
@@ -206,22 +202,6 @@ def samples() -> Sequence[Source]:
         )
         for name, paths in documents.items()
     ]
-
-
-def _compute_collective_bytes(claims: Mapping[str, JsonValue]) -> int | None:
-    """Return the bytes of a rank's buffer: claimed bandwidth times claimed finish time, rounded.
-
-    The claims are `algorithm_bandwidth_gb_per_s` (in 1e9 bytes/s) and `finish_time_s`.
-    Return None if one of them is missing or no finite number, or if the product is outside
-    1..`_MAX_BYTES`.
-    """
-    rate = find_number(claims.get("algorithm_bandwidth_gb_per_s"))
-    time_s = find_number(claims.get("finish_time_s"))
-    if rate is None or time_s is None:
-        return None
-    size = rate * 1e9 * time_s
-    # Files of other tools may contain impossible values.
-    return round(size) if 1 <= size <= _MAX_BYTES else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +310,16 @@ class _ScheduleConversion:
         )
         # A hop that several paths of a tree share is one message.
         chunk, source, destination, epoch = np.unique(table[:, chunk >= 0], axis=1)
-        self._check_arrivals(chunk, destination)
+        # Sorted by arrival, a chunk and GPU that occur before are next to their first occurrence.
+        arrival = chunk * self._num_ranks + destination
+        by_arrival = np.argsort(arrival, kind="stable")
+        is_repeated = np.zeros(len(arrival), np.bool_)
+        is_repeated[by_arrival[1:]] = np.diff(arrival[by_arrival]) == 0
+        repeated = np.flatnonzero(is_repeated)
+        if len(repeated):
+            hop = repeated[0]
+            gpu = int(self._gpus[destination[hop]])
+            raise self._build_error(f"chunk {int(chunk[hop])} arrives at GPU {gpu} twice")
         # Within an epoch, hops are ordered by chunk, source and destination.
         order = np.argsort(epoch, kind="stable")
         chunk, source, destination, epoch = (
@@ -508,22 +497,6 @@ class _ScheduleConversion:
             raise self._build_error(text, "write a path for every demand", "demand-not-met")
         if len(given_demands) > len(np.unique(given_demands)):
             raise self._build_error("a demand occurs twice")
-
-    def _check_arrivals(self, chunk: Int64Array, destination: Int64Array) -> None:
-        """Raise `InputError` for a chunk that arrives at a GPU by two hops.
-
-        `chunk` and `destination` (rank) are given per distinct hop. The error names the first hop
-        that repeats an earlier pair.
-        """
-        key = chunk * self._num_ranks + destination
-        # Whether each key has occurred before; bool per key.
-        order = np.argsort(key, kind="stable")
-        is_repeated = np.zeros(len(key), np.bool_)
-        is_repeated[order[1:]] = key[order[1:]] == key[order[:-1]]
-        twice = np.flatnonzero(is_repeated)
-        if len(twice):
-            gpu = int(self._gpus[destination[twice[0]]])
-            raise self._build_error(f"chunk {int(chunk[twice[0]])} arrives at GPU {gpu} twice")
 
     def _report_warning(self, code: str, message: str) -> None:
         """Report a warning about the file to its source, without a line.
