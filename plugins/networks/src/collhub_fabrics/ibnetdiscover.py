@@ -10,7 +10,7 @@ format only, because trees need options for bandwidths.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collhub_networks import NetworkFindings
@@ -143,15 +143,15 @@ class _Listing:
         The first rule that applies:
 
         1. A blank line ends the device: returns "".
-        2. A line such as `Switch 36 "GUID" # "NAME"` (or `Ca`, `Rt`) adds a device: returns its
-           guid. Raises `InputError` if the guid was added before.
+        2. A line such as `Switch 36 "GUID" # "NAME"` (or `Ca`, `Rt`) adds a device, named by its
+           guid without a comment: returns its guid. Raises `InputError` for a repeated guid.
         3. A line such as `SW 7 1 0xGUID 4x HDR - CA 8 1 0xGUID ( 'NAME' - 'NAME' )` is a port in a
            list of ports. Its device is added unless it is known, and its cable if there is another
            end: returns `guid`.
         4. A line that does not begin with `[` is ignored: returns `guid`.
-        5. Any other line is a port of the device `guid`, whose cable is added: returns `guid`.
-           Raises `InputError` if there is no device, or if the line does not have the form of a
-           port.
+        5. Any other line is a port of the device `guid`, whose cable is added: returns `guid`. The
+           rate is the first `NUMBERxWORD` in the comment. Raises `InputError` if there is no
+           device, or if the line does not have the form of a port.
 
         A cable that both ends list is added once. Rules 3 and 5 raise `InputError` for a port that
         is connected to itself, and for an unknown rate (`_join`).
@@ -160,7 +160,13 @@ class _Listing:
             return ""
         device = _DEVICE.match(line)
         if device is not None:
-            return self._add_device(number, device)
+            kind, guid, name = device.groups()
+            if guid in self._devices:
+                first = self._devices[guid].line
+                message = f"device {guid[:80]} is listed twice, first on line {first}"
+                refuse(self._source.name, number, message)
+            self._devices[guid] = _Device(kind == "Ca", name or guid, number)
+            return guid
         listed = _LISTED_PORT.fullmatch(line)
         if listed is not None:
             self._add_listed_port(number, listed)
@@ -179,26 +185,13 @@ class _Listing:
         if port is None:
             cure = 'a port is [1] "S-0002c9020040f160"[18] # "name" lid 1 4xHDR'
             refuse(self._source.name, number, f"{line[:60]!r} is not a port line", cure)
-        self._add_cable(number, guid, port)
-        return guid
-
-    def _add_device(
-        self,
-        number: int,
-        match: re.Match[str],
-    ) -> str:
-        """Add the device that a line describes; return its guid.
-
-        Its name is the one in the comment of the line, or the guid if there is none. Raises
-        `InputError` if the guid was listed before.
-        """
-        kind, guid, name = match.groups()
-        if guid in self._devices:
-            first = self._devices[guid].line
-            message = f"device {guid[:80]} is listed twice, first on line {first}"
-            refuse(self._source.name, number, message)
-        is_card = kind == "Ca"
-        self._devices[guid] = _Device(is_card, name or guid, number)
+        comment = port[4] or ""
+        remote = _REMOTE.match(comment)
+        # Only outside of quotes, because a name may look like a rate: "2xA100".
+        rate = _RATE.search(_QUOTED.sub("", comment))
+        ends = (guid, int(port[1])), (port[2], int(port[3]))
+        name = remote[1] if remote else port[2]
+        self._join(number, ends, name, None if rate is None else (rate[1], rate[2]))
         return guid
 
     def _add_listed_port(self, number: int, match: re.Match[str]) -> None:
@@ -216,26 +209,6 @@ class _Listing:
         rate = None if match[5] == _NO_RATE else (match[4], match[5])
         ends = (guid, int(match[2])), (remote, int(match[7]))
         self._join(number, ends, match[10] or remote, rate)
-
-    def _add_cable(
-        self,
-        number: int,
-        guid: str,
-        match: re.Match[str],
-    ) -> None:
-        """Record the cable of a port line, and its rate if the comment of the line has one.
-
-        `guid`: device of the line; `match`: the parsed line. The first text of the form
-        `NUMBERxWORD` outside of quotes is the rate. The name of the other end is the quoted name at
-        the start of the comment, otherwise the guid. Raises the errors of `_join`.
-        """
-        comment = match[4] or ""
-        remote = _REMOTE.match(comment)
-        # A name may look like a rate: "2xA100".
-        rate = _RATE.search(_QUOTED.sub("", comment))
-        ends = (guid, int(match[1])), (match[2], int(match[3]))
-        name = remote[1] if remote else match[2]
-        self._join(number, ends, name, None if rate is None else (rate[1], rate[2]))
 
     def _join(
         self, number: int, ends: tuple[End, End], name: str, rate: tuple[str, str] | None
@@ -387,15 +360,11 @@ def _get_host_name(name: str) -> str:
 
 def _natural_key(name: str) -> list[tuple[int, str]]:
     """Sort key of names: numbers in them compare by value, so that n2 precedes n10."""
-    return list(_generate_key_parts(name))
-
-
-def _generate_key_parts(name: str) -> Iterator[tuple[int, str]]:
-    """Yield the parts of a name as sort keys, so that numbers sort by value: (number, "") for ASCII
-    digits, (-1, text) for other text.
-    """
+    key = []
     for piece in re.findall(r"\d+|\D+", name):
-        yield (int(piece), "") if piece.isdecimal() and piece.isascii() else (-1, piece)
+        is_number = piece.isdecimal() and piece.isascii()
+        key.append((int(piece), "") if is_number else (-1, piece))
+    return key
 
 
 # Two hosts at one switch, one of them with two cards.

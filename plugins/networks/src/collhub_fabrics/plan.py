@@ -115,7 +115,10 @@ class FabricPlan:
                 f"{nodes} nodes are more than {MAX_NODES}",
                 "give a smaller gpus_per_node",
             )
-        cables = [*self._build_gpu_cables(), *self._build_nic_cables(), *self._build_outer_cables()]
+        cables = [*self._build_gpu_cables(), *self._build_nic_cables()]
+        for first, second, rate in self._cables:
+            ends = self._find_node(first), self._find_node(second)
+            cables.append(Cable(*ends, rate, self._options.latency))
         topology = topology_of(self._file, npus, nodes, cables)
         numbered = {
             title: tuple(npu for host in hosts for npu in self._list_npus(self._hosts[host]))
@@ -177,15 +180,6 @@ class FabricPlan:
             node = self._find_node(_build_nic_name(host, nic))
             cables += [Cable(npus[gpu], node, rate, self._options.latency) for gpu in members]
         return cables
-
-    def _build_outer_cables(self) -> list[Cable]:
-        """Return the cables outside of hosts in the order of their input, with numbered nodes as
-        endpoints and the latency of the options.
-        """
-        return [
-            Cable(self._find_node(first), self._find_node(second), rate, self._options.latency)
-            for first, second, rate in self._cables
-        ]
 
     def _list_npus(self, host: int) -> range:
         """Return the numbers of the NPUs of the host with this number; hosts have equally many

@@ -458,15 +458,13 @@ def _list_hosts(value: Value, is_required: bool = False) -> list[str]:
     another value than a list, and for an invalid entry.
     """
     entries = value["nodes"].items() if is_required else value.items_of("nodes")
-    return [host for entry in entries for host in _expand_entry(entry)]
-
-
-def _expand_entry(value: Value) -> list[str]:
-    """Expand an entry of a list of hosts in Slurm's notation; `InputError` if it is invalid."""
-    try:
-        return expand_hosts(value.text())
-    except ValueError as error:
-        value.fail(str(error), "write for example node[01-04]")
+    hosts: list[str] = []
+    for entry in entries:
+        try:
+            hosts += expand_hosts(entry.text())
+        except ValueError as error:
+            entry.fail(str(error), "write for example node[01-04]")
+    return hosts
 
 
 def _generate_named(root: Value, key: str) -> Iterator[tuple[str, Value]]:

@@ -286,7 +286,11 @@ def supply_missing_values(
         findings.note("supplied-bandwidth", Location(file), message)
     slow = [hop for hop in hops if hop.latency_s is None]
     if slow:
-        _report_latency(file, len(slow), options.latency, findings)
+        supplied, cure = "0 ns is used", "give one with FILE?latency=500ns"
+        if options.latency is not None:
+            supplied, cure = f"{options.latency * 1e9:g} ns by option", ""
+        message = f"{len(slow)} links have no latency: {supplied}"
+        findings.note("supplied-latency", Location(file), message, cure)
     rates = () if rate is None else (rate,)
     delays = (options.latency or 0.0,)
     return [
@@ -297,22 +301,6 @@ def supply_missing_values(
         )
         for hop in hops
     ]
-
-
-def _report_latency(
-    file: str, count: int, latency_s: float | None, findings: NetworkFindings
-) -> None:
-    """Record the note `supplied-latency`: how many links lack a latency, and the value used.
-
-    `latency_s`: the option in seconds. None means that 0 ns is used; the note then also
-    shows how to give the option. The location is `file`.
-    """
-    if latency_s is None:
-        supplied, cure = "0 ns is used", "give one with FILE?latency=500ns"
-    else:
-        supplied, cure = f"{latency_s * 1e9:g} ns by option", ""
-    message = f"{count} links have no latency: {supplied}"
-    findings.note("supplied-latency", Location(file), message, cure)
 
 
 def _refuse_missing_bandwidths(

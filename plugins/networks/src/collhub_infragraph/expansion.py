@@ -84,7 +84,13 @@ class _Expansion:
         self._findings = findings
         self._links: list[LinkKind] = []
         self._rows: dict[tuple[str, str], int] = {}
-        self._device_entries = _index_by_name(root, "devices")
+        self._device_entries: dict[str, Value] = {}
+        for device in root.items_of("devices"):
+            name = device["name"].text()
+            if name in self._device_entries:
+                message = f"two of the devices are named {name[:80]!r}"
+                device.fail(message, "give them different names")
+            self._device_entries[name] = device
         self._devices = DeviceList(self._device_entries, self._build_device_edges)
         # Device, count and first vertex of every instance.
         self._instances: dict[str, tuple[Device, int, int]] = {}
@@ -117,12 +123,18 @@ class _Expansion:
         if not self._instances:
             self._root.fail("there are no instances", "add instances of the devices")
         blocks = [*self._generate_inner_blocks(), *self._generate_outer_blocks()]
-        names, kinds = self._list_vertices()
+        # Names `instance.number.component.number`, with a further pair per level of devices.
+        names: list[str] = []
+        kinds: list[str] = []
+        for title, (device_type, count, _) in self._instances.items():
+            for number in range(count):
+                names += [f"{title}.{number}.{vertex}" for vertex in device_type.names]
+                kinds += device_type.kinds
         first_ends, second_ends, link = _remove_repeated_edges(blocks, len(names))
         links = tuple(self._links)
         return VertexGraph(
-            names,
-            kinds,
+            tuple(names),
+            tuple(kinds),
             first_ends,
             second_ends,
             link,
@@ -200,20 +212,6 @@ class _Expansion:
         if self._size > MAX_NODES:
             instance["count"].fail(f"more than {MAX_NODES} vertices", "check the counts")
 
-    def _list_vertices(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return (names, kinds) of all vertices, instance by instance and copy by copy.
-
-        A name is `instance.number.component.number`, with a further pair per level of nested
-        devices. Numbers start at 0. The vertices of a copy are in the order of its device.
-        """
-        names: list[str] = []
-        kinds: list[str] = []
-        for title, (device, count, _) in self._instances.items():
-            for number in range(count):
-                names += [f"{title}.{number}.{name}" for name in device.names]
-                kinds += device.kinds
-        return tuple(names), tuple(kinds)
-
     def _generate_inner_blocks(self) -> Iterator[EdgeBlock]:
         """Yield the edges within instances: the edges of every device, repeated for all its copies.
 
@@ -279,23 +277,6 @@ class _Expansion:
         component = endpoint["component"]
         inner = device.find_vertices(parse_endpoint(component), component)
         return np.add.outer(first + device.size * indices, inner).ravel()
-
-
-def _index_by_name(
-    root: Value,
-    key: str,
-) -> dict[str, Value]:
-    """Return the entries of the list at `key` by their names, in order; empty without the list.
-
-    Raises `InputError` at the entry for a repeated or missing name.
-    """
-    entries: dict[str, Value] = {}
-    for value in root.items_of(key):
-        name = value["name"].text()
-        if name in entries:
-            value.fail(f"two of the {key} are named {name[:80]!r}", "give them different names")
-        entries[name] = value
-    return entries
 
 
 def _remove_repeated_edges(

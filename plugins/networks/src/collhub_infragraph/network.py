@@ -71,12 +71,17 @@ def build_topology(
     _check_connected(name, graph, hops, npus)
     number = {vertex: node for node, vertex in enumerate(nodes)}
     columns = _build_links(hops, number, _find_planes(graph, hops, options))
+    node_names = [graph.names[vertex] for vertex in nodes]
+    if graph.annotations.is_exact:
+        # If only some nodes have an annotated name, `Topology` refuses the names.
+        annotated = [graph.annotations.of_vertex.get(vertex, {}).get(NAME) for vertex in node_names]
+        node_names = [title for title in annotated if title is not None]
     try:
         topology = columns.topology(
             name,
             len(npus),
             len(nodes),
-            node_names=_find_node_names(graph, nodes),
+            node_names=tuple(node_names),
             groups=_parse_groups(graph),
         )
         topology = replace(
@@ -305,24 +310,6 @@ def _find_planes(
         planes.append(min(numbers, default=len(names)))
     # Renumber, since all links of a name may have been removed.
     return [sorted(set(planes)).index(plane) for plane in planes]
-
-
-def _find_node_names(
-    graph: VertexGraph,
-    nodes: Sequence[int],
-) -> tuple[str, ...]:
-    """Return the names of the nodes, in their order; () means that the nodes have no names.
-
-    They are the names of the vertices in the document. In a document that the hub wrote
-    with annotations, they are the names in these annotations instead. Nodes without such a
-    name are left out there. If only some nodes have one, the tuple is too short, and
-    `Topology` refuses it.
-    """
-    vertices = [graph.names[vertex] for vertex in nodes]
-    if not graph.annotations.is_exact:
-        return tuple(vertices)
-    annotated_names = [graph.annotations.of_vertex.get(name, {}).get(NAME) for name in vertices]
-    return tuple(name for name in annotated_names if name is not None)
 
 
 def _parse_groups(graph: VertexGraph) -> dict[str, tuple[int, ...]]:

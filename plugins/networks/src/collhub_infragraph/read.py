@@ -46,19 +46,13 @@ def parse_annotations(value: Value | None) -> Annotations:
         return Annotations()
     return Annotations(
         {entry["name"].text(): _parse_attributes(entry) for entry in value.items_of("nodes")},
-        dict(_generate_edges(value)),
+        {
+            (entry["ep1"].text(), entry["ep2"].text()): _parse_attributes(entry)
+            for entry in value.items_of("edges")
+        },
         {entry["name"].text(): _parse_attributes(entry) for entry in value.items_of("links")},
         dict(_generate_pairs(value, "graph")),
     )
-
-
-def _generate_edges(value: Value) -> Iterator[tuple[tuple[str, str], Attributes]]:
-    """Yield ((endpoint 1, endpoint 2), attributes) of every annotated edge, in order.
-
-    Raises `InputError` for a missing endpoint.
-    """
-    for entry in value.items_of("edges"):
-        yield (entry["ep1"].text(), entry["ep2"].text()), _parse_attributes(entry)
 
 
 def _parse_attributes(entry: Value) -> Attributes:

@@ -32,7 +32,7 @@ from collhub_infragraph.network import build_topology
 from collhub_infragraph.plugin import InfragraphReadOptions, InfragraphWriteOptions
 from collhub_infragraph.read import parse_graph
 from hub_core.model import InputError, Loss, format_ranks
-from hub_core.network import Dimension, Topology
+from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, WriteResult
 
 _JsonObject = dict[str, object]
@@ -69,7 +69,7 @@ def write(topology: Topology, options: InfragraphWriteOptions) -> WriteResult:
     """
     # The smallest document that gives the topology back: tools drop attributes that they do not
     # know.
-    document = _build_document(topology)
+    document = _DocumentBuilder(topology).build()
     losses: tuple[Loss, ...] = ()
     differences = _find_differences(topology, document.infrastructure)
     if not differences:
@@ -234,15 +234,6 @@ class _InfragraphDocument:
     annotations: _JsonObject = field(default_factory=dict)
 
 
-def _build_document(topology: Topology) -> _InfragraphDocument:
-    """Build the document of a topology.
-
-    Every NPU is an instance of the device `npu`, every switch of `switch`. Nodes that are joined by
-    several cables have a port for each: an InfraGraph is a simple graph.
-    """
-    return _DocumentBuilder(topology).build()
-
-
 class _DocumentBuilder:
     """Builder of a document: used ports per node, and links by their properties."""
 
@@ -258,8 +249,9 @@ class _DocumentBuilder:
         """Build the document: its infrastructure, and annotations for further properties.
 
         The edges of the topology are added without direction. Each NPU is an instance of the device
-        `npu`, each switch of `switch`. A device without nodes is omitted. Characters of the name
-        that the schema does not allow become `-`. Annotations: see `_build_annotations`.
+        `npu`, each switch of `switch`. A device without nodes is omitted. Nodes that are joined by
+        several cables have a port for each, since an InfraGraph is a simple graph. Characters of
+        the name that the schema does not allow become `-`. Annotations: see `_build_annotations`.
 
         The method changes the builder and must be called only once.
         """
@@ -393,7 +385,11 @@ class _DocumentBuilder:
         # Readers recognize documents of the hub by this attribute.
         graph = [{"attribute": EXACT, "value": "1"}]
         if self._topology.dimensions:
-            parts = [_format_dimension(dimension) for dimension in self._topology.dimensions]
+            parts = []
+            for dimension in self._topology.dimensions:
+                # In bytes/s and s; `repr` gives the shortest text of the same float.
+                rates = (dimension.bandwidth_bytes_per_s, dimension.latency_s)
+                parts.append(" ".join([dimension.kind, str(dimension.size), *map(repr, rates)]))
             graph.append({"attribute": DIMENSIONS, "value": ", ".join(parts)})
         for group, members in self._topology.groups.items():
             graph.append({"attribute": GROUP + group, "value": format_ranks(members)})
@@ -461,16 +457,6 @@ def _build_exact_values(
     if plane:
         values[PLANE] = str(plane)
     return [{"attribute": name, "value": value} for name, value in values.items()]
-
-
-def _format_dimension(dimension: Dimension) -> str:
-    """Return a dimension as text: kind, size, bandwidth in bytes/s and latency in seconds.
-
-    For example `ring 8 50000000000.0 5e-07`. A float is the shortest text that gives the
-    same float when it is read.
-    """
-    values = (dimension.bandwidth_bytes_per_s, dimension.latency_s)
-    return " ".join([dimension.kind, str(dimension.size), *map(repr, values)])
 
 
 def _scale(value: float, power: int) -> Decimal:

@@ -284,23 +284,13 @@ def document_of(source: Source, code: str) -> Value:
     if len(content) > _MAX_FILE_BYTES:
         _fail(source.name, None, f"the file is larger than {_MAX_FILE_BYTES >> 20} MiB", code)
     if content.lstrip()[:1] == b"{":
-        return Value(source.name, _parse_json(source, content, code), code=code)
+        try:
+            return Value(source.name, parse_json_object(content, source.name), code=code)
+        except InputError:
+            # It may be YAML in flow style. JSON has a quoted first key, or no key.
+            if content.lstrip()[1:].lstrip()[:1] in (b'"', b"}", b""):
+                raise
     return Value(source.name, _parse_yaml(source.name, content, code), code=code)
-
-
-def _parse_json(source: Source, content: bytes, code: str) -> object:
-    """Parse JSON, or YAML in flow style, which begins with a brace as well.
-
-    Content that the strict JSON parser refuses is parsed as YAML if its first key is not quoted;
-    otherwise the error of the JSON parser is raised (`InputError`).
-    """
-    try:
-        return parse_json_object(content, source.name)
-    except InputError:
-        # JSON has a quoted first key, or no key.
-        if content.lstrip()[1:].lstrip()[:1] in (b'"', b"}", b""):
-            raise
-        return _parse_yaml(source.name, content, code)
 
 
 def _parse_yaml(name: str, content: bytes, code: str) -> object:
@@ -319,7 +309,10 @@ def _parse_yaml(name: str, content: bytes, code: str) -> object:
 
     try:
         text = content.decode("utf-8")
-        root = _parse_yaml_nodes(text)
+        # The fast parser, if PyYAML was built with libyaml; both give the same nodes. Aliases are
+        # not expanded: an alias is the node object to which it refers.
+        loader: type[SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        root = yaml.compose(text, Loader=loader)
         if root is None:
             _fail(name, None, "the file is empty, a document was expected", code)
         _check_nodes(name, root, code)
@@ -343,20 +336,6 @@ def _parse_yaml(name: str, content: bytes, code: str) -> object:
     if not isinstance(raw, dict):
         _fail(name, None, "an object of keys and values was expected at the root", code)
     return raw
-
-
-def _parse_yaml_nodes(text: str) -> Node | None:
-    """Parse a YAML text to its tree of nodes; None for a text without a document.
-
-    Aliases are not expanded: an alias is the node object to which it refers. The fast
-    parser of libyaml is used if PyYAML has it. Raises `yaml.YAMLError` for invalid YAML and
-    for several documents, and may raise `RecursionError` for deeply nested values.
-    """
-    import yaml
-
-    # The fast parser, if PyYAML was built with libyaml; both give the same nodes.
-    loader: type[SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.compose(text, Loader=loader)
 
 
 def _find_misfit_line(root: Node) -> int | None:

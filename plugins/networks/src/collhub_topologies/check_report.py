@@ -74,8 +74,9 @@ class NetworkVerdict:
 
         The verdict is `every NPU reaches every other` if no finding is an error, else `not all
         NPUs reach one another`, also if the error comes from another check. The table of lower
-        bounds on the times of collectives is omitted without bounds. Line and table are written
-        to standard output, the findings to standard error.
+        bounds on the times of collectives is omitted without bounds; a row has the collective, the
+        rounded time, the exact time in ns with three decimals, and the method. Line and table are
+        written to standard output, the findings to standard error.
         """
         network = self.network
         outcome = "not all NPUs reach one another"
@@ -84,21 +85,13 @@ class NetworkVerdict:
         counts = f"{network.num_npus} NPUs, {network.num_links} links"
         context.print_line(f"{network.name}: {counts}: {outcome}")
         if self.bounds:
-            self._print_bounds(context)
+            rows = []
+            for kind, bound in self.bounds.items():
+                exact = f"{bound.time_ps // 1000}.{bound.time_ps % 1000:03} ns"
+                rows.append((kind, format_time(bound.time_ns), exact, bound.method))
+            header = ("collective", "takes at least", "exactly", "by")
+            context.print_table(header, rows, right=header[1:3])
         context.report(self.findings)
-
-    def _print_bounds(self, context: CommandContext) -> None:
-        """Print the table of lower bounds: collective, least time, exact least time, and method.
-
-        The first time is rounded for reading; the exact one is the bound in ps, shown in ns with
-        three decimal places.
-        """
-        rows = []
-        for kind, bound in self.bounds.items():
-            exact = f"{bound.time_ps // 1000}.{bound.time_ps % 1000:03} ns"
-            rows.append((kind, format_time(bound.time_ns), exact, bound.method))
-        header = ("collective", "takes at least", "exactly", "by")
-        context.print_table(header, rows, right=header[1:3])
 
 
 def check_network(context: CommandContext, network: Topology, size: int | None) -> NetworkVerdict:
@@ -190,9 +183,13 @@ def read_loads(path: str) -> SimulatedLoads:
     time_ns = report.get("time_ns")
     if time_ns is not None and not _is_count(time_ns):
         raise _build_error(path, "time_ns is not a number of nanoseconds")
-    return SimulatedLoads(
-        [_parse_load(path, number, row) for number, row in enumerate(rows)], time_ns
-    )
+    loads = []
+    for number, row in enumerate(rows):
+        values = [row.get(name) for name in _COLUMNS] if isinstance(row, dict) else [None]
+        if not all(_is_count(value) for value in values):
+            raise _build_error(path, f"link_loads[{number}] lacks a number: {', '.join(_COLUMNS)}")
+        loads.append(LinkLoad(*values))
+    return SimulatedLoads(loads, time_ns)
 
 
 def _read_report(path: str) -> dict[str, Any]:
@@ -213,18 +210,6 @@ def _read_report(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise _build_error(path, "this is not JSON") from None
     return report if isinstance(report, dict) else {}
-
-
-def _parse_load(path: str, number: int, row: object) -> LinkLoad:
-    """Parse row `number` of the link loads: source, destination, bytes, and busy time in ns.
-
-    Raises `InputError` unless the row is an object in which all of these are integers in 0..2^62 -
-    1.
-    """
-    values = [row.get(name) for name in _COLUMNS] if isinstance(row, dict) else [None]
-    if not all(_is_count(value) for value in values):
-        raise _build_error(path, f"link_loads[{number}] lacks a number: {', '.join(_COLUMNS)}")
-    return LinkLoad(*values)
 
 
 def _is_count(value: object) -> bool:

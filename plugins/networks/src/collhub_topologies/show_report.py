@@ -10,7 +10,7 @@ import msgspec
 from collhub_topologies.summary import Facts, HalfCut, Span
 from hub_core import CommandContext
 from hub_core.model import format_bandwidth, format_count, format_ranks, format_time
-from hub_core.network import Dimension, Link, Topology
+from hub_core.network import Dimension, Topology
 from hub_core.reports import UNSET, Artifacts, Count, Finding, Meta, Record, Report, UnsetType
 
 NodeKind = Annotated[str, Meta(extra_json_schema={"enum": ["NPU", "switch"]})]
@@ -289,23 +289,13 @@ def print_links(context: CommandContext, network: Topology) -> None:
 
     The rows are in the order of the links, with the names of the nodes.
     """
-    rows = [_format_link(network, link) for link in network.links()]
+    rows = []
+    for link in network.links():
+        ends = f"{network.node_name(link.source)} -> {network.node_name(link.destination)}"
+        rate = format_bandwidth(link.bandwidth_bytes_per_s)
+        rows.append((ends, rate, _format_latency(link.latency_s)))
     numbers = ("bandwidth", "latency")
     context.print_table(("link", *numbers), rows, right=numbers)
-
-
-def _format_link(network: Topology, link: Link) -> tuple[str, str, str]:
-    """Format a link as a row: `source -> destination`, bandwidth, latency.
-
-    Nodes are named by `node_name`; values are rounded for reading.
-    """
-    source = network.node_name(link.source)
-    destination = network.node_name(link.destination)
-    return (
-        f"{source} -> {destination}",
-        format_bandwidth(link.bandwidth_bytes_per_s),
-        _format_latency(link.latency_s),
-    )
 
 
 def _format_dimension(dimension: Dimension, cut: HalfCut | None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.columns import Arcs, BoolArray, Float64Array, Int64Array, csr, ordinals, run_mask
+from hub_core.columns import Arcs, BoolArray, Int64Array, csr, ordinals, run_mask
 from hub_core.network import DimensionKind, Topology
 
 # Bytes of reach tables that the search processes before it gives up: a few seconds.
@@ -248,17 +248,9 @@ def collect_spans(topology: Topology) -> dict[str, dict[str, Span]]:
             continue
         span_of[kind] = {}
         for name, column in columns.items():
-            span_of[kind][name] = _build_span(column[first:end])
+            values = column[first:end]
+            span_of[kind][name] = Span(values.min().item(), values.max().item())
     return span_of
-
-
-def _build_span(column: Int64Array | Float64Array) -> Span:
-    """Return the minimum and the maximum of a column, as Python numbers.
-
-    Raises `ValueError` for an empty column.
-    """
-    minimum, maximum = column.min(), column.max()
-    return Span(minimum.item(), maximum.item())
 
 
 def find_half_cuts(topology: Topology) -> list[HalfCut]:
