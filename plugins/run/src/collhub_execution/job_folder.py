@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,21 +68,14 @@ class JobMemory:
         """
         # Only this user can write to the folder, so unpickling is safe.
         shapes: Shapes = pickle.loads((self.folder / _SHAPES).read_bytes())
-        return {
-            name: self._open_array(name, *shape_and_dtype)
-            for name, shape_and_dtype in shapes.items()
-        }
-
-    def _open_array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Map the file `name` of the job's folder into memory as a read-write array.
-
-        Changes are visible to all processes that map it. An array without elements is new memory,
-        because empty files cannot be mapped. Raises `OSError` if the file does not exist.
-        """
-        if 0 in shape:
-            # Empty memory cannot be mapped.
-            return np.zeros(shape, dtype)
-        return np.memmap(self.folder / name, dtype, "r+", shape=shape)
+        arrays: dict[str, Array] = {}
+        for name, (shape, dtype) in shapes.items():
+            if 0 in shape:
+                # An empty file cannot be mapped.
+                arrays[name] = np.zeros(shape, dtype)
+            else:
+                arrays[name] = np.memmap(self.folder / name, dtype, "r+", shape=shape)
+        return arrays
 
 
 def _create_shared_file(path: Path, size: int) -> int:
@@ -345,15 +337,12 @@ class JobFolder:
         except OSError:
             # Another rank has removed the file.
             pass
-        self._remove()
-        os._exit(FAILED)
-
-    def _remove(self) -> None:
-        """Remove the folder; retried, because launchers may still write to it."""
+        # Retried, because launchers may still write to the folder.
         for _ in range(_MOST_TRIES):
             shutil.rmtree(self.folder, ignore_errors=True)
             if not self.folder.exists():
-                return
+                break
+        os._exit(FAILED)
 
 
 @dataclass(frozen=True, slots=True)

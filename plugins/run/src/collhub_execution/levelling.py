@@ -283,8 +283,8 @@ def _find_conflicts(
     - Races and `allow_races`: the neighbours of another order are returned. It is the order of a
       run that visits the ranks in ascending order, again and again. On each visit it executes all
       steps of the rank that are ready.
-    - Races otherwise: up to `CAP` races and the number of further races are added to `findings`,
-      then `InputError` is raised from `findings`.
+    - Races otherwise: up to `CAP` races, each at its later step, and the number of further races
+      are added to `findings`, then `InputError` is raised from `findings`.
     """
     # Neighbours in one linear extension suffice: the remaining pairs follow transitively.
     earlier, later = adjacent_conflicts(regions, relation.order.position)
@@ -294,23 +294,15 @@ def _find_conflicts(
     if allow_races:
         return adjacent_conflicts(regions, sequential_positions(relation))
     for index in racing[:CAP].tolist():
-        _add_race(findings, steps, int(earlier[index]), int(later[index]))
+        first, second = int(earlier[index]), int(later[index])
+        message = (
+            f"nothing orders this {action(steps, second)} after {describe(steps, first)}, "
+            "which accesses the same units"
+        )
+        location = steps.location(second, findings.file)
+        findings.add("race", message, location, cure="add a dependency between the two")
     findings.count("race", len(racing) - CAP)
     raise InputError(findings)
-
-
-def _add_race(findings: Findings, steps: StepTable, earlier: int, later: int) -> None:
-    """Add the finding `race`: two steps of a rank access the same units without an order.
-
-    `earlier` and `later` are rows. The finding is located at step `later`; its cure is to add a
-    dependency.
-    """
-    message = (
-        f"nothing orders this {action(steps, later)} after {describe(steps, earlier)}, "
-        "which accesses the same units"
-    )
-    location = steps.location(later, findings.file)
-    findings.add("race", message, location, cure="add a dependency between the two")
 
 
 def _build_program(

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from collhub_execution.input_data import REDUCTIONS, Array
-from collhub_execution.rank_plans import LocalMove, MessageEnd, RankLevel, RankTask
+from collhub_execution.rank_plans import MessageEnd, RankLevel, RankTask
 from hub_core.columns import Float64Array, Int64Array
 
 V = TypeVar("V")
@@ -213,7 +213,12 @@ def _resolve_level(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
     receives = [_resolve_end(end, engine.memory) for end in level.receives]
     # In the order of the result of `PostLevel`.
     records = [post.end.record for post in (*receives, *sends)]
-    moves = [_resolve_move(move, engine.memory) for move in level.moves]
+    moves = []
+    for move in level.moves:
+        destination = engine.memory.part(move.destination, move.length)
+        source = engine.memory.part(move.source, move.length)
+        act = engine.memory.reduce if move.reduces else engine.memory.copy
+        moves.append(_BoundMove(move.record, partial(act, destination, source)))
     post = engine.transport.prepare(sends, receives)
     return _BoundLevel(post, tuple(records), tuple(moves))
 
@@ -221,17 +226,6 @@ def _resolve_level(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
 def _resolve_end(end: MessageEnd, memory: EngineMemory[V]) -> Post[V]:
     """Return one end of a message with its memory."""
     return Post(end, memory.part(end.start, end.length))
-
-
-def _resolve_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
-    """Bind a local record to its memory and its function (copy or reduce).
-
-    Nothing is executed. A reduction combines the source into the destination.
-    """
-    destination = memory.part(move.destination, move.length)
-    source = memory.part(move.source, move.length)
-    act = memory.reduce if move.reduces else memory.copy
-    return _BoundMove(move.record, partial(act, destination, source))
 
 
 def _run_level(level: _BoundLevel, at: Int64Array) -> None:

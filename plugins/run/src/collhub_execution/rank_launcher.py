@@ -104,19 +104,6 @@ def _compute_spans(times: Float64Array) -> list[float]:
     return spans
 
 
-def _summarize_output(printed: str) -> str:
-    """Shorten a printed text to one line: its first and last lines, with `...` between them.
-
-    Lines are joined by spaces. At most `_HEAD_LINES` and `_TAIL_LINES` lines remain; a text with no
-    more lines is complete and has no `...`. Blank lines and lines of dashes are left out.
-    """
-    # Open MPI prints horizontal lines around its messages.
-    lines = [line.strip() for line in printed.splitlines() if line.strip(" -\t")]
-    if len(lines) > _HEAD_LINES + _TAIL_LINES:
-        lines[_HEAD_LINES:-_TAIL_LINES] = ["..."]
-    return " ".join(lines)
-
-
 class _LaunchedRanks:
     """The started program and its child processes, in a separate process group."""
 
@@ -168,8 +155,8 @@ class _LaunchedRanks:
         1. A rank stored a `PluginError`: this error.
         2. A rank stored another error: code `rank-died`, with the message of its first diagnostic.
         3. Otherwise: code `rank-died`. The message has the exit `status` unless it is 0 or None,
-           file systems with too little space for `shared_bytes`, and a summary of the program's
-           output.
+           file systems with too little space for `shared_bytes`, and the first `_HEAD_LINES` and
+           last `_TAIL_LINES` printed lines with text, `...` for those between them.
 
         An error of case 2 or 3 also has the record for which each rank waits (`_add_positions`).
         """
@@ -181,7 +168,11 @@ class _LaunchedRanks:
         printed = (self._job.folder / "printed").read_text("utf-8", "replace")
         ended = f"a rank ended early (status {status})" if status else "a rank ended early"
         crowded = describe_full_folders(shared_bytes)
-        message = ": ".join(part for part in (ended, crowded, _summarize_output(printed)) if part)
+        # Open MPI prints horizontal lines around its messages.
+        lines = [line.strip() for line in printed.splitlines() if line.strip(" -\t")]
+        if len(lines) > _HEAD_LINES + _TAIL_LINES:
+            lines[_HEAD_LINES:-_TAIL_LINES] = ["..."]
+        message = ": ".join(part for part in (ended, crowded, " ".join(lines)) if part)
         cure = "make room there (docker: --shm-size)" if crowded else ""
         return self._add_positions("rank-died", message, cure)
 

@@ -80,16 +80,8 @@ def is_well_levelled(program: LevelledProgram) -> bool:
     send, receive = program.message_ends()
     if not np.array_equal(program.message[send], program.message[receive]):
         return False
-    is_numbered_once = len(np.unique(program.message[send])) == len(send)
-    return is_numbered_once and _has_equal_ends(program, send, receive) and _is_in_order(program)
-
-
-def _has_equal_ends(program: LevelledProgram, send: Int64Array, receive: Int64Array) -> bool:
-    """Return whether both ends of every message have matching peers, levels and sizes.
-
-    `send`, `receive`: records of both ends, message by message. Each end must have the rank of the
-    other end as its peer. True without messages.
-    """
+    if len(np.unique(program.message[send])) != len(send):
+        return False
     rank = program.rank
     pairs: list[tuple[_SignedArray, _SignedArray]] = [
         (program.level[send], program.level[receive]),
@@ -97,18 +89,12 @@ def _has_equal_ends(program: LevelledProgram, send: Int64Array, receive: Int64Ar
         (program.peer[send], rank[receive]),
         (rank[send], program.peer[receive]),
     ]
-    return all(np.array_equal(at_send, at_receive) for at_send, at_receive in pairs)
-
-
-def _is_in_order(program: LevelledProgram) -> bool:
-    """Return whether records are sorted by rank, level, messages before local ones, and message.
-
-    Local records of a level may have any order. An empty program is in order.
-    """
+    if not all(np.array_equal(at_send, at_receive) for at_send, at_receive in pairs):
+        return False
     position = np.arange(len(program))
     # Local records of a level may have any order, but follow its messages.
     number = np.where(program.is_local, position, program.message)
-    order = np.lexsort((number, program.is_local, program.level, program.rank))
+    order = np.lexsort((number, program.is_local, program.level, rank))
     return np.array_equal(order, position)
 
 
@@ -285,31 +271,24 @@ def positions(
 
     `records`: by rank the record for which it waits, None if it does not wait. The text has
     the level of the record; for a message also its peer, its number and the region that is
-    sent or written; for a local record the region that it writes. At most `_LISTED_RANKS`
-    (64) ranks are listed; a last diagnostic has the number of the remaining ones. The list
-    is empty if no rank waits.
+    sent or written; for a local record the region that it writes. The location is the step of the
+    record, in the source file if known. At most `_LISTED_RANKS` (64) ranks are listed; a last
+    diagnostic has the number of the remaining ones. The list is empty if no rank waits.
     """
     # If thousands of ranks wait for one another, the first ones are sufficient.
     waiting = [record for record in records if record is not None]
-    listed = [_report_blocked(algorithm, program, record) for record in waiting[:_LISTED_RANKS]]
+    file = algorithm.provenance.source_name or None
+    listed = []
+    for record in waiting[:_LISTED_RANKS]:
+        location = algorithm.steps.location(int(program.row[record]), file)
+        # Levels are counted as in the program, from 1 for messages.
+        level = int(program.level[record])
+        message = f"is at level {level} and waits for {_describe_awaited(program, record)}"
+        listed.append(Diagnostic("blocked", message, location=location))
     rest = len(waiting) - len(listed)
     if rest:
         listed.append(Diagnostic("blocked", f"and {rest} more ranks wait"))
     return listed
-
-
-def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int) -> Diagnostic:
-    """Return the diagnostic `blocked` of a waiting rank: its level and the awaited event.
-
-    `record`: the record for which it waits. The location is the step that this record
-    implements, in the source file of the algorithm, if known.
-    """
-    file = algorithm.provenance.source_name or None
-    location = algorithm.steps.location(int(program.row[record]), file)
-    # Levels are counted as in the program, from 1 for messages.
-    level = int(program.level[record])
-    message = f"is at level {level} and waits for {_describe_awaited(program, record)}"
-    return Diagnostic("blocked", message, location=location)
 
 
 def _describe_awaited(program: LevelledProgram, record: int) -> str:

@@ -65,8 +65,8 @@ class RunSetup:
 
         The size is `options.size`, else that of the algorithm, in bytes of the full buffer. The
         number of elements per block is rounded down, or up with the option `pad`, and is at
-        least 1. The operator is `options.op`, else that of the collective. The run is in place
-        if the options request it or if the collective has no out-of-place form.
+        least 1. The operator is `options.op`, in any case of letters, else that of the collective.
+        The run is in place if the options request it or if the collective has no out-of-place form.
 
         Raises, in this order: `UsageError` (`no-size`) if there is no size; `UsageError` for an
         unknown type, or `PluginError` for bfloat16 without ml_dtypes; `UsageError` (`unknown-op`);
@@ -81,7 +81,14 @@ class RunSetup:
                 cure = "give one, for example --size 1MiB"
                 raise UsageError(f"{name} states no size", cure=cure, code="no-size")
             size = algorithm.collective_bytes
-        dtype, op = element_type(options.dtype), _choose_operator(algorithm, options.op)
+        dtype = element_type(options.dtype)
+        op = algorithm.collective.reduce_op
+        if options.op is not None:
+            if options.op.lower() not in set(ReduceOp):
+                cure = f"use one of {', '.join(ReduceOp)}"
+                message = f"there is no reduction {options.op!r}"
+                raise UsageError(message, cure=cure, code="unknown-op")
+            op = ReduceOp(options.op.lower())
         refuse_timing_only(algorithm)
         in_place = options.in_place or not algorithm.collective.out_of_place
         blocks = block_counts(algorithm)
@@ -257,16 +264,3 @@ def bus_bandwidth(collective: Collective, collective_bytes: int, time_s: float) 
         if kind is CollectiveKind.ALL_REDUCE:
             factor = 2 * factor
     return factor * algorithm_bandwidth(collective_bytes, time_s)
-
-
-def _choose_operator(algorithm: Algorithm, text: str | None) -> ReduceOp:
-    """Return the reduction operator with the name `text`, in any case of letters.
-
-    For None it is that of the collective. Raises `UsageError` (`unknown-op`) for an unknown name.
-    """
-    if text is None:
-        return algorithm.collective.reduce_op
-    if text.lower() not in set(ReduceOp):
-        cure = f"use one of {', '.join(ReduceOp)}"
-        raise UsageError(f"there is no reduction {text!r}", cure=cure, code="unknown-op")
-    return ReduceOp(text.lower())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -179,8 +179,17 @@ def run_rank(
     Errors of the engine and the channel pass through, and the time limit then remains active.
     Rank 0 also raises `UsageError` if the inputs do not fit the program; other ranks then wait.
     """
-    inputs = run.inputs() if channel.rank == 0 else ()
-    task = run.task(channel.rank, _send_inputs(run, channel, inputs))
+    inputs: tuple[Array, ...] = ()
+    if channel.rank == 0:
+        inputs = run.inputs()
+        rank_input = inputs[0]
+        # One after the other: the other ranks wait only for this.
+        for peer in range(1, channel.num_ranks):
+            channel.send(_as_bytes(inputs[peer]), peer)
+    else:
+        rank_input = run.blank(channel.rank, Buffer.INPUT)
+        channel.receive(_as_bytes(rank_input), 0)
+    task = run.task(channel.rank, rank_input)
     log = RankLog.blank(task)
     timeout_s = run.setup.options.timeout
     watch = threading.Timer(timeout_s, lambda: late(_report_position(run, channel.rank, log)))
@@ -190,44 +199,15 @@ def run_rank(
     watch.cancel()
     spans = _collect_durations(channel, log.times[:, task.warmups :])
     native = _collect_durations(channel, log.native_times)
-    # On the other ranks this sends, and yields no outputs.
-    outputs = tuple(_collect_outputs(run, channel, output))
-    if channel.rank:
-        return None
-    return _make_report(run.setup, inputs, outputs, spans, native)
-
-
-def _send_inputs(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array]) -> Array:
-    """Distribute the inputs from rank 0; every rank calls this and gets its own input.
-
-    `inputs`: inputs of all ranks, used at rank 0 only. The call blocks until the data of this rank
-    are sent or received.
-    """
-    # One after the other: ranks other than 0 wait only for this.
-    if channel.rank == 0:
-        for peer in range(1, channel.num_ranks):
-            channel.send(_as_bytes(inputs[peer]), peer)
-        return inputs[0]
-    rank_input = run.blank(channel.rank, Buffer.INPUT)
-    channel.receive(_as_bytes(rank_input), 0)
-    return rank_input
-
-
-def _collect_outputs(run: StartedRun, channel: ByteChannel, output: Array) -> Iterator[Array]:
-    """Collect the outputs of all ranks at rank 0; all ranks must call this and exhaust the result.
-
-    At rank 0, `output` and then the outputs of the other ranks are yielded in order; each is
-    received into new memory when it is requested. Any other rank sends `output` to rank 0 and
-    yields no data.
-    """
     if channel.rank:
         channel.send(_as_bytes(output), 0)
-        return
-    yield output
+        return None
+    outputs = [output]
     for peer in range(1, channel.num_ranks):
         peer_output = run.blank(peer, Buffer.OUTPUT)
         channel.receive(_as_bytes(peer_output), peer)
-        yield peer_output
+        outputs.append(peer_output)
+    return _make_report(run.setup, inputs, tuple(outputs), spans, native)
 
 
 def _collect_durations(channel: ByteChannel, times: Float64Array) -> Float64Array:

@@ -90,32 +90,20 @@ def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, ran
         task = rank_task(request, plans.plan(rank))
         first = request.program.rank_memory(rank).start * request.elements
         memory = NumpyMemory(task, board.memory[first : first + task.plan.memory_size])
-        log = _make_log(task, board)
+        first_record = task.plan.first_record
+        # Views of the board, so that the starting process sees each value at once. This executor
+        # has no library with a collective that could be timed: those times are discarded.
+        log = RankLog(
+            at=board.at[rank : rank + 1],
+            times=board.times[:, :, rank],
+            native_times=np.zeros((2, task.repeats)),
+            record_times=board.record_times[:, first_record : first_record + len(task.plan.kind)],
+        )
         transport = SharedMemoryTransport(board, plans, memory, task, log)
         run_task(task, RankEngine(memory, transport), log)
     except BaseException as error:
         board.failures.put(f"{type(error).__name__}: {error}")
         os._exit(FAILED)
-
-
-def _make_log(task: RankTask, board: SharedBoard) -> RankLog:
-    """Return the log of a rank: its position and its times, as arrays that the rank fills.
-
-    - The position, the times of runs and those of records are views of `board`, the memory
-      that all ranks share with the process that started them. It sees each value at once.
-    - The times of a library's collective are zeros in the memory of this process, because
-      this executor has no library.
-
-    Existing values of the board are not reset.
-    """
-    # There is no library with a collective that could be timed, so those times are discarded.
-    rank, first = task.plan.rank, task.plan.first_record
-    return RankLog(
-        at=board.at[rank : rank + 1],
-        times=board.times[:, :, rank],
-        native_times=np.zeros((2, task.repeats)),
-        record_times=board.record_times[:, first : first + len(task.plan.kind)],
-    )
 
 
 class SharedMemoryTransport:

@@ -249,24 +249,37 @@ def run_fields(done: LocalRun) -> dict[str, str]:
     9. `native`: only if the library's collective was run; its median, and the ratio of the time to
        it
     """
-    judgement = done.outcome.judgement
-    time_ns = 1e9 * done.outcome.time_s
+    outcome = done.outcome
+    judgement = outcome.judgement
+    time_ns = 1e9 * outcome.time_s
     collective = done.setup.algorithm.collective
     mode = "in place" if done.setup.in_place else "out of place"
     # For example `64 MiB of float32, sum`.
     setup = done.setup
     # Collectives that only move data have an operator without effect.
     text = f"{format_bytes(setup.collective_bytes)} of {setup.dtype.name}"
+    statistics = done.result.statistics
+    program = ""
+    if "messages" in statistics:
+        program = f"{statistics['messages']} messages in {statistics['levels']} levels"
+    bandwidths = f"algorithm {format_bandwidth(outcome.algorithm_bandwidth)}"
+    if outcome.bus_bandwidth is not None:
+        bandwidths = f"{bandwidths}, bus {format_bandwidth(outcome.bus_bandwidth)}"
+    native = ""
+    if outcome.native_time_s is not None:
+        ratio = outcome.time_s / outcome.native_time_s
+        native_time = format_time(1e9 * outcome.native_time_s)
+        native = f"{native_time} for the library's own collective: ratio {ratio:.2f}"
     fields = {
         "algorithm": f"{collective.kind}, {collective.num_ranks} ranks, {mode}",
-        "program": _describe_program(done),
+        "program": program,
         "executor": done.executor,
         "data": f"{text}, {setup.op}" if setup.algorithm.collective.reduces else text,
         "result": _describe_verdict(judgement),
         "ranks": _AGREEMENT[judgement.ranks_agree],
-        "time": f"{format_time(time_ns)}, median of {len(done.outcome.repeat_times_s)}",
-        "bandwidth": _format_bandwidths(done),
-        "native": _format_native(done),
+        "time": f"{format_time(time_ns)}, median of {len(outcome.repeat_times_s)}",
+        "bandwidth": bandwidths,
+        "native": native,
     }
     return {name: value for name, value in fields.items() if value}
 
@@ -362,43 +375,6 @@ def _has_reference_bits(
     )
     pairs = zip(result.outputs, reference.outputs, strict=True)
     return all(same_bits(output, expected) for output, expected in pairs)
-
-
-def _describe_program(done: LocalRun) -> str:
-    """Return a text such as `112 messages in 14 levels` from the executor's statistics.
-
-    "" if it does not report messages.
-    """
-    statistics = done.result.statistics
-    if "messages" not in statistics:
-        return ""
-    return f"{statistics['messages']} messages in {statistics['levels']} levels"
-
-
-def _format_bandwidths(done: LocalRun) -> str:
-    """Return for example `algorithm 1 GB/s, bus 2 GB/s`, as text.
-
-    `bus` is omitted for custom collectives, which have no bus bandwidth.
-    """
-    outcome = done.outcome
-    text = f"algorithm {format_bandwidth(outcome.algorithm_bandwidth)}"
-    if outcome.bus_bandwidth is None:
-        return text
-    return f"{text}, bus {format_bandwidth(outcome.bus_bandwidth)}"
-
-
-def _format_native(done: LocalRun) -> str:
-    """Return the median time of the library's own collective and a ratio; "" if not measured.
-
-    An example is `120 us for the library's own collective: ratio 1.25`. The ratio is the
-    time of this run divided by that time.
-    """
-    native_s = done.outcome.native_time_s
-    if native_s is None:
-        return ""
-    ratio = done.outcome.time_s / native_s
-    label = "for the library's own collective"
-    return f"{format_time(1e9 * native_s)} {label}: ratio {ratio:.2f}"
 
 
 def _describe_verdict(judgement: OutputJudgement) -> str:

@@ -253,16 +253,8 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
         return CheckReport(ok=True, lines=(CheckLine("mpi4py", True, details),))
     # An mpi4py without launcher is an incomplete installation.
     library = CheckLine("mpi4py", True, f"mpi4py {installed} for the executor mpi")
-    launcher = _check_launcher()
-    return CheckReport(ok=launcher.is_ok, lines=(library, launcher))
-
-
-def _check_launcher() -> CheckLine:
-    """Return a line with the command that starts ranks, or with the error if there is none.
-
-    The line then has failed and states how to install MPI; nothing is raised.
-    """
     try:
-        return CheckLine("mpiexec", True, " ".join(find_launcher()))
+        launcher = CheckLine("mpiexec", True, " ".join(find_launcher()))
     except PluginError as error:
-        return CheckLine("mpiexec", False, error.diagnostics[0].message, INSTALL)
+        launcher = CheckLine("mpiexec", False, error.diagnostics[0].message, INSTALL)
+    return CheckReport(ok=launcher.is_ok, lines=(library, launcher))

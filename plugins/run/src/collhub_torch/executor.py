@@ -73,13 +73,9 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
     Passes without torch: only this executor needs it.
     """
-    return CheckReport(ok=True, lines=(CheckLine("torch", True, _describe_installation()),))
-
-
-def _describe_installation() -> str:
-    """Return the version of torch, or the command that installs it."""
     try:
-        return f"torch {version('torch')} for the executor torch"
+        details = f"torch {version('torch')} for the executor torch"
     except PackageNotFoundError:
         need = f"the executor torch needs it ({INSTALL})"
-        return f"not installed; {need}, the executor numpy does not"
+        details = f"not installed; {need}, the executor numpy does not"
+    return CheckReport(ok=True, lines=(CheckLine("torch", True, details),))

@@ -18,11 +18,12 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
 
     `readers`: for each known file name the function that reads it; not empty. The folder of a file
     does not matter. A source that is just one file may have any name, because the user gives it to
-    the library (`_find_reader`). A file for which the function raises `InputError`, or whose name
-    is not a key (`unknown-file`), serves no calls, because MPI libraries use either an entire file
-    or none of it. Only its first error is reported to the source, with the name of the file as the
-    location. Other files are still read, so nothing is raised for `InputError`. Without files the
-    list is empty. At the end, the notes on all files without an error are reported to the source.
+    the library: with content in braces it is read as the first `.json` file, else as the first
+    other one. A file for which the function raises `InputError`, or whose name is not a key
+    (`unknown-file`), serves no calls, because MPI libraries use either an entire file or none of
+    it. Only its first error is reported to the source, with the name of the file as the location.
+    Other files are still read, so nothing is raised for `InputError`. Without files the list is
+    empty. At the end, the notes on all files without an error are reported to the source.
     """
     calls: list[ServedCalls] = []
     notes: list[Diagnostic] = []
@@ -30,7 +31,10 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
     for part in source.parts:
         reader = readers.get(PurePath(part.name).name)
         if reader is None and is_single:
-            reader = _find_reader(part, readers)
+            # Content in braces is JSON. Without a fitting reader, the first one reports the defect.
+            is_json = part.load().lstrip().startswith(b"{")
+            fitting = [readers[name] for name in readers if name.endswith(".json") == is_json]
+            reader = (fitting or list(readers.values()))[0]
         try:
             if reader is None:
                 raise InputError(
@@ -48,14 +52,3 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
     for note in notes:
         source.report(note)
     return calls
-
-
-def _find_reader(part: SourcePart, readers: Mapping[str, PartReader]) -> PartReader:
-    """Return the reader of a file of any name: that of JSON for content in braces, else another.
-
-    Readers of JSON are those of names that end with `.json`. If `readers` has none of the needed
-    kind, its first reader is returned, which reports the defect.
-    """
-    is_json = part.load().lstrip().startswith(b"{")
-    fitting = [reader for name, reader in readers.items() if name.endswith(".json") == is_json]
-    return (fitting or list(readers.values()))[0]

@@ -363,9 +363,11 @@ def _read_collective(kind: CollectiveKind, name: str, document: object) -> Itera
     wrong test, a row without an algorithm of `name`, or of more than `LARGEST_TEST` bytes.
     """
     tree = _get_subtree(_get_subtree(document, f"collective={name}"), "comm_type=intra")
-    ranks = _find_tuned_ranks(tree)
-    if ranks is None:
+    keys = list(tree)
+    below = re.fullmatch(r"comm_size<(\d+)", keys[0]) if keys else None
+    if below is None or keys != [keys[0], f"comm_size<={below[1]}", "comm_size=any"]:
         return
+    ranks = int(below[1])
     tuned = _get_subtree(tree, f"comm_size<={ranks}")
     has_mode = False
     for condition in CONDITIONS.get(kind, ()):
@@ -390,19 +392,6 @@ def _read_collective(kind: CollectiveKind, name: str, document: object) -> Itera
         yield ServedCalls(kind, not has_mode, True, min_bytes, max_bytes, by)
     if has_mode:
         yield ServedCalls(kind, True, False, 0, None, _OWN_CHOICE)
-
-
-def _find_tuned_ranks(tree: Mapping[str, object]) -> int | None:
-    """Return the number of ranks of a tree by `_insert_tuned`; None for any other tree.
-
-    Such a tree has exactly the keys `comm_size<N`, `comm_size<=N` and `comm_size=any`, in
-    this order and with one N, which is the result. The values are not examined.
-    """
-    keys = list(tree)
-    match = re.fullmatch(r"comm_size<(\d+)", keys[0]) if keys else None
-    if match is None or keys != [keys[0], f"comm_size<={match[1]}", "comm_size=any"]:
-        return None
-    return int(match[1])
 
 
 def _read_windows(
