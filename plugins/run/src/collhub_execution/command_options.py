@@ -57,10 +57,30 @@ def run_options(function: Function) -> Function:
     """Add one click option per field of `RunOptions` to the function of a command.
 
     The function receives the values as keywords; `run_options_of` converts them to a record. Use it
-    as a decorator below `click.command`.
+    as a decorator below `click.command`. The flag is `--` and the name with `-` instead of `_`.
+
+    - BOOL: a flag without a value, False if it is absent. A declared default has no effect.
+    - Any other type: an option with one value, and the declared default (also None) if it is
+      absent. The help shows a default other than None, and for `size`, `dtype` and `op` a short
+      name of the value (`_METAVARS`).
+
+    Click checks values of INT, FLOAT and options with choices (`_get_click_type`).
     """
     for declared in reversed(declared_options(RunOptions)):
-        function = _make_click_option(declared)(function)
+        flag = f"--{declared.name.replace('_', '-')}"
+        if declared.type is OptionType.BOOL:
+            add_option = click.option(flag, declared.name, is_flag=True, help=declared.help)
+        else:
+            add_option = click.option(
+                flag,
+                declared.name,
+                type=_get_click_type(declared),
+                metavar=_METAVARS.get(declared.name),
+                default=declared.default,
+                show_default=declared.default is not None,
+                help=declared.help,
+            )
+        function = add_option(function)
     return function
 
 
@@ -74,34 +94,6 @@ def run_options_of(values: Mapping[str, Any]) -> RunOptions:
     size = values["size"]
     size_bytes = None if size is None else parse_size(size)
     return RunOptions(**{**values, "size": size_bytes})
-
-
-def _make_click_option(declared: Option) -> Callable[[Function], Function]:
-    """Return the click decorator that adds a declared option to a command.
-
-    The flag is `--` and the name with `-` instead of `_`; the command gets the value under the
-    name. The help is the declared one.
-
-    - BOOL: a flag without a value, False if it is absent. A declared default has no effect.
-    - Any other type: an option with one value, and the declared default (also None) if it is
-      absent. The help shows a default other than None, and for `size`, `dtype` and `op` a short
-      name of the value (`_METAVARS`).
-
-    Click checks the value as one of the declared choices, if there are any. Else it checks INT and
-    FLOAT against the declared limits. Other values, such as SIZE, are passed as text.
-    """
-    flag = f"--{declared.name.replace('_', '-')}"
-    if declared.type is OptionType.BOOL:
-        return click.option(flag, declared.name, is_flag=True, help=declared.help)
-    return click.option(
-        flag,
-        declared.name,
-        type=_get_click_type(declared),
-        metavar=_METAVARS.get(declared.name),
-        default=declared.default,
-        show_default=declared.default is not None,
-        help=declared.help,
-    )
 
 
 def _get_click_type(declared: Option) -> click.ParamType[Any]:

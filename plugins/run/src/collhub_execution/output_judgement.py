@@ -375,23 +375,12 @@ def _reduce_inputs(
 
 
 def _move_inputs(collective: Collective, inputs: Sequence[Array]) -> Iterator[ExpectedPart]:
-    """Yield inputs, or shares of them, at their positions in collectives that only move data."""
-    for rank, sources in _list_moved_arrays(collective, inputs):
-        start = 0
-        for source in sources:
-            yield ExpectedPart(rank, start, ExpectedOutput(source))
-            start += source.size
+    """Yield the parts of every rank's OUTPUT, by ascending rank, if data are only moved.
 
+    Each part is a view of an input; those of a rank follow one another in the order of the inputs.
+    n: number of ranks. A missing root is 0.
 
-def _list_moved_arrays(
-    collective: Collective, inputs: Sequence[Array]
-) -> Iterator[tuple[int, Sequence[Array]]]:
-    """Yield for each rank the arrays whose concatenation is its OUTPUT, if data are only moved.
-
-    A result is (rank, arrays), by ascending rank. n: number of ranks. Arrays of several inputs are
-    in the order of ranks. A missing root is 0. The arrays are views of the inputs.
-
-    - Gather: only the root is yielded, with all inputs.
+    - Gather: only the root has an OUTPUT, all inputs.
     - Broadcast: every rank gets the root's input.
     - Scatter, all-to-all: rank r gets part r of n equal parts of the root's, or of every, input.
       `ValueError` if equal parts are not possible.
@@ -403,23 +392,22 @@ def _list_moved_arrays(
     num_ranks, kind = collective.num_ranks, collective.kind
     # Collectives without root ignore it.
     root = collective.root or 0
-    if kind is CollectiveKind.GATHER:
-        # Only the root has an OUTPUT.
-        yield root, inputs
-        return
-    for rank in range(num_ranks):
+    for rank in [root] if kind is CollectiveKind.GATHER else range(num_ranks):
+        sources = inputs
         if kind is CollectiveKind.BROADCAST:
-            yield rank, [inputs[root]]
+            sources = [inputs[root]]
         elif kind is CollectiveKind.SCATTER:
-            yield rank, [np.split(inputs[root], num_ranks)[rank]]
+            sources = [np.split(inputs[root], num_ranks)[rank]]
         elif kind is CollectiveKind.ALL_TO_ALL:
-            yield rank, [np.split(array, num_ranks)[rank] for array in inputs]
+            sources = [np.split(array, num_ranks)[rank] for array in inputs]
         elif kind is CollectiveKind.ALL_TO_ALL_V and collective.counts is not None:
             rows = zip(collective.counts.table, inputs, strict=True)
             parts = [(array, _element_borders(row, array.size)[rank]) for row, array in rows]
-            yield rank, [array[first:last] for array, (first, last) in parts]
-        else:
-            yield rank, inputs
+            sources = [array[first:last] for array, (first, last) in parts]
+        start = 0
+        for source in sources:
+            yield ExpectedPart(rank, start, ExpectedOutput(source))
+            start += source.size
 
 
 def _element_borders(counts: Int64Array, elements: int) -> list[tuple[int, int]]:

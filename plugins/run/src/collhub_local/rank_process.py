@@ -141,12 +141,23 @@ class SharedMemoryTransport:
         process with the status `FAILED`.
         """
         posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
-        arriving = [self._make_arrival(post) for post in receives]
-        leaving = [
-            _Departure(self._board.pairs[self._rank, post.end.peer], self._board.starter)
-            for post in sends
-        ]
-        waiting = [*arriving, *leaving]
+        waiting: list[Waiting] = []
+        for post in receives:
+            end = post.end
+            start = int(self._sent_from[end.record])
+            arrival = _Arrival(
+                pair=self._board.pairs[end.peer, self._rank],
+                starter=self._board.starter,
+                act=self._memory.reduce if end.reduces else self._memory.copy,
+                written=post.memory,
+                read=self._board.memory[start : start + end.length],
+                starts=self._starts,
+                index=end.record - self._first_record,
+            )
+            waiting.append(arrival)
+        for post in sends:
+            pair = self._board.pairs[self._rank, post.end.peer]
+            waiting.append(_Departure(pair, self._board.starter))
 
         def post_level() -> Sequence[Waiting]:
             for semaphore in posted:
@@ -164,25 +175,6 @@ class SharedMemoryTransport:
         # Not among the ranks: the starter waits with a time limit and detects missing ranks.
         self._board.ready.release()
         _wait_for(self._board.go[self._rank], self._board.starter)
-
-    def _make_arrival(self, post: Post[Array]) -> Waiting:
-        """Prepare the receive of a message; this neither waits nor copies.
-
-        Its `wait` waits until the sender has signalled that the message is ready, copies it from
-        the sender's memory into `post.memory` (or reduces it there if `post.end.reduces`), and
-        acknowledges it.
-        """
-        end = post.end
-        start = int(self._sent_from[end.record])
-        return _Arrival(
-            pair=self._board.pairs[end.peer, self._rank],
-            starter=self._board.starter,
-            act=self._memory.reduce if end.reduces else self._memory.copy,
-            written=post.memory,
-            read=self._board.memory[start : start + end.length],
-            starts=self._starts,
-            index=end.record - self._first_record,
-        )
 
 
 @dataclass(frozen=True, slots=True)

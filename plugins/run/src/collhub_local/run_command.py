@@ -80,18 +80,8 @@ class LocalRun:
     def findings(self) -> list[Diagnostic]:
         """Return all findings for the user, in the order of output.
 
-        First come the notes of the setup, then remarks about the run, diagnostics of the executor,
-        and at last those of the judgement, which contain the errors.
-        """
-        return [
-            *self.setup.notes(),
-            *self._collect_remarks(),
-            *self.result.diagnostics,
-            *self.outcome.judgement.diagnostics,
-        ]
-
-    def _collect_remarks(self) -> list[Diagnostic]:
-        """Return the notes and warnings about the run, in this order; [] without any.
+        First come the notes of the setup, then the remarks below about the run, diagnostics of the
+        executor, and at last those of the judgement, which contain the errors.
 
         - `mode-not-claimed` (warning): the algorithm does not support the mode (in or out of
           place).
@@ -100,21 +90,21 @@ class LocalRun:
         - `order-changed` (warning): the bits differ from those of the executor `REFERENCE`, which
           keeps the schedule's order of reduction.
         """
-        remarks = []
+        findings = [*self.setup.notes()]
         if not self.setup.claims_mode:
             mode = "in" if self.setup.in_place else "out of"
             message = f"the algorithm does not claim to work {mode} place"
-            remarks.append(Diagnostic("mode-not-claimed", message, Severity.WARNING))
+            findings.append(Diagnostic("mode-not-claimed", message, Severity.WARNING))
         if self.outcome.judgement.comparison == "none":
             message = "the custom collective defines no result, so the outputs were not compared"
-            remarks.append(Diagnostic("contents-not-judged", message, Severity.NOTE))
+            findings.append(Diagnostic("contents-not-judged", message, Severity.NOTE))
         if self.order_kept is False:
             message = (
                 "the bits differ from those of the schedule's order of reduction, "
                 f"which the executor {REFERENCE} uses"
             )
-            remarks.append(Diagnostic("order-changed", message, Severity.WARNING))
-        return remarks
+            findings.append(Diagnostic("order-changed", message, Severity.WARNING))
+        return [*findings, *self.result.diagnostics, *self.outcome.judgement.diagnostics]
 
 
 @click.command()

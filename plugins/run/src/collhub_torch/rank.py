@@ -180,25 +180,20 @@ class TorchTransport:
 
         Every call of the function starts them again, the receives before the sends, so that
         messages do not arrive unexpectedly. It returns one `Waiting` (a work to wait for) per
-        message, in this order.
+        message, in this order; all share one if torch has one work for a batch.
         """
         # Both functions take (tensor, peer, tag=...), and `P2POp` requires the function.
         messages: _PostedMessages = [(dist.irecv, post) for post in receives]
         messages += [(dist.isend, post) for post in sends]
-        return lambda: self._start_level(messages)
 
-    def _start_level(self, messages: _PostedMessages) -> Sequence[Waiting]:
-        """Start the messages of a level without waiting; return one `Waiting` each, in their order.
+        def start_level() -> Sequence[Waiting]:
+            posted = self._start(messages)
+            # The previous level's messages are freed only now: to free a message of gloo before the
+            # next one has started makes short levels two to four times slower (torch 2.13).
+            self._posted = posted
+            return posted
 
-        If torch has one work for a batch, all messages share it. The returned works are kept in
-        `self` until the next level has started: freeing them earlier makes short levels two to
-        four times slower with gloo.
-        """
-        posted = self._start(messages)
-        # The previous level's messages are freed only now: to free a message of gloo before the
-        # next one has started makes short levels two to four times slower (torch 2.13).
-        self._posted = posted
-        return posted
+        return start_level
 
     def barrier(self) -> None:
         """Wait for all ranks."""
