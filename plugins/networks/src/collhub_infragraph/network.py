@@ -350,46 +350,30 @@ def _add_dimensions(
     """Return the topology with the dimensions of a regular network that the hub annotated.
 
     Without this annotation, the topology is returned unchanged. Otherwise the regular network with
-    these dimensions is built for comparison. Raises `InputError` if the annotation cannot be
-    parsed, or if the number of NPUs, the number of nodes or the links differ. The order of the
-    links, names and groups may differ.
+    these dimensions is built for comparison. A dimension is its kind, its size of at least 1, bytes
+    per second and latency in seconds. Raises `InputError` if the annotation cannot be parsed, or if
+    the number of NPUs, the number of nodes or the links differ. The order of the links, names and
+    groups may differ.
     """
     text = graph.annotations.of_graph.get(DIMENSIONS)
     if text is None:
         return topology
     try:
-        dimensions = tuple(_parse_dimension(*part.split()) for part in text.split(","))
+        dimensions = []
+        for part in text.split(","):
+            kind, size, bandwidth, latency = part.split()
+            if int(size) < 1:
+                raise ValueError(size)
+            rates = float(bandwidth), float(latency)
+            dimensions.append(Dimension(DimensionKind(kind), int(size), *rates))
         regular = grid(name, dimensions)
         differs = bool({"num_npus", "num_nodes", "links"} & set(regular.differences(topology)))
-    except (TypeError, ValueError, UsageError):
+    except (ValueError, UsageError):
         differs = True
     if differs:
         message = f"the annotation {DIMENSIONS} does not match this network"
         _fail(name, message, "leave the annotation out")
-    return replace(topology, dimensions=dimensions)
-
-
-def _parse_dimension(
-    kind: str,
-    size: str,
-    bandwidth: str,
-    latency: str,
-) -> Dimension:
-    """Build a dimension from four texts: kind, size, bytes per second, and latency in seconds.
-
-    Raises `ValueError` for an unknown kind, for texts that are no numbers, and for sizes below
-    1. Bandwidth and latency are not checked; they may be negative, infinite or NaN.
-    """
-    number = int(size)
-    # Sizes below 1 are invalid.
-    if number < 1:
-        raise ValueError(size)
-    return Dimension(
-        DimensionKind(kind),
-        number,
-        float(bandwidth),
-        float(latency),
-    )
+    return replace(topology, dimensions=tuple(dimensions))
 
 
 def _check_connected(

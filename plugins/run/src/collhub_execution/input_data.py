@@ -218,9 +218,20 @@ def check_inputs(
     if len(inputs) != blocks.num_ranks:
         message = f"{len(inputs)} inputs are given for {blocks.num_ranks} ranks"
         raise UsageError(message, cure="give one array per rank")
-    _refuse_misfits(blocks, inputs)
+    elements = count_block_elements(blocks, inputs)
+    columns = blocks.inputs.tolist(), collective.defined_inputs().tolist()
     views = []
-    for array, is_defined in zip(inputs, collective.defined_inputs().tolist(), strict=True):
+    for rank, (array, size, is_defined) in enumerate(zip(inputs, *columns, strict=True)):
+        # With an empty block every size would fit and every result would be right.
+        if array.size != size * elements or not elements:
+            raise UsageError(
+                f"the input of rank {rank} has {array.size} elements, "
+                f"expected {size} times {max(elements, 1)}",
+                cure=f"give every rank a multiple of its {size} chunks, the same for all",
+            )
+        if array.dtype != inputs[0].dtype:
+            message = f"the inputs mix {inputs[0].dtype} and {array.dtype}"
+            raise UsageError(message, cure="give arrays of one dtype")
         # A separate view: the caller's array stays writeable.
         view = array.reshape(-1).view() if is_defined else np.full(array.size, fill)
         view.flags.writeable = False
@@ -348,27 +359,3 @@ def _repeat_tiles(
         values = make_tile(generator, rank).astype(dtype)
         inputs.append(np.resize(values, size))
     return tuple(inputs)
-
-
-def _refuse_misfits(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> None:
-    """Raise `UsageError` for the first rank whose input has a wrong size or dtype.
-
-    `inputs`: one array per rank. For each rank, first the size is checked, then the dtype.
-
-    - Size: the number of blocks of the rank times n, so 0 without blocks. n is the largest quotient
-      of size and blocks, rounded down, of all ranks with blocks. Sizes 6 and 4 for two blocks each
-      thus give n = 3, and the second rank is refused. If n is 0, rank 0 is refused.
-    - Dtype: that of rank 0.
-    """
-    elements = count_block_elements(blocks, inputs)
-    for rank, (array, size) in enumerate(zip(inputs, blocks.inputs.tolist(), strict=True)):
-        # With an empty block every size would fit and every result would be right.
-        if array.size != size * elements or not elements:
-            raise UsageError(
-                f"the input of rank {rank} has {array.size} elements, "
-                f"expected {size} times {max(elements, 1)}",
-                cure=f"give every rank a multiple of its {size} chunks, the same for all",
-            )
-        if array.dtype != inputs[0].dtype:
-            message = f"the inputs mix {inputs[0].dtype} and {array.dtype}"
-            raise UsageError(message, cure="give arrays of one dtype")
