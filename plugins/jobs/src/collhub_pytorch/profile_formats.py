@@ -26,6 +26,9 @@ from hub_core.model import InputError, Location, Provenance, Workload
 from hub_core.plugin_api import Format
 
 _HEAD_BYTES = 4096
+# Reports of Nsight Systems before their export, and the columns of `nsys stats`.
+_REPORT = re.compile(r"\.(?:nsys-rep|qdrep)\Z", re.IGNORECASE)
+_SUMMARY = re.compile(rb'\A\s*"?Time ?\(%\)"?,')
 FilesReader = Callable[[Sequence[TraceFile], ProfileOptions, Provenance], Workload]
 
 
@@ -64,10 +67,11 @@ def detect_format(files: Sequence[TraceFile]) -> ProfileFormat:
     as an empty file, has the last format, Kineto.
 
     Raises `InputError` (`mixed-formats`) for the first file whose format differs from that of the
-    first file, after the beginnings of all files were read. Raises `InputError` for a file that
-    cannot be opened or decompressed, and `IndexError` if `files` is empty.
+    first file, after the beginnings of all files were read. Raises `InputError` (`not-json`) for a
+    file without a known signature that is a report or a summary of Nsight Systems, and for a file
+    that cannot be opened or decompressed. Raises `IndexError` if `files` is empty.
     """
-    formats = [(_find_signed(file) or _FORMATS[-1]) for file in files]
+    formats = [_find_signed(file) or _default_format(file) for file in files]
     for file, form in zip(files, formats, strict=True):
         if form is not formats[0]:
             message = f"these are {form.description}, but {files[0].name} has"
@@ -99,6 +103,28 @@ def has_profile_signature(file: TraceFile) -> bool:
 
 
 def _find_signed(file: TraceFile) -> ProfileFormat | None:
-    with open_decompressed(file) as content:
-        head = content.read(_HEAD_BYTES)
+    head = _read_head(file)
     return next((form for form in _FORMATS if re.search(form.format.signature, head)), None)
+
+
+def _read_head(file: TraceFile) -> bytes:
+    with open_decompressed(file) as content:
+        return content.read(_HEAD_BYTES)
+
+
+def _default_format(file: TraceFile) -> ProfileFormat:
+    """Return Kineto for a file without a signature; refuse files of Nsight Systems by `InputError`.
+
+    These are reports (`.nsys-rep`, `.qdrep`), which only Nsight Systems can read, and tables of
+    `nsys stats`, which lack the single operations.
+    """
+    reason = ""
+    if _REPORT.search(file.name):
+        reason = "a report of Nsight Systems, which only nsys can read"
+    elif _SUMMARY.match(_read_head(file)):
+        reason = "a table of nsys stats, which has no single operations"
+    if reason:
+        cure = "export the report: nsys export --type sqlite REPORT.nsys-rep"
+        location = Location(file.name)
+        raise InputError(f"this is {reason}", location=location, cure=cure, code="not-json")
+    return _FORMATS[-1]

@@ -456,3 +456,21 @@ def test_merged_collectives_of_a_kernel_have_unknown_bytes_if_one_has() -> None:
     assert [call.bytes for call in _merge_calls(calls[1:])] == [150]
     assert [call.bytes for call in _merge_calls(calls)] == [-1]
     assert [call.bytes for call in _merge_calls(calls[::-1])] == [-1]
+
+
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("job.0.nsys-rep", b"\x00\x01\x02", "which only nsys can read"),
+        ("sum.csv", b"Time (%),Total Time (ns),Instances\n1,2,3\n", "a table of nsys stats"),
+    ],
+)
+def test_files_before_their_export_are_refused_with_the_command(
+    collhub, tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    run = collhub("profile", tmp_path / name)
+    assert run.code == 1
+    assert reason in run.err
+    assert "nsys export --type sqlite" in run.err

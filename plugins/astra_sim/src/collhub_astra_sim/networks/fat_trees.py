@@ -296,7 +296,8 @@ class _File:
         """
         missing = [key for key in _HEAD if key not in self._head]
         if missing:
-            self._fail(None, f"missing: {', '.join(missing)}", "write for example Nodes 16")
+            cure = f"write for example {missing[0].capitalize()} 16"
+            self._fail(None, f"missing: {', '.join(missing)}", cure)
         count = self._head["tiers"]
         if count not in (2, 3) or set(self._tiers) != set(range(count)):
             numbers = ", ".join(map(str, sorted(self._tiers))) or "none"
