@@ -64,8 +64,9 @@ def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> Simulat
     ASTRA-sim cannot simulate.
     """
     binary = find_binary(options.binary)
+    is_unaware = "unaware" in Path(binary).name.lower()
     folder_options = AstraFolderOptions(
-        network=options.network or _find_network_by_name(binary),
+        network=options.network or (CONGESTION_UNAWARE if is_unaware else CONGESTION_AWARE),
         size=request.collective_bytes,
         dialect="absolute",
         group=None if request.npus is None else ",".join(map(str, request.npus)),
@@ -77,16 +78,6 @@ def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> Simulat
     is_aware = folder_options.network == CONGESTION_AWARE
     diagnostics = tuple(_collect_findings(folder, printed))
     return SimulationResult(finish, diagnostics=diagnostics, shares_links=is_aware)
-
-
-def _find_network_by_name(binary: str) -> str:
-    """Return the network backend that the file name of an ASTRA-sim binary indicates.
-
-    It is `congestion-unaware` if the name without its folder contains "unaware", in upper
-    or lower case; otherwise it is `congestion-aware`. The file need not exist.
-    """
-    is_unaware = "unaware" in Path(binary).name.lower()
-    return CONGESTION_UNAWARE if is_unaware else CONGESTION_AWARE
 
 
 def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int, AstraPrinted]:
@@ -120,7 +111,7 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
 
     1. `status`, the exit status, is not 0: `InputError` (`astra-sim-failed`) with the last lines of
        the output. The cure is that of the first text of `_CURES` in these lines. Without one it is
-       the losses of the folder that predicted an abort, or empty.
+       the losses of the folder whose consequence contains "aborts", or empty.
     2. The output has the finish time of an NPU that the folder does not have, or has no finish
        time, no unfinished NPU and no lost event: `PluginError` (`no-binary`).
 
@@ -128,9 +119,15 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
     """
     output = " | ".join(printed.tail) or "(it printed nothing)"
     if status != 0:
+        cures = [cure for text, cure in _CURES.items() if text in output]
+        aborts = [
+            f"{loss.feature}: {loss.consequence}"
+            for loss in folder.losses
+            if "aborts" in loss.consequence
+        ]
         raise InputError(
             f"ASTRA-sim ended with {_describe_status(status)}: {output}",
-            cure=_find_cure(output) or _find_expected_aborts(folder),
+            cure=cures[0] if cures else "; ".join(aborts),
             code="astra-sim-failed",
         )
     has_unknown_npus = any(npu >= folder.placement.npus for npu in printed.finish_ns)
@@ -142,29 +139,6 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
             cure="name the analytical binary",
             code="no-binary",
         )
-
-
-def _find_cure(output: str) -> str:
-    """Return the advice for a known error text in the simulator's output, or "" without one.
-
-    `_CURES` maps error texts to advice. If the output contains several of these texts, the
-    first one in the order of `_CURES` counts. Case matters.
-    """
-    for text, cure in _CURES.items():
-        if text in output:
-            return cure
-    return ""
-
-
-def _find_expected_aborts(folder: AstraFolder) -> str:
-    """Return the folder's losses that predict an abort of ASTRA-sim as one text, or "".
-
-    A loss predicts an abort if its consequence contains "aborts". Each is written as
-    "feature: consequence", in the order of the folder, separated by "; ". The text is used
-    as the cure of a failed run.
-    """
-    aborting = [loss for loss in folder.losses if "aborts" in loss.consequence]
-    return "; ".join(f"{loss.feature}: {loss.consequence}" for loss in aborting)
 
 
 def _describe_status(status: int) -> str:
@@ -201,23 +175,17 @@ def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Di
             "please report it with the algorithm",
         )
     for rank, npu in enumerate(folder.placement.members):
-        if npu not in printed.finish_ns:
-            yield _report_unfinished(rank, is_reported=npu in printed.unreleased)
-
-
-def _report_unfinished(rank: int, *, is_reported: bool) -> Diagnostic:
-    """Return the error `never-finishes` for a rank, located at this rank and with advice.
-
-    `is_reported`: the simulator reported unreleased nodes; the message then mentions this.
-    """
-    # The simulator names a node of the workload, never the stuck node.
-    detail = ", the simulator reports unreleased nodes" if is_reported else ""
-    return Diagnostic(
-        "never-finishes",
-        f"rank {rank} never finishes{detail}",
-        location=Location(rank=rank),
-        cure="the simulator analytical names the step that it waits for",
-    )
+        if npu in printed.finish_ns:
+            continue
+        # The simulator names a node of the workload, never the stuck node.
+        is_reported = npu in printed.unreleased
+        detail = ", the simulator reports unreleased nodes" if is_reported else ""
+        yield Diagnostic(
+            "never-finishes",
+            f"rank {rank} never finishes{detail}",
+            location=Location(rank=rank),
+            cure="the simulator analytical names the step that it waits for",
+        )
 
 
 _CURE = (

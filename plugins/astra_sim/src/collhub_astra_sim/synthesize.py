@@ -92,7 +92,14 @@ def _synthesize(
     if collective.num_ranks == 1:
         cure = "let at least two ranks take part"
         raise UsageError("one rank has nothing to send", cure=cure, code="one-rank")
-    _check_step_count(plan_of, collective.kind, collective.num_ranks)
+    # Counted before the plan is built.
+    steps = _count_steps(plan_of, collective.kind, collective.num_ranks)
+    if steps > _MAX_STEPS:
+        raise InputError(
+            f"{steps} steps are too many (limit {_MAX_STEPS})",
+            cure="choose fewer ranks, or an algorithm of fewer messages",
+            code="too-large",
+        )
     total = request.topology.num_npus
     # The size affects only the time of reductions.
     reduced_bytes = 0 if options.memory_bandwidth is None else size
@@ -115,24 +122,12 @@ def _synthesize(
     )
     time_ns = request.simulate(algorithm) if request.needs_time else 0
     if time_ns is None:
-        time_ns = _simulate_time_ns(algorithm, request)
+        simulation = SimulationRequest(algorithm, request.topology, size)
+        model_options = AnalyticalOptions(occupancy=str(request.occupancy))
+        model_ns = simulate(simulation, model_options).time_ns
+        assert model_ns is not None, "messages of ASTRA-sim's algorithms match, so that they end"
+        time_ns = max(model_ns, 1)
     return SynthesisResult(algorithm, time_ns, statistics={"algorithm": name})
-
-
-def _check_step_count(
-    plan_of: Callable[[NativeTask], NativePlan], kind: CollectiveKind, ranks: int
-) -> None:
-    """Raise `InputError` (`too-large`) if an algorithm has more than `_MAX_STEPS` steps.
-
-    `_count_steps` counts them before the plan is built; it counts 0 for algorithms of few steps.
-    """
-    steps = _count_steps(plan_of, kind, ranks)
-    if steps > _MAX_STEPS:
-        raise InputError(
-            f"{steps} steps are too many (limit {_MAX_STEPS})",
-            cure="choose fewer ranks, or an algorithm of fewer messages",
-            code="too-large",
-        )
 
 
 def _count_steps(
@@ -209,20 +204,6 @@ def _build_placed_plan(
     )
     table = plan.steps.table(npus, total)
     return _PlacedPlan(table, plan.unit_count, plan.scratch_units, plan.in_place)
-
-
-def _simulate_time_ns(algorithm: Algorithm, request: SynthesisRequest) -> int:
-    """Return the time of an algorithm in ASTRA-sim's analytical model, in ns, at least 1.
-
-    Topology, size of the collective, and occupancy of links are those of the request. All
-    further options of the simulator have their defaults. Raise the errors of `simulate`,
-    and `AssertionError` if a rank never finishes.
-    """
-    simulation = SimulationRequest(algorithm, request.topology, request.collective_bytes)
-    options = AnalyticalOptions(occupancy=str(request.occupancy))
-    time_ns = simulate(simulation, options).time_ns
-    assert time_ns is not None, "messages of ASTRA-sim's algorithms match, so that they end"
-    return max(time_ns, 1)
 
 
 class _Tree(NamedTuple):

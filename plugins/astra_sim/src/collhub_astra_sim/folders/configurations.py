@@ -465,22 +465,17 @@ def read_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
     """
     groups_by_file = {}
     for name, value in files.objects():
-        groups = {key: _parse_npus(members) for key, members in value.items() if key.isdecimal()}
-        if value and len(groups) == len(value) and None not in groups.values():
-            groups_by_file[name] = {key: npus for key, npus in groups.items() if npus is not None}
+        groups: dict[str, tuple[int, ...]] = {}
+        for key, members in value.items():
+            if not key.isdecimal() or not isinstance(members, list):
+                continue
+            if all(type(npu) is int and npu >= 0 for npu in members):
+                groups[key] = tuple(members)
+        if value and len(groups) == len(value):
+            groups_by_file[name] = groups
     if GROUPS in groups_by_file or len(groups_by_file) == 1:
         return groups_by_file.get(GROUPS) or next(iter(groups_by_file.values()))
     if groups_by_file:
         listed = ", ".join(sorted(groups_by_file))
         raise files.error(f"several files define groups: {listed}", f"keep one, named {GROUPS}")
     return {}
-
-
-def _parse_npus(members: object) -> tuple[int, ...] | None:
-    """Return a JSON list of integers of at least 0 as a tuple; None for any other value.
-
-    The order and repeated integers are kept. An empty list gives (). A list with a boolean
-    or a float gives None.
-    """
-    is_list = isinstance(members, list) and all(type(npu) is int and npu >= 0 for npu in members)
-    return tuple(members) if is_list and isinstance(members, list) else None

@@ -216,25 +216,14 @@ class AstraFolder:
         """Yield all files of the folder, in a fixed order; texts are ASCII.
 
         First the traces of the algorithms, then a workload trace per NPU, then the
-        configurations and the script, which is the only executable file. Traces of algorithms
+        configurations and the script, which is the only executable file. Members of the group have
+        equal workloads, one collective per program; other NPUs have idle work. Traces of algorithms
         are encoded when they are loaded, and only as often as `FolderProgram.traces` can be
         iterated. All other contents are created during the iteration.
         """
         for program in self.programs:
             for trace in program.traces.artifacts:
                 yield Artifact(f"{program.trace_prefix}{trace.name}", trace.content)
-        yield from self._list_workloads()
-        for name, text in self._build_texts().items():
-            content = _make_loader(text.encode("ascii"))
-            yield Artifact(name, content, executable=name == SCRIPT)
-
-    def _list_workloads(self) -> Iterator[Artifact]:
-        """Yield one workload trace per NPU, in ascending order.
-
-        A member of the group runs one collective per program, in the order of `programs`; all
-        members have equal traces. Any other NPU has a trace of idle work. The collectives name
-        the group only if some NPUs are no members.
-        """
         collectives = [(program.run_as, program.comm_size) for program in self.programs]
         member = encode_collective_workload(collectives, in_group=self.placement.is_part)
         idle = encode_idle_workload()
@@ -242,6 +231,8 @@ class AstraFolder:
         for npu in range(self.placement.npus):
             content = member if npu in members else idle
             yield Artifact(f"{WORKLOAD}.{npu}.et", _make_loader(content))
+        for name, text in self._build_texts().items():
+            yield Artifact(name, _make_loader(text.encode("ascii")), executable=name == SCRIPT)
 
     def _build_texts(self) -> dict[str, str]:
         """Return the texts of the configurations and of the script by file name, in this order.

@@ -129,7 +129,9 @@ def _write_original(
     """
     # The paths in it were valid at the original location of the folder.
     system = json.loads(str(folder["system"]))
-    prefixes = [str(prefix) for prefix in _as_list(folder.get("custom"))]
+    # Extensions are JSON, which may have any type.
+    custom = folder.get("custom")
+    prefixes = [str(prefix) for prefix in custom] if isinstance(custom, list) else []
     for kind, prefix in _list_pairs(folder.get("by_kind")):
         system[COLLECTIVE_KEYS[CollectiveKind(kind)]] = [prefix]
     per_node = {int(node): prefix for node, prefix in _list_pairs(folder.get("per_node"))}
@@ -365,12 +367,6 @@ def _remove_folder_data(workload: Workload) -> Workload:
     nodes = workload.nodes
     plain = replace(nodes, algorithm=np.full_like(nodes.algorithm, -1))
     return replace(workload, nodes=plain, algorithms=(), extensions=extensions)
-
-
-def _as_list(value: JsonValue) -> list[JsonValue]:
-    """Return a JSON list, empty for other values."""
-    # Extensions are JSON, which may have any type.
-    return value if isinstance(value, list) else []
 
 
 def _list_pairs(value: JsonValue) -> list[tuple[str, str]]:

@@ -175,30 +175,19 @@ def _build_program(
             f"option name: {name[:80]!r} is not letters, digits, '.', '_' and '-'",
             cure="write for example ring",
         )
+    comm_size = size
+    # An all-gather counts the input of one rank. But the only reader of symbolic sizes, a branch of
+    # ASTRA-sim, divides this number by the units of the entire output, so it gets the total.
+    if kind is CollectiveKind.ALL_GATHER and options.dialect != "symbolic":
+        # With 0 bytes the ranks of an all-gather never finish.
+        comm_size = max(1, size // entry.algorithm.num_ranks)
     return FolderProgram(
         name,
         size,
         kind if kind in COLLECTIVE_KEYS else CollectiveKind.ALL_REDUCE,
-        _compute_comm_size(entry.algorithm, size, options),
+        comm_size,
         chakra_traces(placed(entry.algorithm, placement.members), replace(options, size=size)),
     )
-
-
-def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOptions) -> int:
-    """Return the bytes to write in the workload node of an algorithm of `size` bytes.
-
-    It is `size`, except for an all-gather in a dialect other than `symbolic`: there it is
-    the part of one rank, `size` / ranks rounded down, because ASTRA-sim counts the input of
-    an all-gather. That part is at least 1, because ranks never finish an all-gather of 0
-    bytes. The number scales symbolic traces and does not affect absolute ones.
-    """
-    # An all-gather counts the input of one rank. But the only reader of symbolic sizes, a branch of
-    # ASTRA-sim, divides this number by the units of the entire output, so it gets the total.
-    is_share = algorithm.collective.kind is CollectiveKind.ALL_GATHER
-    if not is_share or options.dialect == "symbolic":
-        return size
-    # With 0 bytes the ranks of an all-gather never finish.
-    return max(1, size // algorithm.num_ranks)
 
 
 def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:

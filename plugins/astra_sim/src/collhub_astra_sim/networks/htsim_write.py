@@ -127,7 +127,10 @@ class _Levels:
         if self._count not in (2, 3):
             raise _NoFatTreeError(f"it has {self._count} tiers of switches, htsim 2 or 3")
         tiers = [self._build_tier(number) for number in range(self._count)]
-        tree = FatTree(self._npus, self._npus // self._count_pods(), tuple(tiers))
+        pods = 1
+        if self._count == 3:
+            pods = len({frozenset(self._above[switch]) for switch in self._nodes[1]})
+        tree = FatTree(self._npus, self._npus // pods, tuple(tiers))
         if defect := tree.defect():
             raise _NoFatTreeError(defect)
         # Each switch of tier 0 must connect a block of consecutive NPUs.
@@ -221,17 +224,6 @@ class _Levels:
         if rest or not share:
             raise _NoFatTreeError(f"the oversubscription of tier {number} is not a whole number")
         return share
-
-    def _count_pods(self) -> int:
-        """Return the number of pods: 1 with two tiers.
-
-        With three tiers, a pod is a set of switches of tier 0 that are connected to the same
-        switches of tier 1, by any number of cables.
-        """
-        if self._count == 2:
-            return 1
-        above = {frozenset(self._above[switch]) for switch in self._nodes[1]}
-        return len(above)
 
     def _check_pods(self, tree: FatTree) -> None:
         """Check that the switches of tier 0 in one pod share their switches of tier 1.

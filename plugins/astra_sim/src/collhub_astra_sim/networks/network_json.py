@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from collhub_networks import NetworkFindings, Value, document_of
 
@@ -128,16 +128,17 @@ def _rows(root: Value) -> Iterator[_Row]:
     or cube, for a wrong number of dimensions (`dimensions-count`, `dims-count`), and for lists with
     another number of entries than the file has dimensions.
     """
-    units = _entries(root, _first_of(root, "units-count", "nodes-per-dim"))
+    is_old = root.get("units-count") is None and root.get("nodes-per-dim") is not None
+    units = _entries(root, "nodes-per-dim" if is_old else "units-count")
     count = len(units)
     for key in ("dimensions-count", "dims-count"):
         stated = root.get(key)
         if stated is not None and stated.count(_MAX_SIZE) != count:
             stated.fail(f"{stated.raw} dimensions, and {count} numbers of NPUs", "correct one")
-    columns = [
-        _column(root, key, count)
-        for key in ("link-latency", "links-count", "nic-latency", "router-latency")
-    ]
+    columns: list[Sequence[Value | None]] = []
+    for key in ("link-latency", "links-count", "nic-latency", "router-latency"):
+        is_missing = root.get(key) is None
+        columns.append([None] * count if is_missing else _entries(root, key, count))
     bandwidths = _entries(root, "link-bandwidth", count)
     for index, name in enumerate(_kind_names(root, count)):
         latency, links, nic, router = (column[index] for column in columns)
@@ -316,16 +317,6 @@ def _warn_of_ignored(root: Value, findings: NetworkFindings) -> None:
         findings.warn("memory", place, message)
 
 
-def _first_of(root: Value, *keys: str) -> str:
-    """Return the first of the keys that the file has; the first one if it has none."""
-    return next((key for key in keys if root.get(key) is not None), keys[0])
-
-
-def _column(root: Value, key: str, count: int) -> Sequence[Value | None]:
-    """Return the entries of an optional list; None for each dimension if it is absent."""
-    return [None] * count if root.get(key) is None else _entries(root, key, count)
-
-
 def _entries(root: Value, key: str, count: int | None = None) -> list[Value]:
     """Return the values at a key; a value that is no list gives a list of this one value.
 
@@ -335,10 +326,6 @@ def _entries(root: Value, key: str, count: int | None = None) -> list[Value]:
     value = root[key]
     entries = list(value.items()) if isinstance(value.raw, list) else [value]
     if not entries or (count is not None and len(entries) != count):
-        _fail_length(value, len(entries), count)
+        expected = "at least one" if count is None else str(count)
+        value.fail(f"{len(entries)} values; {expected} expected", "write one value per dimension")
     return entries
-
-
-def _fail_length(value: Value, length: int, count: int | None) -> NoReturn:
-    expected = "at least one" if count is None else str(count)
-    value.fail(f"{length} values; {expected} expected", "write one value per dimension")

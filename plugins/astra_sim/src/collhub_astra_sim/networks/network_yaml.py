@@ -105,7 +105,13 @@ def read(source: Source, options: NoOptions) -> Topology:
     if len(content) > _LONGEST_FILE:
         _fail(name, None, "the file is larger than 1 MiB, a network YAML has four lines")
     values = _parse_plain_values(content) or _collect_values(name, _parse_yaml(name, content))
-    _check_lengths(name, values)
+    lengths = {key: len(values[key]) for key in _KEYS}
+    cure = "write one value per dimension in every list"
+    if not any(lengths.values()):
+        _fail(name, None, "the lists are empty", cure)
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        _fail(name, None, f"the lists differ in length: {listed}", cure)
     entries = zip(*(values[key] for key in _KEYS), strict=True)
     dimensions = [_build_dimension(name, *entry) for entry in entries]
     try:
@@ -228,23 +234,6 @@ def _read_scalar(name: str, key: str, node: Node) -> _Scalar:
         message = f"{key}: one value, or a list of values, was expected"
         _fail(name, line, message)
     return _Scalar(node.value, line)
-
-
-def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
-    """Raise `InputError` unless the lists of all keys have the same length of at least 1.
-
-    The keys are `topology`, `npus_count`, `bandwidth` and `latency`; a missing one raises
-    `KeyError`. Their lists have one entry per dimension. `name`: of the file, for the
-    message. If lengths differ, the message contains the length of every list.
-    """
-    lengths_by_key = {key: len(values[key]) for key in _KEYS}
-    if not any(lengths_by_key.values()):
-        _fail(name, None, "the lists are empty", "write one value per dimension in every list")
-    if len(set(lengths_by_key.values())) == 1:
-        return
-    lengths = ", ".join(f"{key} {length}" for key, length in lengths_by_key.items())
-    cure = "write one value per dimension in every list"
-    _fail(name, None, f"the lists differ in length: {lengths}", cure)
 
 
 def _build_dimension(
@@ -398,7 +387,8 @@ def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64A
     1. There are no links.
     2. Switches multicast or reduce.
     3. There are several planes.
-    4. Links differ in bandwidth or latency.
+    4. Links differ in bandwidth, or else in latency; values are compared exactly. The text has the
+       smallest and the largest value.
     5. A message has no direct link from its source to its destination. A message to its own
        source counts, too. The text names the NPUs of the first such message.
     """
@@ -409,38 +399,14 @@ def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64A
     if topology.num_planes > 1:
         planes = topology.num_planes
         return f"it has {planes} planes, and ASTRA-sim routes all messages over one network"
-    return _find_difference(topology) or _find_distant_pair(topology, sources, destinations)
-
-
-def _find_difference(topology: Topology) -> str | None:
-    """Describe the range of the links' bandwidths if they differ, or else of their latencies.
-
-    The text has the smallest and the largest value, in GB/s or ns. Values are compared
-    exactly. Return None if all links have the same bandwidth and the same latency. The
-    topology must have a link.
-    """
-    bandwidths = topology.bandwidth_bytes_per_s / 1e9
     columns = (
-        ("bandwidth", bandwidths, "GB/s"),
+        ("bandwidth", topology.bandwidth_bytes_per_s / 1e9, "GB/s"),
         ("latency", topology.latency_ns, "ns"),
     )
     for name, values, unit in columns:
-        minimum = values.min()
-        maximum = values.max()
+        minimum, maximum = values.min(), values.max()
         if minimum != maximum:
             return f"its links differ in {name} ({minimum:g} to {maximum:g} {unit})"
-    return None
-
-
-def _find_distant_pair(
-    topology: Topology, sources: Int64Array, destinations: Int64Array
-) -> str | None:
-    """Return a text about the first message without a direct link, or None if there is none.
-
-    `sources`, `destinations`: NPUs of all messages, int64[messages]. A direct link leads
-    from the source to the destination of the message; an NPU has no link to itself, so a
-    message to itself is reported too. The text names both NPUs.
-    """
     # A number for each pair of nodes, so that pairs can be looked up in a sorted array.
     nodes = topology.num_nodes
     links = topology.source * nodes + topology.destination

@@ -101,7 +101,13 @@ class _Words:
         npus = [node for node in range(header.nodes) if node not in is_switch]
         number = {node: index for index, node in enumerate([*npus, *switches])}
         cables = list(self._read_cables(header, number))
-        self._check_end(header, len(cables))
+        # No error, because existing files have fewer or more links than their header declares.
+        more = next(self._words, None)
+        if len(cables) != header.cables or more is not None:
+            difference = "more follows" if more is not None else f"{len(cables)} follow"
+            message = f"{header.cables} links are announced, {difference}; {len(cables)} are read"
+            location = Location(self._source.name)
+            self._source.report(Diagnostic("link-count", message, Severity.WARNING, location))
         return topology_of(self._source.name, len(npus), header.nodes, cables)
 
     def _read_header(self) -> _Header:
@@ -167,21 +173,6 @@ class _Words:
             next(self._words, None)
             yield Cable(source, destination, rate, delay_s)
 
-    def _check_end(self, header: _Header, count: int) -> None:
-        """Report a warning (`link-count`) if the number of links differs from that in the header.
-
-        `count`: number of links read. A word after the last link gives the warning too; this
-        word is consumed. No error is raised, because existing files have fewer or more links
-        than their header declares.
-        """
-        more = next(self._words, None)
-        if count == header.cables and more is None:
-            return
-        difference = "more follows" if more is not None else f"{count} follow"
-        message = f"{header.cables} links are announced, {difference}; {count} are read"
-        location = Location(self._source.name)
-        self._source.report(Diagnostic("link-count", message, Severity.WARNING, location))
-
     def _read_rate(self) -> float:
         """Consume the next word as a data rate, such as `400Gbps`; return bytes per second.
 
@@ -246,7 +237,10 @@ def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
     """
     cables = cables_of(topology)
     header = _format_simai_header if options.header == SIMAI else _format_header
-    lines = *header(topology, len(cables), options), *_format_lines(cables)
+    lines = [*header(topology, len(cables), options)]
+    for cable in cables:
+        rate, delay = _format_rate(cable.bandwidth_bytes_per_s), _format_delay(cable.latency_s)
+        lines.append(f"{cable.source} {cable.destination} {rate} {delay} 0\n")
     content = "".join(lines).encode("ascii")
     losses = (
         *report_name_losses(topology),
@@ -286,13 +280,6 @@ def _format_simai_header(topology: Topology, cables: int, options: Ns3WriteOptio
         f"{counts} {options.gpu_type}\n",
         " ".join(map(str, [*nvswitches, *other_switches])) + "\n",
     ]
-
-
-def _format_lines(cables: list[Cable]) -> Iterator[str]:
-    """Yield one line per cable."""
-    for cable in cables:
-        rate, delay = _format_rate(cable.bandwidth_bytes_per_s), _format_delay(cable.latency_s)
-        yield f"{cable.source} {cable.destination} {rate} {delay} 0\n"
 
 
 def _format_rate(bandwidth_bytes_per_s: float) -> str:
@@ -384,22 +371,7 @@ def _find_reached(topology: Topology) -> BoolArray:
     reached = np.eye(npus, dtype=np.bool_)
     is_direct = (topology.source < npus) & (topology.destination < npus)
     reached[topology.source[is_direct], topology.destination[is_direct]] = True
-    island = _find_islands(topology)
-    goes_up = np.flatnonzero((topology.source < npus) & (topology.destination >= npus))
-    reaches = island[topology.destination[goes_up] - npus]
-    for number in np.unique(island).tolist():
-        members = np.unique(topology.source[goes_up[reaches == number]])
-        reached[np.ix_(members, members)] = True
-    return reached
-
-
-def _find_islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return a number for every switch; switches connected through switches have the same one.
-
-    int64[switches]: the smallest switch of the connected component, counted from 0. Links are
-    assumed to exist in both directions.
-    """
-    npus = topology.num_npus
+    # By switch the number of its island, int64[switches]: the smallest switch of the island.
     island = np.arange(topology.num_nodes - npus)
     between = (topology.source >= npus) & (topology.destination >= npus)
     switch_pairs = topology.source[between] - npus, topology.destination[between] - npus
@@ -409,7 +381,12 @@ def _find_islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int6
         np.minimum.at(island, switch_pairs[1], before[switch_pairs[0]])
         if np.array_equal(island, before):
             break
-    return island
+    goes_up = np.flatnonzero((topology.source < npus) & (topology.destination >= npus))
+    reaches = island[topology.destination[goes_up] - npus]
+    for number in np.unique(island).tolist():
+        members = np.unique(topology.source[goes_up[reaches == number]])
+        reached[np.ix_(members, members)] = True
+    return reached
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,19 +45,15 @@ def report_findings(
         for rank in range(nodes.num_ranks):
             diagnostics += stuck.findings_of(rank)
     if has_event_at_zero and _is_astra_sim_network(topology, model):
-        diagnostics.append(_make_abort_warning())
+        # The simulator's event queue asserts that every event is later than its current time.
+        warning = Diagnostic(
+            "astra-sim-aborts",
+            "a message at the start takes less than 1 ns to send, where ASTRA-sim itself aborts",
+            Severity.WARNING,
+            cure="these times hold for a start a little later; use larger messages to compare",
+        )
+        diagnostics.append(warning)
     return tuple(diagnostics)
-
-
-def _make_abort_warning() -> Diagnostic:
-    """Return the warning that ASTRA-sim aborts because an event is scheduled at time 0."""
-    # The simulator's event queue asserts that every event is later than its current time.
-    return Diagnostic(
-        "astra-sim-aborts",
-        "a message at the start takes less than 1 ns to send, where ASTRA-sim itself aborts",
-        Severity.WARNING,
-        cure="these times hold for a start a little later; use larger messages to compare",
-    )
 
 
 def _is_astra_sim_network(topology: Topology, model: TimingModel) -> bool:
@@ -138,16 +134,19 @@ class StuckNodes:
         """Return the error (`never-finishes`) at `node`, the first of its rank that waits.
 
         A node waits if it started and never ended. The message has the event for which it waits
-        (`_describe_wait`) and the numbers of further nodes; the cure is that of `_find_cure`.
+        (`_describe_wait`) and the numbers of further nodes. There is a cure only for a RECV of
+        which no SEND with the same ends, size and tag is still waiting to start.
         `begun`: number of waiting nodes of the rank, this one included. `unended`: number of
         all nodes of the rank without an end, also those that never started.
         """
         further_steps = _describe_further_steps(begun - 1, unended - begun)
+        is_receive = self._nodes.type[node] == NodeType.COMM_RECV
+        is_never_sent = is_receive and self._find_sender(node) is None
         return Diagnostic(
             "never-finishes",
             f"rank {rank} never finishes: {self._describe_wait(node)}{further_steps}",
             location=self._locate(node),
-            cure=self._find_cure(node),
+            cure=_DISAGREEMENT_CURE if is_never_sent else "",
         )
 
     def _describe_wait(self, node: int) -> str:
@@ -166,7 +165,10 @@ class StuckNodes:
         # Sends and local work always finish; ASTRA-sim starts nodes of other types and never
         # finishes them.
         if self._nodes.type[node] != NodeType.COMM_RECV:
-            return f"a node of type {self._get_type_name(node)} has no place in an algorithm"
+            kind = int(self._nodes.type[node])
+            # A file may contain any number.
+            type_name = NodeType(kind).name if kind in set(NodeType) else str(kind)
+            return f"a node of type {type_name} has no place in an algorithm"
         peer = self._nodes.peer[node]
         size = self._nodes.size[node]
         tag = self._nodes.tag[node]
@@ -181,17 +183,6 @@ class StuckNodes:
             else f"it waits for {self._format_name(blocker)}"
         )
         return f"{text}, but {self._format_name(sender)} that sends it never starts: {obstacle}"
-
-    def _get_type_name(self, node: int) -> str:
-        """Return the name of a node's type, such as `COMM_RECV`.
-
-        An unknown type, which a file may contain, has its number as name.
-        """
-        kind = int(self._nodes.type[node])
-        # A file may contain any number.
-        if kind not in set(NodeType):
-            return str(kind)
-        return NodeType(kind).name
 
     def _find_sender(self, receive: int) -> int | None:
         """Return the first SEND that a RECV waits for and that never started; None without one.
@@ -243,19 +234,6 @@ class StuckNodes:
             candidate = int(sends[has_size][0])
             return f"{sender} sends with tag {tag[candidate]} ({self._format_name(candidate)})"
         return f"{sender} never sends"
-
-    def _find_cure(self, node: int) -> str:
-        """Return the advice for a RECV whose message is never sent, or "" for other nodes.
-
-        A message is never sent if no SEND with the same sender, receiver, size and tag is still
-        waiting to start. Return "" for a RECV with such a SEND, and for every other type of
-        node.
-        """
-        is_receive = self._nodes.type[node] == NodeType.COMM_RECV
-        if not is_receive or self._find_sender(node) is not None:
-            return ""
-        # No rank sends the message.
-        return _DISAGREEMENT_CURE
 
     def _format_name(self, node: int) -> str:
         """Return the name of a node in messages, such as `step 3 of rank 1`.

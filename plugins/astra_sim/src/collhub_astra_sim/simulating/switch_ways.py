@@ -147,7 +147,7 @@ class _Layout:
           on; the number of added messages; the next sum that the result enters, and the position of
           the last link before that sum. The last two are -1 if there is no next sum.
         - The record of a message names the first sum that it enters, and the position there.
-        - The record of a message that arrives with others refers to these (`_join_arrivals`).
+        - A message with the sum of others refers to the first of them, and these to the next one.
 
         A position is an index in the links of all routes, one after another.
         """
@@ -161,7 +161,10 @@ class _Layout:
                 self._add_to_sum(int(nodes[member]), last.get(member), index, position)
                 last[member] = index
         for first, *parts in group_sums.arrivals:
-            self._join_arrivals(int(nodes[first]), nodes[parts])
+            carrier, delivered = int(nodes[first]), nodes[parts]
+            if len(delivered):
+                self._switched["first_part"][carrier] = delivered[0]
+                self._switched["next_part"][delivered[:-1]] = delivered[1:]
 
     def _add_to_sum(self, node: int, before: int | None, index: int, position: int) -> None:
         """Record that the message of `node` enters sum `index` after its hop `position`.
@@ -176,17 +179,6 @@ class _Layout:
             return
         self._switched["sum"][node] = index
         self._switched["sum_at"][node] = position
-
-    def _join_arrivals(self, carrier: int, parts: Int64Array) -> None:
-        """Record that the messages `parts` are delivered together with the message `carrier`.
-
-        They were added in switches, and the carrier has their sum. Its field `first_part` refers to
-        the first of them, and `next_part` of each to the next one. Without parts no field changes.
-        """
-        if not len(parts):
-            return
-        self._switched["first_part"][carrier] = parts[0]
-        self._switched["next_part"][parts[:-1]] = parts[1:]
 
 
 class _Shapes:

@@ -37,7 +37,9 @@ def compute_message_keys(
     `pointer[k]` up to `pointer[k + 1]` - 1, where `pointer` is the second result, int64. `rank`,
     `size_class`: by node.
     """
-    rows, is_send = _find_messages(nodes)
+    is_send_node = nodes.type == NodeType.COMM_SEND
+    rows = np.flatnonzero(is_send_node | (nodes.type == NodeType.COMM_RECV))
+    is_send = is_send_node[rows]
     rank_of_end, peer = rank[rows], nodes.peer[rows]
     # Both ends of a message use the same pair: from the sender to the receiver.
     source = np.where(is_send, rank_of_end, peer)
@@ -52,17 +54,6 @@ def compute_message_keys(
     sends = np.bincount(codes[is_send], minlength=keys)
     receives = np.bincount(codes[~is_send], minlength=keys)
     return key, row_pointer(np.maximum(sends, receives))
-
-
-def _find_messages(nodes: NodeTable) -> tuple[Int64Array, BoolArray]:
-    """Return the rows of all SENDs and RECVs, and which of them are SENDs.
-
-    The rows ascend, int64; the second array is bool by entry of the first.
-    """
-    is_send = nodes.type == NodeType.COMM_SEND
-    is_receive = nodes.type == NodeType.COMM_RECV
-    rows = np.flatnonzero(is_send | is_receive)
-    return rows, is_send[rows]
 
 
 def compute_pair_codes(source: IntArray, destination: IntArray, num_ranks: int) -> Int64Array:

@@ -135,7 +135,13 @@ class _Chooser:
             name = self.workload.groups[group].name
             message = f"process group {name!r}: ASTRA-sim confuses unsorted ranks"
             raise InputError(message, cure="list its ranks in ascending order", code="group")
-        self.pairs.append(_find_custom_pairs(nodes, np.array(ranks), self.num_ranks))
+        is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
+        rows = np.flatnonzero(is_message)
+        rank_of_member = np.array(ranks)
+        rank = rank_of_member[group_of_entry(nodes.rank_indptr)[rows]]
+        peer = rank_of_member[nodes.peer[rows]]
+        codes = [rank * self.num_ranks + peer, peer * self.num_ranks + rank]
+        self.pairs.append(distinct(np.concatenate(codes)))
         return -2 - self.custom.setdefault(prefix, len(self.custom))
 
 
@@ -363,15 +369,3 @@ def _list_shifts(phase: Phase) -> Iterator[int]:
         # Parents and children differ by a power of two, counted cyclically from the root.
         powers = (1 << power for power in range(phase.size.bit_length()))
         yield from sorted({step % phase.size for power in powers for step in (power, power - 1)})
-
-
-def _find_custom_pairs(nodes: NodeTable, ranks: Int64Array, num_ranks: int) -> Int64Array:
-    """Return the ordered pairs of ranks that communicate in a custom algorithm, as distinct codes.
-
-    A code is source * num_ranks + destination; each message gives both directions. `ranks`: rank of
-    the job by rank of the algorithm.
-    """
-    rows = np.flatnonzero((nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV))
-    rank_of_node = group_of_entry(nodes.rank_indptr)[rows]
-    rank, peer = ranks[rank_of_node], ranks[nodes.peer[rows]]
-    return distinct(np.concatenate([rank * num_ranks + peer, peer * num_ranks + rank]))

@@ -6,6 +6,7 @@ and `generate_collective_phase`. Tables for compiled code follow the order of AS
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, NoReturn
@@ -75,14 +76,12 @@ def build_system_phases(
     """
     names = _get_algorithm_names(kind, system)
     if names[0].startswith("one"):
-        total = 1
-        for size in sizes:
-            total *= size
-        names, sizes = names[:1], (total,)
+        names, sizes = names[:1], (math.prod(sizes),)
     if len(names) > len(sizes):
         _refuse(kind, f"{len(names)} algorithms for {len(sizes)} dimensions")
     parts = [
-        _build_phase(kind, name, level, _compute_stride(sizes, level), sizes[level])
+        # Neighbours in a dimension differ by the product of the sizes of all lower ones.
+        _build_phase(kind, name, level, math.prod(sizes[:level]), sizes[level])
         for level, name in enumerate(names)
         if sizes[level] > 1 and dimensions >> level & 1
     ]
@@ -126,17 +125,6 @@ def _get_algorithm_names(kind: int, system: System) -> tuple[str, ...]:
     if not names:
         _refuse(kind, "the system names no algorithm for it")
     return names
-
-
-def _compute_stride(sizes: Sequence[int], level: int) -> int:
-    """Return the difference between the ranks of neighbours in dimension `level`.
-
-    It is the product of the sizes of all lower dimensions; 1 for dimension 0.
-    """
-    stride = 1
-    for size in sizes[:level]:
-        stride *= size
-    return stride
 
 
 def _build_phase(kind: int, name: str, level: int, stride: int, size: int) -> Phase:

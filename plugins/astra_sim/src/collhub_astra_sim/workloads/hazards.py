@@ -47,7 +47,11 @@ def find_hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
     simulated.
     """
     diagnostics = []
-    for code, is_affected, message, severity, cure in _list_checks(workload, system):
+    checks = [*_list_hardware_checks(workload, system)]
+    # With replay-only every node is a timer, regardless of its attributes.
+    if not system.is_replay_only:
+        checks += _list_network_checks(workload, system)
+    for code, is_affected, message, severity, cure in checks:
         rows = np.flatnonzero(is_affected)
         if len(rows):
             row = int(rows[0])
@@ -61,18 +65,6 @@ def find_hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
 
 
 _Check = tuple[str, BoolArray, str, Severity, str]
-
-
-def _list_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield every check for hazards: (code, mask of affected nodes, message, severity, cure).
-
-    A check is yielded even if its mask is empty. With replay-only, where every node is a timer,
-    there are only the checks of `_list_hardware_checks`.
-    """
-    yield from _list_hardware_checks(workload, system)
-    # With replay-only every node is a timer, regardless of its attributes.
-    if not system.is_replay_only:
-        yield from _list_network_checks(workload, system)
 
 
 def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:

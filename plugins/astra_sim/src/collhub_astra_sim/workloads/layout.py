@@ -325,29 +325,21 @@ def _place_nodes(
     collective has its own queues, and each custom one its own records. The queues are empty.
     """
     custom_rows = np.flatnonzero(node["choice"] < NO_CHOICE)
-    owners = _find_owners(node, has_slots)
-    node["queue"] = owners * lines
-    regions = owners if has_slots else np.zeros(len(node), np.int64)
-    if not has_slots:
+    if has_slots:
+        owners = node["rank"].astype(np.int64)
+        regions = owners
+    else:
+        # Nodes that are no collectives have 0, which is not used.
+        owners = np.zeros(len(node), np.int64)
+        regions = np.zeros(len(node), np.int64)
+        collective_rows = np.flatnonzero(node["action"] == COLLECTIVE_NODE)
+        owners[collective_rows] = np.arange(len(collective_rows))
         regions[custom_rows] = np.arange(len(custom_rows))
+    node["queue"] = owners * lines
     node["instance"] = regions * most_nodes
     queue = np.zeros(max(int(owners.max(initial=0)) + 1, 1) * lines, LINE)
     queue["first"] = -1
     return queue, np.zeros((ranks if has_slots else len(custom_rows)) * most_nodes, PROGRESS)
-
-
-def _find_owners(node: Records, has_slots: bool) -> Int64Array:
-    """Return the owner of each node's queues of streams: int64[nodes].
-
-    With slots it is the rank. Without slots each collective has separate queues, numbered from 0 by
-    row; other nodes have 0, which is not used.
-    """
-    if has_slots:
-        return node["rank"].astype(np.int64)
-    owners = np.zeros(len(node), np.int64)
-    rows = np.flatnonzero(node["action"] == COLLECTIVE_NODE)
-    owners[rows] = np.arange(len(rows))
-    return owners
 
 
 def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Array:

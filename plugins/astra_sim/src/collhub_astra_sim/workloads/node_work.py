@@ -203,7 +203,13 @@ def _set_collectives(
     action[is_collective & nodes.on_host] = NEVER_ENDS
     is_native = (kind >= 0) & ~nodes.on_host
     action[is_native] = COLLECTIVE_NODE
-    size, chunk, is_gather = _compute_chunks(nodes, system.splits)
+    size = np.maximum(nodes.bytes, 0)
+    chunk = size // system.splits
+    is_gather = nodes.collective == JobCollective.ALL_GATHER
+    # At least one byte per rank of the system, also in smaller groups.
+    is_raised = ~is_gather & (chunk < nodes.num_ranks)
+    chunk = np.where(is_raised, nodes.num_ranks, chunk)
+    size = np.where(is_raised, system.splits * chunk, size)
     message = "an all-gather of fewer bytes than splits: ASTRA-sim never stops"
     is_endless = is_native & is_gather & (chunk == 0) & (size > 0)
     _refuse(nodes, is_endless, message, "use fewer preferred-dataset-splits", "h7")
@@ -211,20 +217,3 @@ def _set_collectives(
     work[rows] = chunk[rows]
     # The remainder becomes one more chunk of full size.
     streams[rows] = -(-size[rows] // chunk[rows])
-
-
-def _compute_chunks(nodes: NodeColumns, splits: int) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """Return total bytes and bytes of one stream by node, and which are all-gathers.
-
-    The total is the bytes of the collective (missing bytes count as 0), and a stream has
-    total / `splits` bytes, rounded down. Except for all-gathers, a stream with fewer bytes
-    than the job has ranks gets one byte per rank; its total is then `splits` times that.
-    All three are by node; those of nodes that are no collectives have no meaning.
-    """
-    size = np.maximum(nodes.bytes, 0)
-    chunk = size // splits
-    is_gather = nodes.collective == JobCollective.ALL_GATHER
-    # At least one byte per rank of the system, also in smaller groups.
-    is_raised = ~is_gather & (chunk < nodes.num_ranks)
-    chunk = np.where(is_raised, nodes.num_ranks, chunk)
-    return np.where(is_raised, splits * chunk, size), chunk, is_gather

@@ -110,7 +110,12 @@ def _simulate_folder(
     """
     workload = request.workload
     system, memory = _read_system(folder, options)
-    topology = request.topology or _read_topology(folder)
+    topology = request.topology
+    if topology is None:
+        text = folder.get("network")
+        if not isinstance(text, str):
+            raise UsageError("the job has no network", cure="name one with --topology")
+        topology = network_yaml.read(Source.of_bytes("network.yml", text.encode()), NoOptions())
     aborts = [finding for finding in find_hazards(workload, system) if finding.code in ABORTS]
     backend = options.network or folder.get("backend")
     on_network = None
@@ -195,17 +200,6 @@ def _convert_times(times: LayerTimes, options: JobOptions, backend: str) -> Work
         slots=options.slots,
         details={"events": times.events, "network": backend},
     )
-
-
-def _read_topology(folder: Mapping[str, JsonValue]) -> Topology:
-    """Return the network of a folder, from the text of its network YAML.
-
-    Raises `UsageError` if the folder has none, and `InputError` if the text is invalid.
-    """
-    text = folder.get("network")
-    if not isinstance(text, str):
-        raise UsageError("the job has no network", cure="name one with --topology")
-    return network_yaml.read(Source.of_bytes("network.yml", text.encode()), NoOptions())
 
 
 def _read_system(
