@@ -61,12 +61,34 @@ def build_network(
     `sources`, `destinations`: the pairs; `sizes`: all distinct sizes of messages in bytes.
     `channels`: int64 by pair, by default 0; they select the plane of the topology. With a
     congestion-unaware model every pair has a link of its own instead of a route over shared links.
-    Raises `InputError` for a pair without a path, and (`too-large`) if the table of times by size
-    and kind of link would be too large.
+
+    Used links with exactly equal bandwidth and latency form a class, numbered by ascending
+    (bandwidth, latency); without used links there is none. `busy_ns` and `arrival_ns` are
+    int64[size, class] in the order of `sizes`, both from the start of the transmission on a link,
+    with the rounding of `link_times_ns`. `link_class` is int32 by link, 0 for an unused one.
+
+    Raises `InputError` for a pair without a path, `too-large` for tables of more than
+    `_LARGEST_TABLE` (2^27) entries, `too-long` if a message arrives after 2^62 ns or more.
     """
-    is_shared = model.is_congestion_aware
-    links = route_links(topology, sources, destinations, is_shared, channels)
-    return _add_times(*links, sizes, model.occupancy)
+    routes, bandwidth, latency_ns = route_links(
+        topology, sources, destinations, model.is_congestion_aware, channels
+    )
+    used = distinct(routes.links)
+    # A complex number per link, so that pairs of doubles are sorted and compared exactly.
+    kinds = bandwidth[used] + 1j * latency_ns[used]
+    classes, class_of_used = np.unique(kinds, return_inverse=True)
+    link_class = np.zeros(len(bandwidth), np.int32)
+    link_class[used] = class_of_used
+    if len(classes) * len(sizes) > _LARGEST_TABLE:
+        raise InputError(
+            f"{len(sizes)} message sizes on {len(classes)} kinds of links are too many to tabulate",
+            cure="simulate with fewer distinct sizes or bandwidths",
+            code="too-large",
+        )
+    busy_ns, arrival_ns = link_times_ns(
+        classes.real[None, :], classes.imag[None, :], sizes[:, None], model.occupancy
+    )
+    return SimulatedNetwork(routes, sizes, link_class, busy_ns, arrival_ns)
 
 
 def route_links(
@@ -125,43 +147,6 @@ def _find_routes_cached(
     channels = np.frombuffer(channel_bytes, np.int64) if channel_bytes else None
     pairs = np.frombuffer(sources, np.int64), np.frombuffer(destinations, np.int64)
     return topology.routes(*pairs, channels)
-
-
-def _add_times(
-    routes: Routes,
-    bandwidth: Float64Array,
-    latency_ns: Float64Array,
-    sizes: Int64Array,
-    occupancy: Occupancy,
-) -> SimulatedNetwork:
-    """Tabulate how long messages occupy each link and after which time they arrive, in ns.
-
-    `bandwidth` (bytes/s) and `latency_ns` are by link; `sizes` are the distinct sizes of
-    messages in bytes, in the order of the result's rows. Used links with exactly equal
-    bandwidth and latency form a class, numbered by ascending (bandwidth, latency). `busy_ns`
-    and `arrival_ns` of the result are int64[size, class], both from the start of the
-    transmission on a link, with the rounding of `link_times_ns`. `link_class` is int32 by link;
-    links on no route have 0 without meaning. Without used links the tables have no columns.
-
-    Raises `InputError`: `too-large` if a table would have more than `_LARGEST_TABLE` (2^27)
-    entries, `too-long` if a message arrives after 2^62 ns or more.
-    """
-    used = distinct(routes.links)
-    # A complex number per link, so that pairs of doubles are sorted and compared exactly.
-    kinds = bandwidth[used] + 1j * latency_ns[used]
-    classes, class_of_used = np.unique(kinds, return_inverse=True)
-    link_class = np.zeros(len(bandwidth), np.int32)
-    link_class[used] = class_of_used
-    if len(classes) * len(sizes) > _LARGEST_TABLE:
-        raise InputError(
-            f"{len(sizes)} message sizes on {len(classes)} kinds of links are too many to tabulate",
-            cure="simulate with fewer distinct sizes or bandwidths",
-            code="too-large",
-        )
-    busy_ns, arrival_ns = link_times_ns(
-        classes.real[None, :], classes.imag[None, :], sizes[:, None], occupancy
-    )
-    return SimulatedNetwork(routes, sizes, link_class, busy_ns, arrival_ns)
 
 
 def report_link_loads(topology: Topology, link: Records) -> tuple[LinkLoad, ...]:

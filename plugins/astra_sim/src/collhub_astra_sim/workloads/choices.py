@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -347,25 +347,18 @@ def _find_native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int
     positions, modulo the size: 1 for a ring; all for direct; powers of two for halving-doubling;
     powers of two, and these minus one, for trees.
     """
+    if phase.algorithm == RING:
+        shifts = [1]
+    elif phase.algorithm == DIRECT:
+        shifts = list(range(1, phase.size // 2 + 1))
+    elif phase.algorithm == HALVING_DOUBLING:
+        shifts = [1 << power for power in range(phase.size.bit_length() - 1)]
+    else:
+        # Parents and children differ by a power of two, counted cyclically from the root.
+        powers = [1 << power for power in range(phase.size.bit_length())]
+        shifts = sorted({step % phase.size for power in powers for step in (power, power - 1)})
     codes = []
-    for shift in _list_shifts(phase):
+    for shift in shifts:
         ahead = np.roll(members, -shift, axis=1)
         codes += [members * num_ranks + ahead, ahead * num_ranks + members]
     return distinct(np.concatenate(codes).ravel()) if codes else np.zeros(0, np.int64)
-
-
-def _list_shifts(phase: Phase) -> Iterator[int]:
-    """Yield the distances, modulo the size, between positions that exchange messages in a phase.
-
-    Each distance stands for both directions.
-    """
-    if phase.algorithm == RING:
-        yield 1
-    elif phase.algorithm == DIRECT:
-        yield from range(1, phase.size // 2 + 1)
-    elif phase.algorithm == HALVING_DOUBLING:
-        yield from (1 << power for power in range(phase.size.bit_length() - 1))
-    else:
-        # Parents and children differ by a power of two, counted cyclically from the root.
-        powers = (1 << power for power in range(phase.size.bit_length()))
-        yield from sorted({step % phase.size for power in powers for step in (power, power - 1)})
