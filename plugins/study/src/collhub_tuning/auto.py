@@ -184,7 +184,12 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
                 cure="allow more time",
                 code="limit-reached",
             )
-        raise _build_misfit_error(search)
+        cures = Counter(search.cures).most_common(1)
+        raise InputError(
+            f"no synthesizer fits: {_format_reasons(search)}",
+            cure=cures[0][0] if cures else "",
+            code="nothing-fits",
+        )
     if request.target is not None:
         _fit_candidates(search)
     failures: dict[str, FailureTimes] = {}
@@ -347,19 +352,6 @@ def _merge_bounds(best: _Candidate, candidates: Sequence[_Candidate]) -> dict[st
             if candidate is best or not name.endswith(ONE_SIZE):
                 bounds[name] = max(bound_ns, bounds.get(name, 0))
     return bounds
-
-
-def _build_misfit_error(search: _Search) -> InputError:
-    """Build the error (`nothing-fits`) if no synthesizer serves the request.
-
-    It has the reasons of all of them (`_format_reasons`), and the most frequent cure.
-    """
-    cures = Counter(search.cures).most_common(1)
-    return InputError(
-        f"no synthesizer fits: {_format_reasons(search)}",
-        cure=cures[0][0] if cures else "",
-        code="nothing-fits",
-    )
 
 
 def _format_reasons(search: _Search) -> str:

@@ -103,6 +103,10 @@ def baseline_rows(outcome: ComparisonOutcome) -> list[list[str]]:
     for size, baseline in outcome.baselines.items():
         ranking = outcome.ranking(size)
         gain = compute_gain(baseline, ranking[0].time_ns) if ranking and has_gains else None
+        gain_text = ""
+        if gain is not None:
+            note = ", within the errors" if is_within_error(outcome, baseline, gain) else ""
+            gain_text = f"{format_gain(gain)}{note}"
         rows.append(
             [
                 format_bytes(size),
@@ -110,15 +114,10 @@ def baseline_rows(outcome: ComparisonOutcome) -> list[list[str]]:
                 "" if baseline.choice is None else str(baseline.choice.channels),
                 format_time(baseline.time_us * 1e3),
                 format_origin(baseline),
-                "" if gain is None else _format_judged_gain(outcome, baseline, gain),
+                gain_text,
             ]
         )
     return rows
-
-
-def _format_judged_gain(outcome: ComparisonOutcome, baseline: Baseline, gain: float) -> str:
-    note = ", within the errors" if is_within_error(outcome, baseline, gain) else ""
-    return f"{format_gain(gain)}{note}"
 
 
 def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:

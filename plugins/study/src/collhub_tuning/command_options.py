@@ -83,7 +83,11 @@ def select_algorithms(names: Sequence[str], registry: Registry) -> list[Compared
     default = [provided.name for provided in offers if not provided.offer.only_by_name]
     algorithms = []
     for name in dict.fromkeys(names or default):
-        is_file = name not in known and _is_file(name)
+        path = Path(name)
+        # A set of rank files has a file `NAME.0.et`.
+        is_file = name not in known and (
+            path.exists() or path.with_name(f"{path.name}.0.et").exists()
+        )
         if name not in known and not is_file:
             # Raises an error with the closest name and with broken plugins.
             registry.find(Synthesizer, name)
@@ -93,15 +97,6 @@ def select_algorithms(names: Sequence[str], registry: Registry) -> list[Compared
             "there is no synthesizer to compare", cure="install one, or give files: --with FILE"
         )
     return algorithms
-
-
-def _is_file(name: str) -> bool:
-    """Return whether a file or folder with this name exists, or a set of rank files.
-
-    A set of rank files has a file `NAME.0.et`.
-    """
-    path = Path(name)
-    return path.exists() or path.with_name(f"{path.name}.0.et").exists()
 
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -225,7 +220,15 @@ def assign_options(
     assignments = dict(arguments["assignments"])
     if arguments[_SCHEDULER] is not None:
         if _SCHEDULER not in [option.name for option in declared]:
-            raise _create_scheduler_error(context, name)
+            engines = [
+                provided.name
+                for provided in context.registry().all(Engine)
+                if _SCHEDULER in [one.name for one in context.options_of(Engine, provided.name)]
+            ]
+            cure = "no engine that is installed has one"
+            if engines:
+                cure = f"give --engine {' or '.join(engines)}"
+            raise UsageError(f"the engine {name} has no --scheduler", cure=cure)
         assignments[f"{side}.{_SCHEDULER}"] = arguments[_SCHEDULER]
     readers: dict[str, Option] = {}
     if arguments["measured_files"]:
@@ -330,21 +333,24 @@ def _create_measuring(
     return Measuring(min(arguments["jobs"] or count, count), budget, start, shares_files, registry)
 
 
-def _create_scheduler_error(context: CommandContext, engine: str) -> UsageError:
-    """Return the error for `--scheduler` with an engine that does not have this option.
+def print_baseline(
+    context: CommandContext,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[str],
+    outcome: ComparisonOutcome,
+) -> None:
+    """Print an empty line, then a table that compares the algorithms with NCCL's own choice.
 
-    The message names `engine`. The cure lists the installed engines with an option `scheduler`,
-    joined by `or` in the order of the registry, or says that there is none. The error is not raised
-    here.
+    `right`: names of the columns that are aligned to the right. Without rows, no line and no note
+    is printed. After a table, a note on stderr explains why there are no gains if the timing of
+    `outcome` does not model machines.
     """
-    engines = [
-        provided.name
-        for provided in context.registry().all(Engine)
-        if _SCHEDULER in [option.name for option in context.options_of(Engine, provided.name)]
-    ]
-    cure = (
-        f"give --engine {' or '.join(engines)}"
-        if engines
-        else ("no engine that is installed has one")
-    )
-    return UsageError(f"the engine {engine} has no --scheduler", cure=cure)
+    from collhub_tuning.baseline import NO_GAIN_NOTE, models_machines
+
+    if not rows:
+        return
+    context.print_line("")
+    context.print_table(header, rows, right)
+    if not models_machines(outcome):
+        context.say(NO_GAIN_NOTE)

@@ -16,6 +16,7 @@ from collhub_tuning.command_options import (
     choose_comparison_timing,
     comparison_options,
     open_comparisons,
+    print_baseline,
     select_algorithms,
     select_roots,
 )
@@ -141,6 +142,7 @@ def compare(
             as_json,
         )
     _require_collective(arguments)
+    from collhub_tuning import baseline
     from collhub_tuning import comparison_report as report
     from collhub_tuning import variations as sensitivity
     from collhub_tuning.comparison_report import check_picture, create_picture_request
@@ -158,7 +160,8 @@ def compare(
         rows = report.comparison_rows(outcome)
         header, right = report.comparison_header(outcome)
         context.print_table(header, rows, right)
-        _print_baseline(context, outcome)
+        baseline_rows = baseline.baseline_rows(outcome)
+        print_baseline(context, baseline.HEADER, baseline_rows, baseline.RIGHT, outcome)
         if varied:
             _print_sensitivity(context, outcome, varied)
     context.say(outcome.timing.note)
@@ -186,24 +189,6 @@ def compare(
         page = InteractivePage(title, (ReportDocument(title, document),))
         context.say_written(context.draw_report(page, view_out))
     return ExitCode.DONE if has_winner else ExitCode.INVALID
-
-
-def _print_baseline(context: CommandContext, outcome: ComparisonOutcome) -> None:
-    """Print an empty line, then a table of NCCL's own choice and its time at each size.
-
-    Sizes without a known time of NCCL have no row. Without any row, no text is printed. If
-    the timing does not model machines, a note after the table explains why there are no
-    gains.
-    """
-    from collhub_tuning import baseline
-
-    rows = baseline.baseline_rows(outcome)
-    if not rows:
-        return
-    context.print_line("")
-    context.print_table(baseline.HEADER, rows, baseline.RIGHT)
-    if not baseline.models_machines(outcome):
-        context.say(baseline.NO_GAIN_NOTE)
 
 
 def _require_collective(arguments: dict[str, Any]) -> None:

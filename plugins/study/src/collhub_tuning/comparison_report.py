@@ -317,6 +317,13 @@ def _format_row(outcome: ComparisonOutcome, size: int) -> list[str]:
     best = ranking[0]
     result = create_result(outcome, best)
     ratio = result.ratio_to_bound
+    # Algorithms that are faster than the winner have more messages.
+    best_ns = best.time_ns or 1
+    slower = [one for one in ranking[1:] if (one.time_ns or 1) >= best_ns]
+    lead = ""
+    if slower:
+        lead_percent = 100 * ((slower[0].time_ns or 1) / best_ns - 1)
+        lead = f"{lead_percent:.1f} % ({slower[0].algorithm})"
     return [
         format_bytes(size),
         best.algorithm,
@@ -324,22 +331,8 @@ def _format_row(outcome: ComparisonOutcome, size: int) -> list[str]:
         _format_bandwidth(result.algorithm_bandwidth_bytes_per_s),
         _format_bandwidth(result.bus_bandwidth_bytes_per_s),
         "" if ratio is None else f"{ratio:.3f}",
-        _format_lead(ranking),
+        lead,
     ]
-
-
-def _format_lead(ranking: Sequence[Measurement]) -> str:
-    """Return by how much the next algorithm is slower than the winner, such as `12.3 % (ring)`.
-
-    `ranking`: the winner, then by ascending time; must not be empty. The next algorithm is the
-    first one that is not faster than the winner (faster ones have more messages). "" if there is
-    none. Times of 0 count as 1 ns.
-    """
-    first = ranking[0].time_ns or 1
-    slower = [one for one in ranking[1:] if (one.time_ns or 1) >= first]
-    if not slower:
-        return ""
-    return f"{100 * ((slower[0].time_ns or 1) / first - 1):.1f} % ({slower[0].algorithm})"
 
 
 def list_message_notes(outcome: ComparisonOutcome) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from hub_core.plugin_api import (
 from hub_core.reports import to_json
 
 if TYPE_CHECKING:
-    from hub_core import OpenedInput
     from hub_core.model import Workload
     from hub_core.network import Topology
 
@@ -123,7 +122,13 @@ def compare_job(
     }
     options = assign(arguments["assignments"], sides)
     workload = context.read_workload(opened, options["reader"])
-    networks = list(topologies) or [_read_network(context, opened)]
+    networks = list(topologies)
+    if not networks:
+        declared = context.own_topology(opened)
+        if declared is None:
+            cure = "name one, for example --topology ring:8"
+            raise UsageError(f"{opened.name} contains no network", cure=cure, code="no-topology")
+        networks = [declared]
     names = list(dict.fromkeys(candidates)) or [NATIVE]
     if baseline is not None and baseline not in names:
         names.insert(0, baseline)
@@ -142,14 +147,6 @@ def compare_job(
         measurements,
         measurements[chosen],
     )
-
-
-def _read_network(context: CommandContext, opened: OpenedInput) -> Topology:
-    network = context.own_topology(opened)
-    if network is None:
-        cure = "name one, for example --topology ring:8"
-        raise UsageError(f"{opened.name} contains no network", cure=cure, code="no-topology")
-    return network
 
 
 def _measure(
@@ -193,11 +190,29 @@ def _apply_candidate(
 ) -> Workload:
     """Return the job with the algorithms of the candidate `name` on a network.
 
-    The rules of the candidate are applied by `apply_rules`. The job itself is returned if there
-    are no rules: for `native`, and for an algorithm if the job has no collective that could use
-    it. Raises the `HubError` of `apply_rules`, for example for an unknown algorithm.
+    The name is split at `;` (`_SEPARATOR`), without blanks around the parts. If all parts are rules
+    (`_is_rule`: a kind or `*`, then `=`), these are applied in order. Otherwise the entire name is
+    an algorithm, with one rule `KIND=name` per kind of collective that the job calls on devices.
+    Their order is all-reduce, all-gather, reduce-scatter, all-to-all (`_KINDS`), then the uneven
+    kinds. Other kinds and collectives on the host get no rule.
+
+    The job itself is returned for `native`, and if there are no rules. Raises the `HubError` of
+    `apply_rules`, for example for an unknown algorithm.
     """
-    rules = [*_create_rules(workload, name)]
+    if name == NATIVE:
+        return workload
+    parts = [part.strip() for part in name.split(_SEPARATOR)]
+    if all(_is_rule(part) for part in parts):
+        return apply_rules(context, workload, parts, network)
+    # Imported here: the help of the command needs no numpy.
+    import numpy as np
+
+    nodes = workload.nodes
+    rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & ~nodes.on_host)
+    keys = np.stack([nodes.collective[rows], nodes.counts[rows] >= 0])
+    _, first = np.unique(keys, axis=1, return_index=True)
+    present = {workload.kind_of(row) for row in rows[first].tolist()}
+    rules = [f"{kind}={name}" for kind in (*_KINDS, *UNEVEN_KINDS) if kind in present]
     return apply_rules(context, workload, rules, network) if rules else workload
 
 
@@ -235,34 +250,6 @@ def create_page_subjects(
             )
         )
     return tuple(subjects)
-
-
-def _create_rules(workload: Workload, name: str) -> Iterator[str]:
-    """Yield the rules (`collective=algorithm`) of a candidate; none for `native`.
-
-    The name is split at `;` (`_SEPARATOR`), and blanks around the parts are removed. If all parts
-    are rules (`_is_rule`: a kind or `*`, then `=`), they are yielded in order. Otherwise the entire
-    name is an algorithm, and there is one rule `KIND=name` per kind of collective that the job
-    calls on devices. Their order is all-reduce, all-gather, reduce-scatter, all-to-all (`_KINDS`),
-    then the uneven kinds. Other kinds and collectives on the host get no rule.
-    """
-    if name == NATIVE:
-        return
-    parts = [part.strip() for part in name.split(_SEPARATOR)]
-    if all(_is_rule(part) for part in parts):
-        yield from parts
-        return
-    # Imported here: the help of the command needs no numpy.
-    import numpy as np
-
-    nodes = workload.nodes
-    rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & ~nodes.on_host)
-    keys = np.stack([nodes.collective[rows], nodes.counts[rows] >= 0])
-    _, first = np.unique(keys, axis=1, return_index=True)
-    present = {workload.kind_of(row) for row in rows[first].tolist()}
-    for kind in (*_KINDS, *UNEVEN_KINDS):
-        if kind in present:
-            yield f"{kind}={name}"
 
 
 def _is_rule(text: str) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from collhub_machine_profiles import find_profile, profile_of_text
 from collhub_machine_profiles.calls import format_ranks, make_tables, merge_calls
-from collhub_machine_profiles.gpus import Gpu, has_switched_links, known_gpu
+from collhub_machine_profiles.gpus import has_switched_links, known_gpu
 from collhub_machine_profiles.nccl_baseline import count_nodes
 
 from collhub_tuning.comparison_records import CurveItem, DecisionItem, MeasuredItem
@@ -266,7 +266,11 @@ def _refuse_other_machines(
     if gpu is None:
         return
     for point in points:
-        if _is_of_other_machine(point.machine, gpu):
+        measured_gpu = known_gpu(point.machine)
+        if measured_gpu is None:
+            continue
+        lacks_switch = gpu.has_model and not has_switched_links(point.machine)
+        if measured_gpu.name != gpu.name or lacks_switch:
             machine = gpu.name if profile is None else f"the profile {profile.name} ({gpu.name})"
             place = f"{point.file}:{point.line}: " if point.file else ""
             raise UsageError(
@@ -274,13 +278,6 @@ def _refuse_other_machines(
                 cure="give measurements of the machine of the topology, or name theirs: --topology",
                 code="other-machine",
             )
-
-
-def _is_of_other_machine(label: str, gpu: Gpu) -> bool:
-    measured_gpu = known_gpu(label)
-    if measured_gpu is None:
-        return False
-    return measured_gpu.name != gpu.name or (gpu.has_model and not has_switched_links(label))
 
 
 def _select_points(

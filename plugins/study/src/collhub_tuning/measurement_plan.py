@@ -180,8 +180,8 @@ def _plan_run(
     """Return the run that measures an algorithm, or the runtime's default, at ascending sizes.
 
     `subject`: name of the algorithm, or `DEFAULT`. `sizes`: bytes, ascending, at least one. STEM is
-    the collective and `_file_stem` of the subject, joined by `-`; `-number` follows if it is above
-    1. Commands are not executed. The first rule that fits:
+    COLLECTIVE-NAME, with -`number` if it is above 1; NAME is the last component of the subject,
+    with `-` for all but letters, digits, `-` and `_`. Nothing is executed. The first rule applies:
 
     1. `DEFAULT`: a run of nccl-tests with output `STEM.txt`.
     2. An algorithm of NCCL (`_NCCL_ALGORITHMS`): the same with NCCL_ALGO. Not for the tree unless
@@ -197,7 +197,10 @@ def _plan_run(
     question = tuned.outcome.question
     kind, ranks = question.kind, question.num_npus
     nodes = count_nodes(tuned.outcome.topology)
-    stem = f"{kind}-{_file_stem(subject)}" + (f"-{number}" if number > 1 else "")
+    # Different subjects may get equal stems, which `number` distinguishes.
+    name = subject.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    file_name = "".join(one if one.isalnum() or one in "-_" else "-" for one in name)
+    stem = f"{kind}-{file_name}" + (f"-{number}" if number > 1 else "")
     nccl_word = _NCCL_ALGORITHMS.get(subject)
     if (nccl_word == "Tree" and kind != _TREES_OF) or (nccl_word == "PAT" and nodes != ranks):
         nccl_word = None
@@ -283,14 +286,3 @@ def _creation_command(
         f"collhub synthesize {subject} --collective {question.kind}{root}"
         f" --topology {shlex.quote(question.topology)} --size {size}B -o {out} --to {format}"
     )
-
-
-def _file_stem(subject: str) -> str:
-    r"""Return a part of a file name for an algorithm: the last component of its name or path.
-
-    Components are separated by `/` or `\`. Every character other than letters, digits,
-    `-` and `_` becomes `-`, so `dir/ring.xml` gives `ring-xml`. Different names can give
-    equal results.
-    """
-    name = subject.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)

@@ -39,28 +39,23 @@ class Stopwatch:
     def time_ns(self, algorithm: Algorithm) -> int | None:
         """Return the simulated time of an algorithm in ns; None if it never finishes.
 
-        If it has the same schedule as the fastest algorithm so far (`_is_same_schedule`), the
-        stored time is returned without a simulation. Otherwise it is simulated, and
-        remembered if it is faster than the fastest so far. Raises the errors of the
-        simulator.
+        If it has the schedule of the fastest algorithm so far (the same object as steps, equal
+        collective and placement of ranks), the stored time is returned without a simulation.
+        Otherwise it is simulated, and remembered if it is faster than the fastest so far.
+        Raises the errors of the simulator.
         """
-        if self._fastest is not None and _is_same_schedule(algorithm, self._fastest[1]):
-            return self._fastest[0]
+        if self._fastest is not None:
+            fastest_ns, fastest = self._fastest
+            if (
+                algorithm.steps is fastest.steps
+                and algorithm.collective == fastest.collective
+                and placement_of(algorithm) == placement_of(fastest)
+            ):
+                return fastest_ns
         time_ns = self._simulate(algorithm)
         if time_ns is not None and (self._fastest is None or time_ns < self._fastest[0]):
             self._fastest = time_ns, algorithm
         return time_ns
-
-
-def _is_same_schedule(first: Algorithm, second: Algorithm) -> bool:
-    """Return whether two algorithms have the same steps, collective and placement of ranks.
-
-    The steps must be one object that both share: two equal but separate step tables give False.
-    Collectives and placements are compared by their values.
-    """
-    if first.steps is not second.steps or first.collective != second.collective:
-        return False
-    return placement_of(first) == placement_of(second)
 
 
 # Options of simulators of machines for algorithms in the form that a runtime executes.
@@ -436,31 +431,19 @@ def _create_source(
 
     The algorithm of a file is read and checked now; if the question names runtimes, the
     function fits it to them at every call (`_fit_file`). A synthesizer is executed at every
-    call, with a part of `budget`. Raise `HubError` for a file that cannot be read, and
-    `UsageError` for one that does not answer the question. The function raises `HubError` if
-    there is no algorithm for the size.
+    call; its limit of work is the remaining work of `budget`. Raise `HubError` for a file that
+    cannot be read, and `UsageError` for one that does not answer the question. The function
+    raises `HubError` if there is no algorithm for the size, or if a synthesized one lacks a mode
+    (in place, out of place) that the question requires.
     """
     if compared.is_file:
         algorithm = _read(compared.name, simulations.registry)
         return _fit_file(compared.name, algorithm, question, simulations)
-    return _synthesize_by_size(compared.name, question, simulations, budget)
-
-
-def _synthesize_by_size(
-    name: str, question: ComparisonQuestion, simulations: _Simulations, budget: SearchBudget
-) -> Callable[[int], Algorithm]:
-    """Return a function that synthesizes an algorithm for a size in bytes.
-
-    Each call executes the synthesizer `name` again; results are not stored. Its limit of work is
-    the remaining work of `budget`, and its work counts for `budget`. The call raises `HubError` if
-    the synthesis fails, or if the result lacks a mode (in place, out of place) that the question
-    requires.
-    """
 
     def synthesize(size: int) -> Algorithm:
         request = simulations.create_request(size, budget.part())
-        result = hub_core.run_synthesizer(request, name)
-        _check_modes(name, result.algorithm, question)
+        result = hub_core.run_synthesizer(request, compared.name)
+        _check_modes(compared.name, result.algorithm, question)
         return result.algorithm
 
     return synthesize
@@ -479,31 +462,14 @@ def _fit_file(
 ) -> Callable[[int], Algorithm]:
     """Check that the algorithm of a file answers the question; return it as a function of the size.
 
+    Raises `UsageError` for the first difference from the question: `other-collective` for another
+    kind, number of ranks or root, or counts that only one has or that differ by more than a common
+    factor; `other-mode` for a required mode (first in place) that the algorithm does not claim.
+
     If the question names no runtimes, the function returns the algorithm for every size in
     bytes. With runtimes, it returns the best form that the first of them executes at this
     size, or the next runtime if the first executes none. It raises `InputError` if no
-    runtime executes any form. Raises the errors of `_check_collective` at once.
-    """
-    _check_collective(name, algorithm, question)
-
-    def fit(size: int) -> Algorithm:
-        target = simulations.create_request(size, SearchBudget()).target
-        return algorithm if target is None else target.fit(algorithm).algorithm
-
-    return fit
-
-
-def _check_collective(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:
-    """Check that the algorithm of a file answers the question; raise `UsageError` if it does not.
-
-    The first difference decides:
-
-    1. `other-collective`: the kind, the number of ranks or the root differs.
-    2. `other-collective`: the counts differ by more than a common factor, or only one has counts.
-    3. `other-mode`: the question requires a mode (in place is checked first) that the algorithm
-       does not claim. Nothing is checked if the mode of the question is "any".
-
-    Sizes, and counts of chunks or units, are not compared. `name`: the file, for messages.
+    runtime executes any form. `name`: the file, for messages.
     """
     required, actual = question.collective, algorithm.collective
     if (actual.kind, actual.num_ranks, actual.root) != (
@@ -519,6 +485,12 @@ def _check_collective(name: str, algorithm: Algorithm, question: ComparisonQuest
     if not has_equal_counts(required.counts, actual.counts):
         raise UsageError(f"{name} has other counts than --counts", code="other-collective")
     _check_modes(name, algorithm, question)
+
+    def fit(size: int) -> Algorithm:
+        target = simulations.create_request(size, SearchBudget()).target
+        return algorithm if target is None else target.fit(algorithm).algorithm
+
+    return fit
 
 
 def _check_modes(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:

@@ -54,7 +54,9 @@ class ComparisonQuestion:
         `UnitCounts.from_flat` for counts that do not fit the number of NPUs.
         """
         kind = CollectiveKind(self.kind)
-        counts = self._unit_counts()
+        counts = None
+        if self.counts:
+            counts = UnitCounts.from_flat(self.counts, kind, self.num_npus)
         units = kind.traits.parts(self.num_npus) if counts is None else counts.total
         in_place, out_of_place = self.mode != "out-of-place", self.mode != "in-place"
         return Collective(
@@ -65,16 +67,6 @@ class ComparisonQuestion:
     def runtime_names(self) -> str:
         """Names of the runtimes for texts, such as `executor and mscclpp`; "" without runtimes."""
         return "" if self.runtime == IDEAL else self.runtime.replace(",", " and ")
-
-    def _unit_counts(self) -> UnitCounts | None:
-        """Return the table of counts of an uneven collective; None if no counts are given.
-
-        Raises `ValueError` if the kind is unknown, and the error of `UnitCounts.from_flat` if the
-        counts do not fit the kind or the number of NPUs. Without counts nothing is checked.
-        """
-        if not self.counts:
-            return None
-        return UnitCounts.from_flat(self.counts, CollectiveKind(self.kind), self.num_npus)
 
 
 @dataclass(frozen=True, slots=True)

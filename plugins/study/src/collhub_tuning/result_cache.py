@@ -142,31 +142,29 @@ class ResultCache:
     def _get_path(
         self, folder: Path, compared: ComparedAlgorithm, question: ComparisonQuestion
     ) -> Path:
+        """Return the path of the entry of an algorithm, from a digest of all that it depends on.
+
+        A synthesizer is identified by its name. Files are identified by the SHA-256 digests of
+        their contents, sorted by path; paths are not part of them. They are all files in a folder,
+        also in subfolders, or the file. If neither exists, they are the files whose names are this
+        name, a dot and a suffix. Raises `OSError` for a file that cannot be read.
+        """
+        identity = [compared.name]
+        if compared.is_file:
+            path = Path(compared.name)
+            if path.is_dir():
+                files = sorted(path.rglob("*"))
+            elif path.is_file():
+                files = [path]
+            else:
+                files = sorted(path.parent.glob(f"{path.name}.*"))
+            identity = [
+                hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()
+            ]
         fields = asdict(replace(question, topology=self._network))
-        parts = [_SCHEMA, fields, _identify(compared), self._versions]
+        parts = [_SCHEMA, fields, identity, self._versions]
         name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         return folder / name[:2] / f"{name}.json"
-
-
-def _identify(compared: ComparedAlgorithm) -> list[str]:
-    """Return the identity of an algorithm: its name, or the SHA-256 digests of its files.
-
-    A synthesizer has its name. For a folder, the digests are of all files in it, also in
-    subfolders; for a file, of this file. If neither exists, they are of the files whose
-    names are this name, a dot and a suffix. Digests are sorted by path, and paths are not
-    part of them. The list is empty if there is no such file. Raises `OSError` for a file
-    that cannot be read.
-    """
-    if not compared.is_file:
-        return [compared.name]
-    path = Path(compared.name)
-    if path.is_dir():
-        files = sorted(path.rglob("*"))
-    elif path.is_file():
-        files = [path]
-    else:
-        files = sorted(path.parent.glob(f"{path.name}.*"))
-    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
 
 
 def _digest(path: Path, rows: Sequence[Sequence[object]]) -> str:

@@ -8,7 +8,7 @@ files of `collhub tune` back.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -89,8 +89,8 @@ def compare_coverage(
     kinds = sorted(set(calls), key=lambda call: (list(CollectiveKind).index(call[0]), not call[1]))
     stretches = []
     for kind, mode in kinds:
-        pieces = _divide(_select(declared, kind, mode), _select(actual, kind, mode), kind, mode)
-        stretches += _merge(pieces)
+        calls_of_kind = _select(declared, kind, mode), _select(actual, kind, mode)
+        stretches += _divide(*calls_of_kind, kind, mode)
     return stretches
 
 
@@ -139,9 +139,8 @@ def _divide(
     actual: Sequence[ServedCalls],
     kind: CollectiveKind,
     mode: bool,
-) -> Iterator[Stretch]:
-    """Yield the ranges of sizes between all limits of the calls in both lists, by ascending
-    size.
+) -> list[Stretch]:
+    """Divide all sizes into the fewest ranges with equal servers; return them by ascending size.
 
     The ranges begin at 0 bytes and have no gaps. Both ends of a range are included; the last
     one has no end (None). Without calls there is one range of all sizes. A range has:
@@ -154,34 +153,23 @@ def _divide(
     borders = {0, *(row.min_bytes for row in rows)}
     borders |= {row.max_bytes + 1 for row in rows if row.max_bytes is not None}
     limits: list[int | None] = [*sorted(borders), None]
+    stretches: list[Stretch] = []
     for first, limit in pairwise(limits):
         assert first is not None
         last = None if limit is None else limit - 1
         names = [format_server(row) for row in declared if _covers(row, first)]
         servers = tuple(format_server(row) for row in actual if _covers(row, first))
-        yield Stretch(kind, mode, first, last, names[0] if names else "", servers)
+        promised = names[0] if names else ""
+        previous = stretches[-1] if stretches else None
+        if previous is not None and (previous.declared, previous.servers) == (promised, servers):
+            stretches[-1] = replace(previous, max_bytes=last)
+        else:
+            stretches.append(Stretch(kind, mode, first, last, promised, servers))
+    return stretches
 
 
 def _covers(calls: ServedCalls, size: int) -> bool:
     return calls.min_bytes <= size and (calls.max_bytes is None or size <= calls.max_bytes)
-
-
-def _merge(pieces: Iterable[Stretch]) -> list[Stretch]:
-    """Merge consecutive stretches with equal declared and equal actual servers; keep the
-    order.
-
-    A merged stretch reaches from the begin of its first piece to the end of its last. The
-    pieces must be of one collective and mode, and adjacent without gaps; this is not
-    checked. [] without pieces.
-    """
-    merged: list[Stretch] = []
-    for piece in pieces:
-        last = merged[-1] if merged else None
-        if last is not None and (last.declared, last.servers) == (piece.declared, piece.servers):
-            merged[-1] = replace(last, max_bytes=piece.max_bytes)
-        else:
-            merged.append(piece)
-    return merged
 
 
 def parse_served_calls(document: object) -> ServedCalls:
@@ -338,7 +326,11 @@ def _choose_format(context: CommandContext, file: str, content: bytes) -> str:
 
     Each error has the code `unreadable` and a cure, such as to name the format with `--to`.
     """
-    known = ", ".join(_format_names(context))
+    known = ", ".join(
+        provided.name
+        for provided in context.registry().all(SelectionWriter)
+        if provided.offer.format.signature
+    )
     for provided in context.registry().all(MeasurementReader):
         if re.search(provided.offer.format.signature, content, re.MULTILINE):
             message = f"is no tuner file but {provided.offer.format.description}"
@@ -350,15 +342,6 @@ def _choose_format(context: CommandContext, file: str, content: bytes) -> str:
         message = f"may be of the formats {', '.join(names)}, which interpret it differently"
         raise _unreadable(file, message, f"name one: --to {names[0]}")
     raise _unreadable(file, f"is of no known format ({known})", "name its format with --to")
-
-
-def _format_names(context: CommandContext) -> Iterator[str]:
-    """Yield the names of the selection formats that have a signature, by which single files are
-    recognised.
-    """
-    for provided in context.registry().all(SelectionWriter):
-        if provided.offer.format.signature:
-            yield provided.name
 
 
 def _unreadable(file: str, message: str, cure: str) -> UsageError:

@@ -178,25 +178,18 @@ def compare_algorithms(
     for algorithm, measurements in measuring.measure(missing, question, network):
         if isinstance(measurements, str):
             # Failures of a process or a time limit may not recur, so they are not cached.
-            measurements = _create_failures(algorithm, question, measurements, measuring.is_over)
+            reason = measurements
+            measurements = [
+                Measurement(algorithm.name, size, None, reason) for size in question.sizes
+            ]
+            if measuring.is_over:
+                cut = SearchCut(algorithm.name, 0, reason, "all sizes")
+                measurements[0] = replace(measurements[0], cuts=(cut,))
         else:
             cache.store(algorithm, question, measurements)
         results[algorithm] = measurements
         progress(len(results) / len(algorithms), algorithm.name)
     return [measurement for algorithm in algorithms for measurement in results[algorithm]]
-
-
-def _create_failures(
-    algorithm: ComparedAlgorithm, question: ComparisonQuestion, reason: str, is_over: bool
-) -> list[Measurement]:
-    """Create one failed measurement per size of the question, in the order of the sizes.
-
-    `reason` is the failure of each. If `is_over` (the time limit is reached), the first one
-    also records that the limit has cut all sizes. There must be a size.
-    """
-    cuts = (SearchCut(algorithm.name, 0, reason, "all sizes"),) if is_over else ()
-    first, *later = (Measurement(algorithm.name, size, None, reason) for size in question.sizes)
-    return [replace(first, cuts=cuts), *later]
 
 
 P = ParamSpec("P")

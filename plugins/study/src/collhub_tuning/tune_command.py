@@ -21,6 +21,7 @@ from collhub_tuning.command_options import (
     comparison_options,
     get_side,
     open_comparisons,
+    print_baseline,
     select_algorithms,
     select_roots,
 )
@@ -163,6 +164,7 @@ def tune(context: CommandContext, /, as_json: bool, checked: str | None, **argum
 def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> int:
     # Imported here, because the help of the command does not need numpy.
     from collhub_tuning import tuning_report as report
+    from collhub_tuning.baseline import TUNED_HEADER, tuned_baseline_rows
     from collhub_tuning.measurement_plan import plan_lines
     from collhub_tuning.tuned_folder import write_folder
     from collhub_tuning.tuning_report import RUNTIME_DEFAULT
@@ -183,7 +185,9 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
         context.print_report(report.create_tuning_report(outcome))
     else:
         context.print_table(report.HEADER, report.create_tuning_rows(outcome), report.RIGHT)
-        _print_baseline(context, outcome)
+        # A row is a window of sizes in which NCCL's time is known at some size.
+        baseline_rows = tuned_baseline_rows(outcome.tuned)
+        print_baseline(context, TUNED_HEADER, baseline_rows, ("gain",), outcome.tuned[0].outcome)
     context.say(outcome.tuned[0].outcome.timing.note)
     for line in report.create_tuning_notes(outcome):
         context.say(line)
@@ -230,25 +234,6 @@ def _write_page(
         subjects.append(TextFiles("files", files))
     page = InteractivePage("tuned algorithms", tuple(subjects))
     context.say_written(context.draw_report(page, out))
-
-
-def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
-    """Print an empty line, then a table that compares the algorithms with NCCL's own choice.
-
-    A row is a window of sizes in which NCCL's time is known at some size. It has the
-    algorithm, NCCL's choice and the gain. Without rows, no line and no note is printed.
-    After a table, a note on stderr explains why there are no gains if the timing of the
-    first collective does not model machines.
-    """
-    from collhub_tuning import baseline
-
-    rows = baseline.tuned_baseline_rows(outcome.tuned)
-    if not rows:
-        return
-    context.print_line("")
-    context.print_table(baseline.TUNED_HEADER, rows, ("gain",))
-    if not baseline.models_machines(outcome.tuned[0].outcome):
-        context.say(baseline.NO_GAIN_NOTE)
 
 
 def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_json: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import lcm
 from pathlib import Path
@@ -120,7 +121,11 @@ def write_folder(
     following ones are not removed.
     """
     target = Path(folder)
-    stale = _list_declared_files(target) if force else set()
+    stale: set[str] = set()
+    if force:
+        with suppress(InputError):
+            previous = read_declared_formats(target)
+            stale = {f"{form.name}/{file}" for form in previous for file in form.files}
     written = context.selection_folders().put(folder, _create_artifacts(outcome), force=force)
     for file in sorted(stale - {path.relative_to(target).as_posix() for path in written.paths}):
         # A runtime would load them together with the new files.
@@ -196,18 +201,6 @@ def _check_name(name: object) -> str:
     return name
 
 
-def _list_declared_files(folder: Path) -> set[str]:
-    """Return `FORMAT/FILE` paths that the existing report of this folder names; empty if the report
-    is missing or invalid.
-    """
-    try:
-        return {
-            f"{form.name}/{file}" for form in read_declared_formats(folder) for file in form.files
-        }
-    except InputError:
-        return set()
-
-
 def _create_artifacts(outcome: TuningOutcome) -> Iterator[Artifact]:
     text = json.dumps(to_json(create_tuning_report(outcome)), indent=2) + "\n"
     yield Artifact(REPORT_FILE, text.encode())
@@ -230,7 +223,11 @@ def _check_format(context: CommandContext, folder: Path, declared: DeclaredForma
         served, findings = _read_served_calls(context, declared.name, contents)
     except HubError as error:
         findings = list(error.diagnostics)
-    diagnostics += [_add_folder(finding, folder) for finding in findings]
+    for finding in findings:
+        location = finding.location
+        if location.file is not None:
+            location = replace(location, file=str(folder / location.file))
+        diagnostics.append(replace(finding, location=location))
     diagnostics += _note_unserved_sizes(declared, served)
     stretches = compare_coverage(declared.served, served)
     return CheckedFormat(declared.name, tuple(stretches), tuple(diagnostics))
@@ -297,45 +294,31 @@ def _create_getter(content: bytes) -> Callable[[], bytes]:
     return lambda: content
 
 
-def _add_folder(finding: Diagnostic, folder: Path) -> Diagnostic:
-    """Return a finding whose file is prefixed with the folder; without a file it is unchanged."""
-    if finding.location.file is None:
-        return finding
-    location = replace(finding.location, file=str(folder / finding.location.file))
-    return replace(finding, location=location)
-
-
 def create_check_rows(checked: Sequence[CheckedFormat]) -> list[list[str]]:
     """Return one row per stretch of sizes: format, collective, calls, sizes, servers.
 
     A stretch in place and one out of place with equal collective, sizes and servers
-    (declared and actual) share the row of the first, with the calls `all`. The order is
-    that of the formats and stretches.
+    (declared and actual) share the row of the first, with the calls `all`. Several servers
+    are joined by ` and `. Without servers, the last cell is `nobody` if a server was declared,
+    otherwise `the runtime's own choice`. The order is that of the formats and stretches.
     """
     rows = []
     for form in checked:
         modes: dict[Stretch, list[bool]] = {}
         for stretch in form.stretches:
             modes.setdefault(replace(stretch, in_place=True), []).append(stretch.in_place)
-        rows += [_format_row(form.name, stretch, values) for stretch, values in modes.items()]
+        for stretch, in_place in modes.items():
+            calls = "in place" if in_place[0] else "out of place"
+            rows.append(
+                [
+                    form.name,
+                    str(stretch.kind),
+                    "all" if len(in_place) > 1 else calls,
+                    format_sizes(stretch.min_bytes, stretch.max_bytes),
+                    " and ".join(stretch.servers) or ("nobody" if stretch.declared else RUNTIME),
+                ]
+            )
     return rows
-
-
-def _format_row(name: str, stretch: Stretch, modes: Sequence[bool]) -> list[str]:
-    """Return the cells of a stretch: format, collective, calls, sizes, servers.
-
-    `modes`: True for in place, False for out of place; must not be empty. Two modes give
-    the calls `all`. Several servers are joined by ` and `. Without servers, the last cell
-    is `nobody` if a server was declared, otherwise `the runtime's own choice`.
-    """
-    calls = "in place" if modes[0] else "out of place"
-    return [
-        name,
-        str(stretch.kind),
-        "all" if len(modes) > 1 else calls,
-        format_sizes(stretch.min_bytes, stretch.max_bytes),
-        " and ".join(stretch.servers) or ("nobody" if stretch.declared else RUNTIME),
-    ]
 
 
 def create_check_report(folder: str, checked: Sequence[CheckedFormat]) -> TuneCheckReport:

@@ -231,7 +231,8 @@ def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
     times = [tuned.times.time_ns(window.algorithm, size) or 0 for size in sizes]
     bound_ratios = [tuned.ratio(window.algorithm, size) for size in sizes]
     ratios = [f"{ratio:.3f}" for ratio in bound_ratios if ratio is not None]
-    slowdown_percent = 100 * (_compute_slowdown(tuned, window) - 1)
+    slowdowns = [tuned.times.slowdowns([size])[window.algorithm] for size in window.sizes]
+    slowdown_percent = 100 * (max(slowdowns) - 1)
     return [
         tuned.label,
         format_sizes(window.min_bytes, window.max_bytes),
@@ -329,11 +330,6 @@ def _to_nanoseconds(band: TimeBand) -> tuple[int, int | None, int | None]:
     if not math.isfinite(band.high_us):
         return time_ns, None, None
     return time_ns, round(band.low_us * 1e3), round(band.high_us * 1e3)
-
-
-def _compute_slowdown(tuned: TunedCollective, window: SelectedWindow) -> float:
-    """Compute the maximum of time divided by best time over the measured sizes of a window."""
-    return max(tuned.times.slowdowns([size])[window.algorithm] for size in window.sizes)
 
 
 def _create_collective_item(tuned: TunedCollective) -> TunedItem:

@@ -257,8 +257,19 @@ def sensitivity_lines(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) 
     from `at most` on is missing if it is never slower. Variations in which it has no time
     are named last. A size without a winner has no line.
     """
-    rows = [evaluate_robustness(base, varied, size) for size in base.question.sizes]
-    return [_format_line(row, len(varied)) for row in rows if row is not None]
+    lines = []
+    for size in base.question.sizes:
+        row = evaluate_robustness(base, varied, size)
+        if row is None:
+            continue
+        text = f"{format_bytes(row.size)}: {row.winner} wins in {row.wins} of {len(varied)}"
+        if row.worst_variation:
+            slowdown_percent = 100 * (row.worst_ratio - 1)
+            text += f", at most {slowdown_percent:.1f} % behind ({row.worst_variation})"
+        if row.missing:
+            text += f", does not take part in {', '.join(row.missing)}"
+        lines.append(text)
+    return lines
 
 
 def list_variations(
@@ -316,16 +327,6 @@ def list_robustness(
         )
         for row in rows
     ]
-
-
-def _format_line(row: Robustness, total: int) -> str:
-    text = f"{format_bytes(row.size)}: {row.winner} wins in {row.wins} of {total}"
-    if row.worst_variation:
-        slowdown_percent = 100 * (row.worst_ratio - 1)
-        text += f", at most {slowdown_percent:.1f} % behind ({row.worst_variation})"
-    if row.missing:
-        text += f", does not take part in {', '.join(row.missing)}"
-    return text
 
 
 def _compute_slowdown(outcome: ComparisonOutcome, size: int, name: str) -> float | None:
