@@ -108,25 +108,14 @@ def view(
         excerpt,
     )
     subjects: list[PageSubject] = []
-    for source, more in _group_rank_files(context, sources):
+    inputs: list[tuple[str, tuple[str, ...]]] = [(source, ()) for source in sources]
+    if len(sources) > 1 and are_ranks_of_one(sources, context.registry()):
+        inputs = [(sources[0], sources[1:])]
+    for source, more in inputs:
         subjects.extend(_read_subjects(context, source, more, request))
     title = ", ".join(Path(source).name or source for source in sources[:4])
     page = InteractivePage(title, tuple(subjects))
     context.say_written(context.draw_report(page, out))
-
-
-def _group_rank_files(
-    context: CommandContext, sources: tuple[str, ...]
-) -> list[tuple[str, tuple[str, ...]]]:
-    """Return (file, further files of its set) for each input that is shown separately.
-
-    If there are several `sources` and all are files of the ranks of one set, they are a
-    single input: the first file with the others as further files. Otherwise each source is
-    an input without further files, in order.
-    """
-    if len(sources) > 1 and are_ranks_of_one(sources, context.registry()):
-        return [(sources[0], sources[1:])]
-    return [(source, ()) for source in sources]
 
 
 def _read_subjects(

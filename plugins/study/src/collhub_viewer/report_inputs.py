@@ -295,7 +295,7 @@ def _index_comparison(report: ReportDocument) -> dict[str, object]:
     1. `simulated`: one curve per algorithm, in the order of its first result; of two results for
        one size the last counts
     2. `bound`: the lower bound, if it is known for some size
-    3. `measured`: the measured curves of the report
+    3. `measured`: the measured curves of the report, such as `NCCL 2.29.2 (measured)`
     4. `runtime`: the choice of the library, if it is known for some size, named by the library of
        the first such size
 
@@ -317,7 +317,12 @@ def _index_comparison(report: ReportDocument) -> dict[str, object]:
     if any(bound is not None for bound in document["bounds_ns"]):
         algorithms.append({"name": _BOUND, "facts": [["meaning", "no algorithm is faster"]]})
         curves.append(_create_curve(len(algorithms) - 1, "bound", document["bounds_ns"]))
-    _add_measured_curves(document, algorithms, curves)
+    measured = document["measured"]
+    for curve in measured["curves"] if measured is not None else ():
+        parts = (curve["library"], curve["version"], curve["variant"])
+        name = " ".join(part for part in parts if part)
+        algorithms.append({"name": f"{name} (measured)", "facts": []})
+        curves.append(_create_curve(len(algorithms) - 1, "measured", curve["times_ns"]))
     if any(baseline is not None for baseline in document["baselines"]):
         known = [one["time_ns"] if one else None for one in document["baselines"]]
         library = next(one["library"] for one in document["baselines"] if one)
@@ -362,25 +367,6 @@ def _list_facts(results: Sequence[Mapping[str, Any]], name: str) -> list[list[st
     instances = dict.fromkeys(str(row["instances"]) for row in rows if row["instances"] > 1)
     texts = {"protocols": protocols, "copies": instances, "no time": failures}
     return [[label, ", ".join(values)] for label, values in texts.items() if values]
-
-
-def _add_measured_curves(
-    document: Mapping[str, Any],
-    algorithms: list[dict[str, object]],
-    curves: list[dict[str, object]],
-) -> None:
-    """Append the measured curves of the report (times in ns) and their names to the lists.
-
-    For each curve, `algorithms` gets an entry without facts, named after library, version
-    and variant, such as `NCCL 2.29.2 (measured)`, and `curves` gets a curve that refers to
-    it. Both lists are unchanged if the report has no measurements.
-    """
-    measured = document["measured"]
-    for curve in measured["curves"] if measured is not None else ():
-        parts = (curve["library"], curve["version"], curve["variant"])
-        name = " ".join(part for part in parts if part)
-        algorithms.append({"name": f"{name} (measured)", "facts": []})
-        curves.append(_create_curve(len(algorithms) - 1, "measured", curve["times_ns"]))
 
 
 def _list_winners(

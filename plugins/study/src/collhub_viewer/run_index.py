@@ -137,6 +137,7 @@ def _index_steps_until(
     sort, sort_names = _sort_rows(subject)
     laned = arrange_steps(run, sort, timeline.excerpt, max_steps)
     partner = _mirror_partners(run)
+    kind, is_local, is_computation = _classify_rows(subject)
     index: Index = {
         # The folder of a file would fill the page.
         "name": Path(timeline.title).name or timeline.title,
@@ -145,20 +146,17 @@ def _index_steps_until(
         "end": run.last,
         "ranks": subject.table.num_ranks,
         "rank_names": None,
-        "lanes": _index_lanes(laned, sort_names, _count_blocks(subject), lines),
-        "kinds": None,
+        "lanes": _index_lanes(laned, sort_names, subject, lines),
+        "kinds": [{"name": name, "class": group} for name, group in _list_classes(subject)],
         "steps": None,
         "links": None,
         "topology": None,
-        "critical_path": list_critical_path(
-            subject, run, partner, laned, _find_local_work(subject)
-        ),
+        "critical_path": list_critical_path(subject, run, partner, laned, is_local),
         "chunks": None,
         "collectives": None,
-        "rank_totals": compute_rank_totals(run, _find_computations(subject), lines),
+        "rank_totals": compute_rank_totals(run, is_computation, lines),
         "blocks": None,
     }
-    kind, index["kinds"] = _number_kinds(subject)
     steps, index["chunks"] = _index_steps(timeline, subject, laned, kind, partner, lines)
     index["steps"] = steps
     if isinstance(subject, JobNodes):
@@ -188,20 +186,16 @@ def _sort_rows(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, Sequence
     return subject.track, subject.tracks
 
 
-def _count_blocks(subject: AlgorithmSteps | JobNodes) -> int:
-    """Return one more than the largest thread block (lane) of the steps of an algorithm.
-
-    0 if no step has a thread block, and for nodes of a job.
-    """
-    if isinstance(subject, AlgorithmSteps):
-        return int(subject.table.lane.max(initial=-1)) + 1
-    return 0
-
-
 def _index_lanes(
-    laned: LanedSteps, names: Sequence[str] | None, num_blocks: int, lines: ColumnLines
+    laned: LanedSteps,
+    names: Sequence[str] | None,
+    subject: AlgorithmSteps | JobNodes,
+    lines: ColumnLines,
 ) -> Index:
     if names is None:
+        # The lanes are thread blocks; steps without one have the number after the last block.
+        assert isinstance(subject, AlgorithmSteps)
+        num_blocks = int(subject.table.lane.max(initial=-1)) + 1
         blocks, number = np.unique(laned.lane_sort, return_inverse=True)
         names = [
             f"thread block {block}" if block < num_blocks else "no thread block"
@@ -217,21 +211,26 @@ def _index_lanes(
     }
 
 
-def _number_kinds(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, list[Index]]:
-    """Return the number of every row's kind (int64), and the list of kinds with `name` and `class`.
+def _classify_rows(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, BoolArray, BoolArray]:
+    """Return the kind of every row, whether it is local, and whether it computes.
 
-    The numbers are positions in the list. For an algorithm, the list has the kinds of steps. For a
-    job it has the kinds of nodes, then the collectives (`JobCollective`); a COLLECTIVE node with a
-    known collective has the number of that collective. The last entry of the list is the wait,
-    which no row has. The list is complete, also if no row has some kind.
+    - Kinds are positions in the list of kinds (`_list_classes`): those of steps, or for a job those
+      of nodes. A COLLECTIVE node with a known collective has the number of that collective, which
+      follows the kinds of nodes. int64[rows].
+    - Local rows do not communicate: they are no sends, receives or collectives. bool[rows].
+    - Rows that compute are the local steps of an algorithm, also copies, and the COMPUTE nodes of a
+      job that run on devices, not on the host. bool[rows].
     """
-    kinds: list[Index] = [{"name": name, "class": sort} for name, sort in _list_classes(subject)]
     kind = subject.table.kind.astype(np.int64)
+    is_local = is_computation = ~subject.is_message
     if isinstance(subject, JobNodes):
         nodes = subject.table
-        is_named = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.collective >= 0)
+        is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
+        is_named = is_collective & (nodes.collective >= 0)
         kind = np.where(is_named, len(_NODE_CLASSES) + nodes.collective, kind)
-    return kind, kinds
+        is_local = ~(subject.is_message | is_collective)
+        is_computation = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
+    return kind, is_local, is_computation
 
 
 def _list_classes(subject: AlgorithmSteps | JobNodes) -> list[tuple[str, str]]:
@@ -396,29 +395,6 @@ def _index_blocks(
         # The folder of a file would fill the table.
         "source": Path(timeline.algorithm.provenance.source_name).name or None,
     }
-
-
-def _find_local_work(subject: AlgorithmSteps | JobNodes) -> BoolArray:
-    """Return a mask of the rows that do not communicate: bool[rows].
-
-    For an algorithm these are the steps other than sends and receives. For a job they are the nodes
-    other than messages and collectives, also on the host.
-    """
-    if isinstance(subject, AlgorithmSteps):
-        return ~subject.is_message
-    return ~(subject.is_message | subject.table.is_kind(NodeKind.COLLECTIVE))
-
-
-def _find_computations(subject: AlgorithmSteps | JobNodes) -> BoolArray:
-    """Return a mask of the rows that compute: bool[rows].
-
-    For an algorithm these are all steps other than sends and receives, also copies. For a job they
-    are the COMPUTE nodes that run on devices, not on the host.
-    """
-    if isinstance(subject, AlgorithmSteps):
-        return ~subject.is_message
-    nodes = subject.table
-    return nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
 
 
 def _list_facts(timeline: RunTimeline | JobTimeline, run: RunTimes) -> list[list[str]]:

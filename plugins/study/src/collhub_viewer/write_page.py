@@ -74,17 +74,22 @@ def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
     - `waits`: the wait graph; the last one replaces others. The member is absent without one.
     - `files`: names and texts of a set of files; the last set replaces others. None without one.
 
-    Other subjects are ignored. The members `format`, `title` (`_shorten_title`), `created_by` and
-    `notes` are added. Notes are those of the runs, then one with the names of columns that were
-    omitted because of the size limit. Raises `UsageError` if there are no subjects for any
-    member, and the errors of the subjects: a run without times (`UsageError`, `InputError`), an
+    Other subjects are ignored. The members `format`, `title` (without its folder if it is that of
+    a run), `created_by` and `notes` are added. Notes are those of the runs, then one with the names
+    of columns that were omitted because of the size limit. Raises `UsageError` if no subject
+    is shown, and the errors of the subjects: a run without times (`UsageError`, `InputError`), an
     unknown report and a network that is too large (`UsageError`).
     """
+    titles = [one.title for one in page.subjects if isinstance(one, RunTimeline | JobTimeline)]
+    title = page.title
+    if title in titles:
+        # The title of a run may be a path.
+        title = Path(title).name or title
     runs: list[object] = []
     notes: list[str] = []
     index: dict[str, object] = {
         "format": FORMAT,
-        "title": _shorten_title(page),
+        "title": title,
         "created_by": f"collhub {__version__}",
         "notes": notes,
         "runs": runs,
@@ -120,16 +125,6 @@ def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
         limit = f"{MAX_BYTES // 1_000_000} MB"
         notes.append(f"omits {omitted}: the page would exceed {limit}; select data with --ranks")
     return index
-
-
-def _shorten_title(page: InteractivePage) -> str:
-    """Return the title of the page, without the folder if it is the title of a run.
-
-    A run is an algorithm's or a job's timeline among the subjects. Another title, and one that
-    consists only of a folder, is unchanged.
-    """
-    runs = [one.title for one in page.subjects if isinstance(one, RunTimeline | JobTimeline)]
-    return (Path(page.title).name or page.title) if page.title in runs else page.title
 
 
 def _index_network(drawing: TopologyDrawing) -> dict[str, object]:
