@@ -15,7 +15,7 @@ import importlib.resources
 import json
 import shlex
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn, cast
@@ -26,7 +26,6 @@ from collhub_zoo.cards import (
     MACHINES_FILE,
     RANKS,
     Card,
-    CardCommand,
     MachineCard,
     is_file_name,
     parse_card,
@@ -271,8 +270,11 @@ def _read_address(address: str, fetch: Fetch) -> Catalogue:
         _refuse(url, "the index has no list of entries", "build it again")
     entries = [_read_listed(item, f"{base}/{COPY_FOLDER}", url, fetch) for item in listed]
     machines = index.get("machines")
-    texts = [one["topology"] for one in _list_objects(machines) if "topology" in one]
-    standard = tuple(MachineCard(topology=str(text), title=str(text)) for text in texts)
+    objects = (
+        [one for one in machines if isinstance(one, dict)] if isinstance(machines, list) else []
+    )
+    texts = [str(one["topology"]) for one in objects if "topology" in one]
+    standard = tuple(MachineCard(topology=text, title=text) for text in texts)
     return Catalogue(
         address, tuple(sorted(entries, key=lambda entry: entry.card.name)), standard, (), index
     )
@@ -305,10 +307,6 @@ def _read_listed(item: object, base: str, url: str, fetch: Fetch) -> Entry:
         return check_sha256(fetch(place, MAX_FILE_BYTES), str(hashes.get(name)), place)
 
     return Entry(card, f"{base}/{card.name}/{CARD_FILE}", files, read)
-
-
-def _list_objects(value: object) -> Iterable[dict[str, object]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _check_member(name: str, files: tuple[str, ...], path: str) -> None:
@@ -399,9 +397,17 @@ class AlgorithmSource:
             raise UsageError(f"{card.name}: {reason}", cure="choose one of the card")
         if not self.is_available:
             raise self._refuse_unavailable()
-        if self._command is not None and self._command.synthesizer:
-            return self._synthesize(self._command, kind, topology, size)
-        ranks = topology.num_npus
+        ranks, command = topology.num_npus, self._command
+        if command is not None and command.synthesizer:
+            root = 0 if kind.traits.is_rooted else None
+            return hub_core.synthesize(
+                Collective(kind, ranks, kind.traits.parts(ranks), root, True, True),
+                topology,
+                size,
+                name=command.synthesizer,
+                options=dict(command.options),
+                registry=self._registry,
+            ).algorithm
         if ranks not in self._read:
             self._read[ranks] = self._read_file(ranks)
         algorithm = self._read[ranks]
@@ -414,21 +420,6 @@ class AlgorithmSource:
                 code="other-collective",
             )
         return algorithm
-
-    def _synthesize(
-        self, command: CardCommand, kind: CollectiveKind, topology: Topology, size: int
-    ) -> Algorithm:
-        ranks = topology.num_npus
-        root = 0 if kind.traits.is_rooted else None
-        collective = Collective(kind, ranks, kind.traits.parts(ranks), root, True, True)
-        return hub_core.synthesize(
-            collective,
-            topology,
-            size,
-            name=command.synthesizer,
-            options=dict(command.options),
-            registry=self._registry,
-        ).algorithm
 
     def _read_file(self, ranks: int) -> Algorithm:
         """Return the algorithm in the card's file, or in its download; nothing is cached here.

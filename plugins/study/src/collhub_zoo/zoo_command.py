@@ -90,11 +90,14 @@ def list_entries(
     from collhub_zoo.zoo_records import ZooListReport
 
     catalogue = _open(context, source)
-    entries = [
-        entry
-        for entry in catalogue.entries
-        if _matches(catalogue, entry.card, kind, machine, ranks)
-    ]
+    entries = []
+    for entry in catalogue.entries:
+        card = entry.card
+        is_of_kind = kind is None or kind in card.collectives
+        is_for_machine = machine is None or machine in catalogue.topologies_of(card)
+        is_for_ranks = ranks is None or not card.ranks or ranks in card.ranks
+        if is_of_kind and is_for_machine and is_for_ranks:
+            entries.append(entry)
     if as_json:
         context.print_report(ZooListReport(entries=[_create_item(entry) for entry in entries]))
     else:
@@ -367,16 +370,6 @@ def _open(context: CommandContext, source: str | None) -> Catalogue:
     for error in catalogue.errors:
         context.report(error.diagnostics)
     return catalogue
-
-
-def _matches(
-    catalogue: Catalogue, card: Card, kind: str | None, machine: str | None, ranks: int | None
-) -> bool:
-    is_of_kind = kind is None or kind in card.collectives
-    is_for_machine = machine is None or machine in catalogue.topologies_of(card)
-    return (
-        is_of_kind and is_for_machine and (ranks is None or not card.ranks or ranks in card.ranks)
-    )
 
 
 def _create_item(entry: Entry) -> EntryItem:
