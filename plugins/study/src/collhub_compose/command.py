@@ -106,8 +106,19 @@ def compose(
     target = context.output_target(out, output)
     opened = [context.open_input(source, source_format) for source in sources]
     parts, writer_options = _read_parts(context, opened, target, output.assignments)
+    # Imported here, since the help of a command needs no numpy.
+    from collhub_compose.ranks import embed, relabel
+    from collhub_compose.replication import replicate
+    from collhub_compose.sequence import sequential
+
     with context.progress("composing"):
-        algorithm = _compose(parts, composition)
+        sequence = sequential(parts)
+        algorithm = replicate(sequence, composition["instances"], composition["interleaved"])
+        ranks, num_ranks = composition["ranks"], composition["embed"]
+        if num_ranks is not None:
+            algorithm = embed(algorithm, ranks or range(algorithm.num_ranks), num_ranks)
+        elif ranks is not None:
+            algorithm = relabel(algorithm, ranks)
     written = context.write_output(
         algorithm,
         target,
@@ -148,37 +159,6 @@ def _read_parts(
         options = {name: value for name, value in values["reader"].items() if name in names}
         parts.append(context.read_input(source, options))
     return parts, values["writer"]
-
-
-def _compose(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm:
-    """Compose algorithms in sequence, and apply the options of the command to the result.
-
-    The steps are, in this order:
-
-    1. `sequential`: each algorithm runs on the output of the previous one.
-    2. `replicate`: the data are distributed over `instances` copies, with `interleaved` round
-       robin. With 1 the algorithm is only checked.
-    3. With `embed` = N: rank r of the result runs on rank `ranks[r]` of N ranks. Without `ranks`,
-       or if it is empty, rank r runs on rank r.
-    4. Without `embed`, but with `ranks`: rank r is renumbered to `ranks[r]`.
-
-    Raises `UsageError` without algorithms, if one does not fit the previous one, for invalid or
-    repeated ranks and too large results. Raises `InputError` for algorithms that these operations
-    cannot process, such as timing-only ones.
-    """
-    # Imported here, since the help of a command needs no numpy.
-    from collhub_compose.ranks import embed, relabel
-    from collhub_compose.replication import replicate
-    from collhub_compose.sequence import sequential
-
-    sequence = sequential(parts)
-    algorithm = replicate(sequence, composition["instances"], composition["interleaved"])
-    ranks, num_ranks = composition["ranks"], composition["embed"]
-    if num_ranks is not None:
-        return embed(algorithm, ranks or range(algorithm.num_ranks), num_ranks)
-    if ranks is not None:
-        return relabel(algorithm, ranks)
-    return algorithm
 
 
 def _find_losses(parts: Sequence[Algorithm], algorithm: Algorithm) -> list[Loss]:

@@ -8,11 +8,10 @@ from importlib.metadata import version
 import numpy as np
 
 from collhub_compose.buffers import build_contract
-from hub_core.columns import Int64Array, first_positions
+from hub_core.columns import first_positions
 from hub_core.model import (
     Algorithm,
     Collective,
-    Contributions,
     Findings,
     InputError,
     Location,
@@ -195,9 +194,18 @@ def check_seam(first: Algorithm, second: Algorithm) -> None:
         raise _misfit_error(f"{leaves} and {expects}", rank)
     if output_contract.expected is None:
         return
-    missing = _find_first_missing(output_contract.expected, needed)
-    if missing is not None:
-        rank, unit = missing
+    # Needed units are numbered rank by rank; `starts` has the number of unit 0 of each rank.
+    expected = output_contract.expected
+    starts = first_positions(needed)
+    is_filled = np.zeros(int(needed.sum()), np.bool_)
+    is_needed = expected.offset < needed[expected.rank]
+    filled = starts[expected.rank] + expected.offset
+    is_filled[filled[is_needed]] = True
+    missing = np.flatnonzero(~is_filled)
+    if len(missing):
+        position = int(missing[0])
+        rank = int(np.searchsorted(starts + needed, position, side="right"))
+        unit = position - int(starts[rank])
         leaves = f"{first_name} leaves nothing in OUTPUT[{unit}]"
         raise _misfit_error(f"{second_name} needs INPUT[{unit}], but {leaves}", rank)
 
@@ -268,25 +276,6 @@ def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> i
             code="seam",
         )
     return _compute_bytes(sized_parts[0], unit_count)
-
-
-def _find_first_missing(expected: Contributions, needed: Int64Array) -> tuple[int, int] | None:
-    """Return the first (rank, unit) that is needed but has no expected result, else None.
-
-    `needed`: int64[num_ranks]; rank r needs its units 0 to `needed[r]` - 1. First means the
-    lowest rank, then its lowest unit. Rows of `expected` for other units are ignored.
-    """
-    starts = first_positions(needed)
-    is_filled = np.zeros(int(needed.sum()), np.bool_)
-    is_needed = expected.offset < needed[expected.rank]
-    filled = starts[expected.rank] + expected.offset
-    is_filled[filled[is_needed]] = True
-    missing = np.flatnonzero(~is_filled)
-    if not len(missing):
-        return None
-    position = int(missing[0])
-    rank = int(np.searchsorted(starts + needed, position, side="right"))
-    return rank, position - int(starts[rank])
 
 
 def _misfit_error(message: str, rank: int) -> UsageError:

@@ -184,7 +184,16 @@ def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Ar
     overlapping accesses.
     """
     collective = algorithm.collective
-    _check_memory(algorithm)
+    sizes = (
+        collective.input_units(),
+        collective.output_units(),
+        algorithm.scratch_units,
+    )
+    # As floats: the sum of large integers would overflow.
+    units = sum(float(size.astype(np.float64).sum()) for size in sizes)
+    if units >= _MAX_ADDRESSES:
+        message = "too large to compose: more than 2^61 units of memory"
+        raise InputError(message, code="too-large")
     earlier, later = [], []
     claims = ((True, collective.in_place), (False, collective.out_of_place))
     for in_place, is_claimed in claims:
@@ -199,21 +208,3 @@ def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Ar
     before, after = np.concatenate(earlier), np.concatenate(later)
     is_between = part_of[before] < part_of[after]
     return before[is_between], after[is_between]
-
-
-def _check_memory(algorithm: Algorithm) -> None:
-    """Raise `InputError` (`too-large`) if addresses would be too large for exact computation.
-
-    The sum of input, output and scratch units over all ranks must be below 2^61 (`_MAX_ADDRESSES`).
-    """
-    collective = algorithm.collective
-    sizes = (
-        collective.input_units(),
-        collective.output_units(),
-        algorithm.scratch_units,
-    )
-    # As floats: the sum of large integers would overflow.
-    units = sum(float(size.astype(np.float64).sum()) for size in sizes)
-    if units >= _MAX_ADDRESSES:
-        message = "too large to compose: more than 2^61 units of memory"
-        raise InputError(message, code="too-large")

@@ -55,8 +55,17 @@ def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
         )
     if factor == 1:
         return algorithm
-    _check_rescaled_size(algorithm, factor)
-    collective = algorithm.collective
+    collective, steps = algorithm.collective, algorithm.steps
+    columns = (steps.src_offset, steps.dst_offset, algorithm.scratch_units)
+    largest = max(int(column.max(initial=0)) for column in columns)
+    if max(largest, collective.unit_count) > MAX_UNITS // factor:
+        message = f"units divided into {factor} parts are more than 2^62"
+        raise UsageError(message, code="too-large")
+    # The number of steps does not change; the number of contract rows does.
+    rows = count_contract_rows(collective) * factor
+    if rows > MAX_UNITS_IN_TABLE:
+        message = f"a contract of {rows} rows is too large (limit {MAX_UNITS_IN_TABLE})"
+        raise UsageError(message, code="too-large")
     contract, counts = collective.contract, collective.counts
     if contract is not None:
         contract = _rescale_contract(contract, factor)
@@ -66,34 +75,15 @@ def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
     return Algorithm(
         replace(collective, unit_count=units, contract=contract, counts=counts),
         replace(
-            algorithm.steps,
-            src_offset=algorithm.steps.src_offset * factor,
-            dst_offset=algorithm.steps.dst_offset * factor,
-            count=algorithm.steps.count * factor,
+            steps,
+            src_offset=steps.src_offset * factor,
+            dst_offset=steps.dst_offset * factor,
+            count=steps.count * factor,
         ),
         algorithm.scratch_units * factor,
         build_provenance("rescale", [algorithm], factor),
         algorithm.collective_bytes,
     )
-
-
-def _check_rescaled_size(algorithm: Algorithm, factor: int) -> None:
-    """Raise `UsageError` (`too-large`) if units divided into `factor` parts would be too many.
-
-    After the division there may be at most 2^62 (`MAX_UNITS`) units of the collective, offsets
-    and units of scratch, and at most `MAX_UNITS_IN_TABLE` (2^25) rows of the contract.
-    """
-    steps = algorithm.steps
-    columns = (steps.src_offset, steps.dst_offset, algorithm.scratch_units)
-    largest = max(int(column.max(initial=0)) for column in columns)
-    if max(largest, algorithm.collective.unit_count) > MAX_UNITS // factor:
-        message = f"units divided into {factor} parts are more than 2^62"
-        raise UsageError(message, code="too-large")
-    # The number of steps does not change; the number of contract rows does.
-    rows = count_contract_rows(algorithm.collective) * factor
-    if rows > MAX_UNITS_IN_TABLE:
-        message = f"a contract of {rows} rows is too large (limit {MAX_UNITS_IN_TABLE})"
-        raise UsageError(message, code="too-large")
 
 
 def count_contract_rows(collective: Collective) -> int:

@@ -118,32 +118,21 @@ def _count_nodes_passed(places: Points, source: Int64Array, destination: Int64Ar
     block = max(1, _BLOCK_CELLS // len(places))
     for first in range(0, len(source), block):
         rows = slice(first, first + block)
-        distance = _compute_distances(places, source[rows], destination[rows])
+        start = places[source[rows]]
+        vector = places[destination[rows]] - start
+        to_node = places[None, :, :] - start[:, None, :]
+        square = np.maximum(np.sum(vector * vector, axis=1), _MIN_LENGTH)
+
+        # The foot of the perpendicular as a fraction of the line, limited to its end points.
+        projection = np.einsum("lnx,lx->ln", to_node, vector) / square[:, None]
+        fraction = np.clip(projection, 0.0, 1.0)
+        perpendicular = to_node - fraction[:, :, None] * vector[:, None, :]
+        distance: Float64Array = np.hypot(*np.moveaxis(perpendicular, 2, 0))
+        line = np.arange(len(start))
+        distance[line, source[rows]] = np.inf
+        distance[line, destination[rows]] = np.inf
         passed[rows] = np.count_nonzero(distance < _CLEARANCE, axis=1)
     return passed
-
-
-def _compute_distances(places: Points, source: Int64Array, destination: Int64Array) -> Float64Array:
-    """Return the distance of each node from each line: float64[lines, nodes].
-
-    Line i is straight, from node `source[i]` to node `destination[i]`. The distance is that to its
-    nearest point, in the units of `places`. For the two ends of the line it is infinite. A line of
-    length 0 counts as a point.
-    """
-    start = places[source]
-    vector = places[destination] - start
-    to_node = places[None, :, :] - start[:, None, :]
-    square = np.maximum(np.sum(vector * vector, axis=1), _MIN_LENGTH)
-
-    # The foot of the perpendicular as a fraction of the line, limited to its end points.
-    projection = np.einsum("lnx,lx->ln", to_node, vector) / square[:, None]
-    fraction = np.clip(projection, 0.0, 1.0)
-    perpendicular = to_node - fraction[:, :, None] * vector[:, None, :]
-    distance: Float64Array = np.hypot(*np.moveaxis(perpendicular, 2, 0))
-    line = np.arange(len(start))
-    distance[line, source] = np.inf
-    distance[line, destination] = np.inf
-    return distance
 
 
 def _compute_normals(vector: Points, is_arrow: BoolArray) -> Points:

@@ -194,7 +194,7 @@ def _place_nodes(topology: Topology, boxes: Collection[int]) -> Points:
 def _write_head(picture: _NetworkPicture) -> Iterator[str]:
     """Yield the beginning of the SVG document in lines: all that comes before lines and nodes.
 
-    1. the opening tag, with a size for all nodes, the heading and the legend
+    1. the opening tag, with the size of nodes, heading and legend, scaled to at most `PAGE_WIDTH`
     2. `title` with the full name of the network, and the styles
     3. the white background with the visible heading, such as `NAME: 64 NPUs`. The name is cut to 80
        characters. If nodes are collapsed, ` in N groups, collapsed` follows; N is the number of
@@ -213,7 +213,15 @@ def _write_head(picture: _NetworkPicture) -> Iterator[str]:
     half = measure_widest(picture.topology, range(picture.topology.num_nodes)) / 2
     right, bottom = (float(end) + _MARGIN for end in picture.places.max(axis=0))
     right = max(right, right - _MARGIN + half + _EDGE)
-    yield _format_opening_tag(right, bottom, title, [row.text for row in legend])
+    # The colour sample before a text of the legend takes the width of 6 characters.
+    longest = max([len(title), *(len(row.text) + 6 for row in legend)])
+    width = max(right, longest * _CHARACTER_WIDTH + 24)
+    height = bottom + _LEGEND_HEIGHT * len(legend) + 12
+    # Wider pictures are scaled down, so that they fit a page.
+    scale = min(1.0, PAGE_WIDTH / width)
+    size = f'width="{width * scale:.0f}" height="{height * scale:.0f}"'
+    view = f'viewBox="0 0 {width:.0f} {height:.0f}"'
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view}>'
     yield f"<title>{escape_svg_text(topology.name)}</title><style>{_STYLE}</style>"
     heading = f'<text x="12" y="20">{escape_svg_text(title)}</text>'
     yield f'<rect width="100%" height="100%" style="stroke:none"/>{heading}'
@@ -222,33 +230,6 @@ def _write_head(picture: _NetworkPicture) -> Iterator[str]:
         y = bottom + _LEGEND_HEIGHT * number
         yield f'<path d="M12 {y:.1f}h30" {_format_stroke(row.colour, row.width)}/>'
         yield f'<text x="50" y="{y + 4:.1f}">{escape_svg_text(row.text)}</text>'
-
-
-def _format_opening_tag(right: float, bottom: float, title: str, legend: list[str]) -> str:
-    """Return the opening `<svg>` tag of a picture with room for nodes, title and legend.
-
-    `right`, `bottom`: largest coordinates of the nodes in pixels. `title` and `legend` are not
-    written, they only determine the size:
-
-    - Width: the larger one of `right` and the longest text (title or legend) plus 24 pixels. A
-      text has a mean character width; a legend text counts 6 characters more, for its sample.
-    - Height: `bottom`, plus `_LEGEND_HEIGHT` per legend text, plus 12 pixels.
-
-    A picture wider than `PAGE_WIDTH` has its width and height reduced by the same factor, so
-    that the width equals `PAGE_WIDTH`. `viewBox` keeps the full size. Numbers are rounded to
-    integers.
-    """
-    longest = len(title)
-    for text in legend:
-        # The colour sample before the text takes the width of 6 characters.
-        longest = max(longest, len(text) + 6)
-    width = max(right, longest * _CHARACTER_WIDTH + 24)
-    height = bottom + _LEGEND_HEIGHT * len(legend) + 12
-    # Wider pictures are scaled down, so that they fit a page.
-    scale = min(1.0, PAGE_WIDTH / width)
-    size = f'width="{width * scale:.0f}" height="{height * scale:.0f}"'
-    view = f'viewBox="0 0 {width:.0f} {height:.0f}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view}>'
 
 
 def _format_stroke(colour: str, width: float) -> str:

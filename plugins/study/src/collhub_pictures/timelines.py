@@ -350,7 +350,8 @@ def create_load_events(run: RunTimes) -> Iterator[TraceEvent]:
     more. A row runs from start to end, also while it waits; without an end, to the end of the run.
     Rows that did not start are not counted.
     """
-    num_ranks = run.subject.table.num_ranks
+    subject = run.subject
+    num_ranks = subject.table.num_ranks
     groups = min(num_ranks, _GROUPS)
     members = np.array_split(np.arange(num_ranks), groups)
     end = max(run.last, 1)
@@ -364,11 +365,19 @@ def create_load_events(run: RunTimes) -> Iterator[TraceEvent]:
             name = f"rank {int(ranks[0])}"
         yield from name_process(group, name)
     # Counters are zero after the last interval.
-    silent = np.zeros((groups, len(run.subject.tracks), 1))
+    silent = np.zeros((groups, len(subject.tracks), 1))
     levels = np.concatenate([busy, silent], axis=2)
     for interval, edge in enumerate(edges.tolist()):
         for group in range(groups):
-            yield _create_counter(run.subject, group, edge, levels[group, :, interval])
+            values = zip(subject.tracks, levels[group, :, interval].tolist(), strict=True)
+            yield {
+                "ph": "C",
+                "name": f"{subject.noun}s that run",
+                "pid": group,
+                "tid": 0,
+                "ts": to_microseconds(edge),
+                "args": {track: round(level, 3) for track, level in values},
+            }
 
 
 def _count_running(run: RunTimes, ranks: Int64Array, edges: Int64Array) -> Float64Array:
@@ -407,21 +416,3 @@ def _sum_elapsed(times: Int64Array, edges: Int64Array) -> Float64Array:
     edge_sums = before * edges.astype(np.float64)
     elapsed: Float64Array = edge_sums - total[before]
     return elapsed
-
-
-def _create_counter(subject: Subject, group: int, time: int, levels: Float64Array) -> TraceEvent:
-    """Return the counter event of the process `group` at `time` (ns; us in the event).
-
-    `levels`: one value per kind of track, in the order of `subject.tracks`. The event has
-    these values by name of the kind, rounded to three decimal places. Viewers show them
-    until the next counter event of this process.
-    """
-    values = zip(subject.tracks, levels.tolist(), strict=True)
-    return {
-        "ph": "C",
-        "name": f"{subject.noun}s that run",
-        "pid": group,
-        "tid": 0,
-        "ts": to_microseconds(time),
-        "args": {name: round(level, 3) for name, level in values},
-    }
