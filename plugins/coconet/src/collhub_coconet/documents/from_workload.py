@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -255,7 +255,10 @@ def build_program(workload: Workload, statements: Mapping[int, Fields]) -> Bound
     integer (`tensor-attributes`), for fewer than 2 ranks (`ranks`), a size below 1 (`size`) and a
     wrong `mesh`.
     """
-    header = _find_header(workload, statements.values())
+    headers = [fields["program"] for fields in statements.values() if "program" in fields]
+    file_name = (workload.provenance.source_name or "workload").partition(".")[0]
+    header: Fields = {"name": file_name or "workload", "sizes": {}}
+    header |= headers[0] if headers else {}
     document = {"schema": SCHEMA, "name": header["name"], "sizes": header["sizes"]}
     document["arguments"] = _collect_arguments(workload, statements.values(), header)
     document["operations"] = _collect_operations(workload, statements)
@@ -346,7 +349,13 @@ def parse_statement(workload: Workload, row: int, text: str) -> Fields:
         part = fields.get(name, kind())
         is_valid = isinstance(part, kind)
         if is_valid and kind is list:
-            is_valid = all(isinstance(entry, dict) and _is_named(entry) for entry in part)
+            # The typing rules check all remaining fields.
+            is_valid = all(
+                isinstance(entry, dict)
+                and isinstance(entry.get("name"), str)
+                and isinstance(entry.get("operands", []), list)
+                for entry in part
+            )
         if not is_valid:
             message = f"states no {kind.__name__} of named objects as {name!r}"
             raise create_error(workload, row, message)
@@ -356,12 +365,6 @@ def parse_statement(workload: Workload, row: int, text: str) -> Fields:
         if flaw:
             raise create_error(workload, row, f"{flaw} in {str(part.get('name'))[:80]!r}")
     return fields
-
-
-def _is_named(fields: Fields) -> bool:
-    """Whether an object has a name, and a list as operands if there are any."""
-    # The typing rules check all remaining fields.
-    return isinstance(fields.get("name"), str) and isinstance(fields.get("operands", []), list)
 
 
 def _find_flaw(fields: Fields) -> str:
@@ -390,18 +393,6 @@ def _find_flaw(fields: Fields) -> str:
     if not (isinstance(history, list) and all(isinstance(record, dict) for record in history)):
         return "states a history that is no list of objects"
     return ""
-
-
-def _find_header(workload: Workload, statements: Iterable[Fields]) -> Fields:
-    """Return the fields of the entire program, from the first statement that contains them.
-
-    Fields of the program in later statements are ignored. A missing `name` becomes that of
-    the source file up to the first dot ("workload" if there is none), and missing `sizes`
-    become {}, no symbols. Without a statement with fields, the result has only these two.
-    """
-    headers = [statement["program"] for statement in statements if "program" in statement]
-    name = (workload.provenance.source_name or "workload").partition(".")[0]
-    return {"name": name or "workload", "sizes": {}} | (headers[0] if headers else {})
 
 
 def _collect_arguments(
@@ -437,7 +428,7 @@ def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) ->
 
     Operations are sorted by the `place` in the first node that has them (without one, by the
     row of this node), then by this row. From this order an operation is moved only as far as
-    its operands require.
+    its operands require; operands that are no operations are always available.
 
     Raises `InputError` (`tensor-attributes`) for an operation without `kind` or `operands`, for
     two different operations with one name, and for operations that read each other in a cycle.
@@ -461,29 +452,15 @@ def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) ->
                     workload, row, message, "let all ranks of a group run one program"
                 )
             places.setdefault(operation["name"], (operation.get("place", row), row))
-    order = sorted(fields_by_name, key=lambda name: places[name])
-    return _sort_operations(workload, [fields_by_name[name] for name in order])
-
-
-def _sort_operations(workload: Workload, operations: Sequence[Fields]) -> list[Fields]:
-    """Return the operations sorted after their operands, as far as possible in the given order.
-
-    Of several operations whose operands are all available, the first in the given order comes
-    next. Operands that are no operations, such as arguments and numbers, are always available.
-    Raises `InputError` (`tensor-attributes`) for operations that read each other in a cycle.
-    """
-    by_name = {operation["name"]: operation for operation in operations}
-    # Only the names and operands matter here.
-    drafts = [
-        Operation(operation["name"], Kind.ADD, tuple(operation["operands"]))
-        for operation in operations
-    ]
+    names = sorted(fields_by_name, key=lambda name: places[name])
+    # Only the names and operands matter for the order.
+    drafts = [Operation(name, Kind.ADD, tuple(fields_by_name[name]["operands"])) for name in names]
     order = order_groups(drafts, [])
     if order is None:
         location = Location(workload.provenance.source_name or None)
         message = "operations that nodes state read one another in a circle"
         raise InputError(message, location=location, code="tensor-attributes")
-    return [by_name[draft.name] for (draft,) in order]
+    return [fields_by_name[draft.name] for (draft,) in order]
 
 
 def _check_results(workload: Workload, statements: Mapping[int, Fields], program: Program) -> None:

@@ -131,7 +131,26 @@ def parse_program(document: Fields, file: str) -> Program:
         violations = schema_violations(document, _SCHEMA_FILE)
         location = Location(file)
         raise InputError([violation.finding(location, "schema") for violation in violations])
-    return _create_program(document)
+    sizes = {name: (low, high) for name, (low, high) in document["sizes"].items()}
+    stages = (
+        Stage(stage["name"], stage["family"], tuple(stage["members"]))
+        for stage in document.get("stages", ())
+    )
+    chains = (
+        Chain(tuple(chain["members"]), tuple(chain["dimensions"]))
+        for chain in document.get("chains", ())
+    )
+    mesh = tuple(document.get("mesh", ()))
+    return Program(
+        document["name"],
+        sizes,
+        tuple(_create_argument(row, mesh) for row in document["arguments"]),
+        tuple(map(_create_operation, document["operations"])),
+        tuple(document["outputs"]),
+        tuple(stages),
+        tuple(chains),
+        mesh,
+    )
 
 
 def _shorten(document: Fields) -> Fields:
@@ -206,29 +225,6 @@ def stage_fields(program: Program) -> dict[str, list[Fields]]:
     for chain in program.chains:
         chains.append({"members": chain.members, "dimensions": chain.dimensions})
     return {"stages": stages, "chains": chains}
-
-
-def _create_program(document: Fields) -> Program:
-    sizes = {name: (low, high) for name, (low, high) in document["sizes"].items()}
-    stages = (
-        Stage(stage["name"], stage["family"], tuple(stage["members"]))
-        for stage in document.get("stages", ())
-    )
-    chains = (
-        Chain(tuple(chain["members"]), tuple(chain["dimensions"]))
-        for chain in document.get("chains", ())
-    )
-    mesh = tuple(document.get("mesh", ()))
-    return Program(
-        document["name"],
-        sizes,
-        tuple(_create_argument(row, mesh) for row in document["arguments"]),
-        tuple(map(_create_operation, document["operations"])),
-        tuple(document["outputs"]),
-        tuple(stages),
-        tuple(chains),
-        mesh,
-    )
 
 
 def type_fields(kind: TensorType, mesh: Sequence[str] = ()) -> dict[str, object]:

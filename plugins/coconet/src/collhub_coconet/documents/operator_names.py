@@ -448,9 +448,4 @@ class _StatementInference:
         # Named after the first node that reads it.
         name = f"n{int(self.workload.nodes.identity[row])}_{index}"
         kind = TensorType(ElementType(element), shape, layout)
-        return {"name": name, **_replace_tuples(type_fields(kind))}
-
-
-def _replace_tuples(fields: Fields) -> Fields:
-    """Return a copy of the fields in which `shape` is a list, as in JSON."""
-    return {**fields, "shape": list(fields["shape"])}
+        return {"name": name, **type_fields(kind), "shape": list(shape)}

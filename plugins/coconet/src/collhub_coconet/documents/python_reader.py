@@ -213,30 +213,22 @@ def _report_no_choice(
     count of all names, and the first 40 of them, numbered from 1. If `chosen` (the requested
     program) is not None, it also says that none of them is `chosen`. The line is -1 (none).
 
-    Without names the result is the report of `_report_no_program`, which explains why no
-    function of the file builds a program.
+    Without names, the code is `no-program`. The message has the reasons (`_explain_exclusion`)
+    why the first 40 functions of the file do not build a program, in the order of the file.
+    The line is that of the first function, or -1 if the file has no functions.
     """
     if not names:
-        return _report_no_program(_find_functions(namespace))
+        message = "defines no program: neither a global Program nor a function that returns one"
+        functions = _find_functions(namespace)
+        if not functions:
+            return error_report(message, -1, "no-program")
+        reasons = [
+            f"function {name!r} {_explain_exclusion(value)}" for name, value in functions.items()
+        ]
+        line = next(iter(functions.values())).__code__.co_firstlineno
+        return error_report(f"{message}; {'; '.join(reasons[:_MAX_LISTED])}", line, "no-program")
     numbered = [f"{number} {name!r}" for number, name in enumerate(names[:_MAX_LISTED], 1)]
     which = "" if chosen is None else f", none of which is {chosen!r}"
     programs = format_count(len(names), "program")
     message = f"defines {programs}{which}: {', '.join(numbered)}"
     return error_report(message, -1, "several-programs")
-
-
-def _report_no_program(functions: Mapping[str, Callable[..., object]]) -> Report:
-    """Build the error report `no-program` for a file without a program.
-
-    `functions`: those of the file, by name. The message has the reasons (`_explain_exclusion`)
-    why the first 40 of them do not build a program, in the given order. The line is that of the
-    first function. Without functions the message has no reasons and the line is -1 (none).
-    """
-    message = "defines no program: neither a global Program nor a function that returns one"
-    reasons = [
-        f"function {name!r} {_explain_exclusion(value)}" for name, value in functions.items()
-    ]
-    if not reasons:
-        return error_report(message, -1, "no-program")
-    line = next(iter(functions.values())).__code__.co_firstlineno
-    return error_report(f"{message}; {'; '.join(reasons[:_MAX_LISTED])}", line, "no-program")

@@ -75,9 +75,11 @@ def get_lowest(dtype: np.dtype[Any], *, is_highest: bool = False) -> Any:
     float8_e4m3fn has no infinities: -448 or 448. Integer types give their limits, bool False or
     True.
     """
-    if dtype.kind in "iub":
-        limits = (False, True) if dtype.kind == "b" else _integer_limits(dtype)
-        return dtype.type(limits[is_highest])
+    if dtype.kind == "b":
+        return dtype.type(is_highest)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return dtype.type(limits.max if is_highest else limits.min)
     sign = 1.0 if is_highest else -1.0
     infinity = dtype.type(sign * np.inf)
     if np.isinf(infinity):
@@ -95,12 +97,6 @@ def _narrow_limits(dtype: np.dtype[Any]) -> Any:
 
     limits: Any = ml_dtypes.finfo
     return limits(dtype)
-
-
-def _integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the smallest and the largest number of an integer type."""
-    limits = np.iinfo(dtype)
-    return int(limits.min), int(limits.max)
 
 
 def distribute(tensor: Array, kind: TensorType, ranks: int | Binding) -> OnRanks:

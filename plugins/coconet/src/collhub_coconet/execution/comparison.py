@@ -21,7 +21,6 @@ from collhub_coconet.execution.array_operations import (
 from collhub_coconet.execution.ranks import SimulatedRun, simulate_ranks
 from collhub_coconet.program.operations import (
     REDUCTIONS_TO_SCALARS,
-    Argument,
     Binding,
     ElementType,
     Kind,
@@ -95,21 +94,20 @@ def draw_arguments(program: Program, binding: Binding, seed: int) -> dict[str, A
     """
     # In the order of declaration, so that the result depends only on the seed.
     generator = np.random.default_rng(seed)
-    return {
-        argument.name: _draw_argument(argument, binding, generator)
-        for argument in program.arguments
-    }
-
-
-def _draw_argument(argument: Argument, binding: Binding, generator: np.random.Generator) -> Array:
-    kind = argument.type
-    shape = binding.shape(kind.shape)
-    shape = (*(binding.axis_sizes[axis] for axis in find_local_axes(kind)), *shape)
-    if kind.element.is_float:
-        minimum = 0.1 if argument.is_state else -1.0
-        return generator.uniform(minimum, 1.0, shape).astype(dtype_of(kind.element))
-    limit = 2 if kind.element is ElementType.BOOL else 6
-    return generator.integers(0, limit, shape).astype(str(kind.element))
+    arrays: dict[str, Array] = {}
+    for argument in program.arguments:
+        kind = argument.type
+        local_sizes = [binding.axis_sizes[axis] for axis in find_local_axes(kind)]
+        shape = (*local_sizes, *binding.shape(kind.shape))
+        if kind.element.is_float:
+            minimum = 0.1 if argument.is_state else -1.0
+            floats = generator.uniform(minimum, 1.0, shape)
+            arrays[argument.name] = floats.astype(dtype_of(kind.element))
+        else:
+            limit = 2 if kind.element is ElementType.BOOL else 6
+            integers = generator.integers(0, limit, shape)
+            arrays[argument.name] = integers.astype(str(kind.element))
+    return arrays
 
 
 def _distribute_arguments(

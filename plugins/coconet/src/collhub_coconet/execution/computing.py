@@ -388,24 +388,26 @@ class CollectiveRun:
         unit that no step has written is read from the operand of the collective. Raise
         `InputError` (`not-there`) if an address has another version.
         """
-        count = int(self.part.contents.algorithm.steps.count[row])
-        return [self._read_unit(row, address) for address in range(first, first + count)]
-
-    def _read_unit(self, row: int, address: int) -> Array:
         contents = self.part.contents
-        expected = self.versions[row, address]
-        version, values = self.cells.get(address, (INITIAL, None))
-        if version != expected:
-            rank = int(contents.algorithm.steps.rank[row])
-            message = f"step {row} of rank {rank} reads a unit that another step has to write first"
-            if expected == INITIAL:
-                message = f"step {row} of rank {rank} reads a unit that is overwritten already"
-            raise InputError(message, cure="a dependency is missing", code="not-there")
-        if values is not None:
-            return values
-        unit = int(contents.input_of[address])
-        rank = int(contents.algorithm.steps.rank[row]) + self.part.first_rank
-        return self.initial(rank, self.part.find_chunk(self.piece, unit, rank, is_given=False))
+        steps = contents.algorithm.steps
+        rank = int(steps.rank[row])
+        rank_of_job = rank + self.part.first_rank
+        units: Payload = []
+        for address in range(first, first + int(steps.count[row])):
+            expected = self.versions[row, address]
+            version, values = self.cells.get(address, (INITIAL, None))
+            if version != expected:
+                cause = "another step has to write first"
+                if expected == INITIAL:
+                    cause = "is overwritten already"
+                message = f"step {row} of rank {rank} reads a unit that {cause}"
+                raise InputError(message, cure="a dependency is missing", code="not-there")
+            if values is None:
+                unit = int(contents.input_of[address])
+                chunk = self.part.find_chunk(self.piece, unit, rank_of_job, is_given=False)
+                values = self.initial(rank_of_job, chunk)
+            units.append(values)
+        return units
 
 
 def collect_versions(contents: Contents) -> dict[tuple[int, int], int]:

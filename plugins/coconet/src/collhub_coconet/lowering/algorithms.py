@@ -350,7 +350,11 @@ def build_contents(algorithm: Algorithm, size: int) -> Contents:
         message = "an algorithm that states no units cannot be joined to computations by chunks"
         raise InputError(message, cure="name another algorithm", code="no-contents")
     steps = algorithm.steps
-    template = template_of(_remove_zero_durations(algorithm), range(algorithm.num_ranks), size)
+    # `template_of` leaves out local steps and reductions with a duration of 0, and the numbers of
+    # nodes per step would differ. So these durations count as unknown.
+    duration = np.where(steps.duration_ns == 0, -1, steps.duration_ns)
+    untimed = replace(algorithm, steps=replace(steps, duration_ns=duration))
+    template = template_of(untimed, range(algorithm.num_ranks), size)
     nodes = np.where(steps.is_kind(StepKind.RECV_REDUCE), 2, 1)
     last = np.cumsum(nodes) - 1
     collective = algorithm.collective
@@ -383,17 +387,6 @@ def build_contents(algorithm: Algorithm, size: int) -> Contents:
 
 
 """Version of a unit before the first write."""
-
-
-def _remove_zero_durations(algorithm: Algorithm) -> Algorithm:
-    """Copy an algorithm with durations of 0 changed to unknown (-1).
-
-    Otherwise `template_of` would leave out local steps and reductions of received data
-    whose duration is 0, and the numbers of nodes per step would differ.
-    """
-    steps = algorithm.steps
-    duration = np.where(steps.duration_ns == 0, -1, steps.duration_ns)
-    return replace(algorithm, steps=replace(steps, duration_ns=duration))
 
 
 def _find_addresses(

@@ -358,7 +358,16 @@ def find_cuts(
     passed on.
     """
     cuts: dict[str, Cut] = {}
-    _cut_communications(program, binding, regions, grid_of, cuts)
+    for operation in program.operations:
+        if not operation.is_communication:
+            continue
+        name = operation.reads[0]
+        is_near = regions.get(name) == regions[operation.name]
+        grid = grid_of(operation, cuts[name].grid if is_near and name in cuts else None)
+        operand_grid = None
+        if operation.kind in UNEVEN_COLLECTIVES:
+            operand_grid, _ = build_row_grids(program, binding, operation, grid.parts)
+        cuts[operation.name] = Cut(grid, operation.name, is_needed=False, operand_grid=operand_grid)
     for operation in reversed(program.operations):
         for reader in program.readers.get(operation.name, ()):
             _cut_like_neighbour(program, binding, regions, cuts, operation, reader, is_needed=True)
@@ -378,24 +387,6 @@ def find_cuts(
         if cut is not None and regions[operation.reads[0]] == regions[operation.name]:
             cuts[operation.name] = Cut(cut.grid, cut.lead, is_needed=False)
     return cuts
-
-
-def _cut_communications(
-    program: Program,
-    binding: Binding,
-    regions: dict[str, int],
-    grid_of: GridFunction,
-    cuts: dict[str, Cut],
-) -> None:
-    for operation in program.operations:
-        if operation.is_communication:
-            name = operation.reads[0]
-            is_near = regions.get(name) == regions[operation.name]
-            before = cuts[name].grid if is_near and name in cuts else None
-            grid, operand = grid_of(operation, before), None
-            if operation.kind in UNEVEN_COLLECTIVES:
-                operand, _ = build_row_grids(program, binding, operation, grid.parts)
-            cuts[operation.name] = Cut(grid, operation.name, is_needed=False, operand_grid=operand)
 
 
 def _cut_like_neighbour(

@@ -397,8 +397,16 @@ def compute_broadcast_shape(shapes: list[Shape]) -> Shape:
     first, *remaining_shapes = shapes
     if all(shape == first for shape in remaining_shapes):
         return first
-    rank = max(map(len, shapes))
-    return tuple(_join_sizes(shapes, distance) for distance in range(rank, 0, -1))
+    joined: list[Size] = []
+    for distance in range(max(map(len, shapes)), 0, -1):
+        # Sizes of 1 and missing dimensions do not count.
+        sizes = {shape[-distance] for shape in shapes if has_dimension(shape, distance)}
+        if len(sizes) > 1:
+            message = f"sizes {' and '.join(sorted(map(str, sizes)))} do not fit"
+            cure = "equal sizes or 1, compared from the last one"
+            raise TypingMistakeError("shape", message, cure)
+        joined.append(sizes.pop() if sizes else 1)
+    return tuple(joined)
 
 
 def _join_types(operands: Operands, positions: list[int]) -> TensorType:
@@ -430,17 +438,3 @@ def _join_types(operands: Operands, positions: list[int]) -> TensorType:
     ]
     layout = operands.derive_layout(shape, roles, number_roles("dim", len(shape)))
     return TensorType(elements[0], shape, layout, operands.tensors[0].group)
-
-
-def _join_sizes(shapes: list[Shape], distance: int) -> Size:
-    """Return the common size of shapes in the dimension at `distance` from the end (1: the last).
-
-    Sizes of 1 and missing dimensions are ignored; the result is 1 if there is no other
-    size. Raise `TypingMistakeError` (`shape`) for different sizes, also for a symbol and a
-    number.
-    """
-    sizes = {shape[-distance] for shape in shapes if has_dimension(shape, distance)}
-    if len(sizes) > 1:
-        message = f"sizes {' and '.join(sorted(map(str, sizes)))} do not fit"
-        raise TypingMistakeError("shape", message, "equal sizes or 1, compared from the last one")
-    return sizes.pop() if sizes else 1

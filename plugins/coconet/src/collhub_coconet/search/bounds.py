@@ -74,7 +74,8 @@ class _BoundCalculation:
     """Bounds of one program.
 
     `kinds`: transformations that may still be applied. `movable`: names of operations that a
-    reorder may still move onto slices.
+    reorder may still move onto slices: those that depend on an AllReduce if `split` is allowed, or
+    on an AllGather if `reorder` is allowed.
     """
 
     program: Program
@@ -85,20 +86,15 @@ class _BoundCalculation:
     movable: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        # Results that transformations may change to slices: `split` those of an AllReduce, and
+        # `reorder` those of an AllGather.
+        sliceable = {Kind.ALL_REDUCE} if "split" in self.kinds else set()
+        if "reorder" in self.kinds:
+            sliceable.add(Kind.ALL_GATHER)
         sources = [
-            operation.name for operation in self.program.operations if self._can_scatter(operation)
+            operation.name for operation in self.program.operations if operation.kind in sliceable
         ]
         self.movable = find_descendants(self.program.operations, sources)
-
-    def _can_scatter(self, operation: Operation) -> bool:
-        """Return whether transformations may move the readers of an operation onto slices of it.
-
-        True for an AllReduce if `split` is allowed, and for an AllGather if `reorder` is
-        allowed. False for all other kinds.
-        """
-        if operation.kind is Kind.ALL_REDUCE:
-            return "split" in self.kinds
-        return operation.kind is Kind.ALL_GATHER and "reorder" in self.kinds
 
     # --- time ---
 
@@ -190,8 +186,8 @@ class _BoundCalculation:
         """Return the time of a Send by formula in s, without a launch.
 
         The bytes are those of its result on one rank. They are divided by the ranks of a group
-        and rounded down if the Send may be moved onto slices, which means that it depends on an
-        operation of `_can_scatter` (`self.movable`).
+        and rounded down if the Send may be moved onto slices, which means that it is in
+        `self.movable`.
         """
         size = self.binding.bytes_of_rank(self.program.types[operation.name])
         divisor = self.binding.num_ranks if operation.name in self.movable else 1

@@ -8,7 +8,7 @@ chunks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2
@@ -299,21 +299,11 @@ def find_fastest_means(kind: Kind, size: int, ranks: int, rates: Rates) -> tuple
     """Find the fastest means for a collective by formula; return its seconds and these means.
 
     `size`: bytes of the complete tensor; of a Send, bytes of the message. All algorithms of the
-    kind, protocols and, for trees, chunk counts are compared. If times are equal, the means that
-    are first in the order of their fields are returned. Results are cached.
+    kind, protocols and, for trees, chunk counts (1, 2, 4, ... 64) are compared. Halving/doubling
+    needs links between distant ranks, and is left out if `rates` has none. If times are equal, the
+    means that are first in the order of their fields are returned. Results are cached.
     """
-    return min(_generate_means(kind, size, ranks, rates))
-
-
-def _generate_means(
-    kind: Kind, size: int, ranks: int, rates: Rates
-) -> Iterator[tuple[float, Means]]:
-    """Yield seconds and means for every combination that the network allows.
-
-    These are all protocols with all algorithms of the kind, for trees also all chunk counts (1, 2,
-    4, ... 64), otherwise 1. `size`: bytes. Halving/doubling needs links between distant ranks, and
-    is left out if `rates` has none.
-    """
+    candidates: list[tuple[float, Means]] = []
     for protocol in PROTOCOLS:
         alpha = rates.latency_s + protocol.step_s
         beta = 1 / (rates.link_bytes_per_s * protocol.data_share)
@@ -322,4 +312,6 @@ def _generate_means(
             if algorithm == "halving-doubling" and not rates.is_any_to_any:
                 continue
             for chunks in CHUNK_COUNTS if algorithm == "tree" else (1,):
-                yield formula(call, chunks), Means(algorithm, protocol.name, chunks)
+                means = Means(algorithm, protocol.name, chunks)
+                candidates.append((formula(call, chunks), means))
+    return min(candidates)

@@ -20,7 +20,6 @@ from collhub_coconet.search.collective_times import (
     CHUNK_COUNTS,
     PROTOCOLS,
     CollectiveTimes,
-    Demand,
     FormulaTimes,
     Means,
     Rates,
@@ -196,16 +195,21 @@ class _TimeCalculation:
            the fastest one; each chunk after the first costs a latency and a protocol step. The
            choice is stored in `self.choices[label]`.
 
-        Rules 2 to 4 add the launch and the all-reduces of scalars (`_compute_scalar_s`). The
-        algorithm, protocol and chunk count of each collective and of each all-reduce are stored in
-        `self.choices`.
+        Rules 2 to 4 add the launch and the all-reduces that complete reductions to scalars. The
+        algorithm, protocol and chunk count of each collective, and with the suffix ` (scalar)` of
+        each all-reduce, are stored in `self.choices`.
         """
         communications = [operation for operation in kernel if operation.is_communication]
         scalars = [operation for operation in kernel if reduces_scalar(self.program, operation)]
         computations = [operation for operation in kernel if not operation.is_communication]
         parts = []
         if communications:
-            parts.append(sum(self._compute_collective_s(operation) for operation in communications))
+            parts.append(
+                sum(
+                    self._compute_collective_s(operation, operation.name)
+                    for operation in communications
+                )
+            )
         if not all(operation.is_free for operation in computations):
             # Seconds of the computations: the longer of contractions and memory traffic.
             contractions = [
@@ -220,7 +224,10 @@ class _TimeCalculation:
             parts.append(max(work / rates.operations_per_s, traffic / rates.memory_bytes_per_s))
         if not parts or self._is_in_place(kernel):
             return 0.0
-        scalars_s = sum(self._compute_scalar_s(operation) for operation in scalars)
+        scalars_s = sum(
+            self._compute_collective_s(operation, f"{operation.name} (scalar)")
+            for operation in scalars
+        )
         if len(parts) == 1:
             return parts[0] + scalars_s + self.rates.launch_s
         # A reduction to a scalar needs all chunks before its readers can start: no overlap.
@@ -241,40 +248,22 @@ class _TimeCalculation:
             for operation, source in zip(kernel, sources, strict=True)
         )
 
-    def _compute_collective_s(self, operation: Operation) -> float:
-        """Return the time of a communication in s by its fastest means, without its launch.
+    def _compute_collective_s(self, operation: Operation, name: str) -> float:
+        """Return the time in s of a collective or of the all-reduce of a scalar, without launch.
 
-        The means (algorithm, protocol, chunks) are stored in `self.choices` under the name of
-        the operation. Return 0.0 and store no means if there is no demand (`find_demand`): for
-        one rank, and for all members of a bucket except the first, whose time includes them.
-        """
-        demand = find_demand(self.program, self.binding, operation)
-        return 0.0 if demand is None else self._choose_means(operation.name, demand)
+        Such an all-reduce completes a reduction of slices to a scalar. The time is that of the
+        fastest algorithm, protocol and chunk count (the means), of equally fast ones the first by
+        name of the algorithm. The time of a Send is always that by formula, other times are those
+        of `self.times`. The means, also that of a Send, is stored in `self.choices[name]`.
 
-    def _compute_scalar_s(self, operation: Operation) -> float:
-        """Return the time in s of the all-reduce of one scalar, without a launch.
-
-        It completes a reduction of slices to a scalar. The means with this time (algorithm,
-        protocol, chunks) are stored in `self.choices` under the name of the operation with the
-        suffix ` (scalar)`. Return 0.0 and store no means if only one rank takes part or the
-        operation needs no all-reduce.
+        Return 0.0 and store no means if there is no demand (`find_demand`): for one rank, for all
+        members of a bucket except the first, whose time includes them, and for a scalar that needs
+        no all-reduce. Raise `InputError` if no algorithm fits.
         """
         demand = find_demand(self.program, self.binding, operation)
         if demand is None:
             return 0.0
-        return self._choose_means(f"{operation.name} (scalar)", demand)
-
-    def _choose_means(self, name: str, demand: Demand) -> float:
-        """Choose the fastest algorithm, protocol and chunk count (the means) of a communication.
-
-        Return its time in s. The time of a Send is always that by formula, other times are
-        those of `self.times`. Of equally fast means, the first by name of the algorithm is
-        chosen. The means, also that of a Send, is stored in `self.choices[name]` and
-        replaces an earlier one. Raise `InputError` if no algorithm fits the communication.
-        """
-        times = self.times
-        if demand.kind is Kind.SEND:
-            times = FormulaTimes(self.rates)
+        times = FormulaTimes(self.rates) if demand.kind is Kind.SEND else self.times
         seconds, means = times.find_fastest(demand)
         self.choices[name] = means
         return seconds

@@ -255,7 +255,15 @@ class _Search:
         `workers` (None for none) compute in parallel with equal results. Raises `InputError` if a
         worker died.
         """
-        parents = self._take_parents()
+        parents: list[tuple[Candidate, AllowedKinds]] = []
+        while self.queue and len(parents) < _STATES_PER_ROUND:
+            _, _, candidate, kinds = heapq.heappop(self.queue)
+            # Tested here and not on discovery: better programs may have been found since.
+            if self._is_dominated(candidate, kinds):
+                self.result.pruned += 1
+            else:
+                parents.append((candidate, kinds))
+        self.result.expanded += len(parents)
         tasks = [(candidate.program, kinds) for candidate, kinds in parents]
         children: list[tuple[Candidate, Rewrite]] = []
         rewrites_by_parent = run_tasks(workers, find_rewrites, tasks)
@@ -273,25 +281,6 @@ class _Search:
             steps = (*parent.steps, rewrite)
             candidate = Candidate(rewrite.program, steps, *evaluation)
             self._enqueue(candidate, SEARCHED[first_allowed:])
-
-    def _take_parents(self) -> list[tuple[Candidate, AllowedKinds]]:
-        """Take up to `_STATES_PER_ROUND` (8) states from the queue, and count them as expanded.
-
-        They are in the order of the queue: lowest mean relative time first, of equal ones the
-        first discovered. Dominated states (`_is_dominated`) are removed and counted as pruned,
-        and do not count toward the limit. The result is [] if all remaining states are
-        dominated or the queue is empty.
-        """
-        parents: list[tuple[Candidate, AllowedKinds]] = []
-        while self.queue and len(parents) < _STATES_PER_ROUND:
-            _, _, candidate, kinds = heapq.heappop(self.queue)
-            # Tested here and not on discovery: better programs may have been found since.
-            if self._is_dominated(candidate, kinds):
-                self.result.pruned += 1
-            else:
-                parents.append((candidate, kinds))
-        self.result.expanded += len(parents)
-        return parents
 
     def _is_dominated(self, state: Candidate, kinds: AllowedKinds) -> bool:
         """Check whether known programs are at least as good as any descendant of a state.

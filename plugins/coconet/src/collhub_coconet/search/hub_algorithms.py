@@ -232,9 +232,14 @@ class HubAlgorithms:
         """
         members = range(len(demand.members))
         call = Call(demand.kind, members, demand.root, demand.size_bytes, demand.counts)
-        bounds = {
-            protocol.name: self._prove_bound_s(call, demand, protocol) for protocol in PROTOCOLS
-        }
+        # Lower bounds of the time in s, 0 without one.
+        bounds: dict[str, float] = {}
+        for protocol in PROTOCOLS:
+            network = self.find_network(demand.members, protocol.name)
+            (bound,) = best_bounds(
+                call.collective, network, (demand.size_bytes,), registry=self.registry
+            )
+            bounds[protocol.name] = bound.time_ps / 1e12 if bound else 0.0
         best_s = math.inf
         names = self._sort_names(demand, call)
         for index, name in enumerate(names):
@@ -257,18 +262,6 @@ class HubAlgorithms:
             if seconds:
                 best_s = min(best_s, *seconds.values())
                 yield OfferedAlgorithm(name, algorithm, seconds)
-
-    def _prove_bound_s(self, call: Call, demand: Demand, protocol: Protocol) -> float:
-        """Return the hub's best lower bound for the time of a collective in s; 0 without one.
-
-        The bound is for the network of the collective's ranks with the rates of `protocol`.
-        Errors of `find_network` and of the bounds are not caught.
-        """
-        network = self.find_network(demand.members, protocol.name)
-        (bound,) = best_bounds(
-            call.collective, network, (demand.size_bytes,), registry=self.registry
-        )
-        return bound.time_ps / 1e12 if bound else 0.0
 
     def _sort_names(self, demand: Demand, call: Call) -> list[str]:
         """Return the names of the algorithms for a collective, in the order of their trials.

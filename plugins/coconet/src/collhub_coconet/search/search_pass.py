@@ -29,7 +29,6 @@ from collhub_coconet.search.describing import (
 from collhub_coconet.search.explore import (
     Candidate,
     Exploration,
-    PartStep,
     Progress,
     explore,
     ignore_progress,
@@ -388,7 +387,8 @@ def _lower_fastest(
 
     Its history is that of `bound`, then one record per transformation in the order of
     application, with the changes of the costs (bytes, operations, kernels). For a transformation
-    of several equal parts, the change is multiplied by their number. The record of the search
+    of several equal parts, the parameters are those of the first one, the change is multiplied by
+    their number, and a note has this number. The record of the search
     (`Outlook.to_record`) is always last. Raises `InputError` for a symbol without a size, and for
     layouts that do not fit the ranks.
     """
@@ -407,8 +407,12 @@ def _lower_fastest(
         return known[id(program)]
 
     for part_step in fastest.part_steps:
+        record, count = part_step.rewrite.record, part_step.count
+        if count > 1:
+            record = replace(record, notes=(*record.notes, f"applied to {count} equal parts"))
         effect = find_costs(part_step.rewrite.program) - find_costs(part_step.before)
-        history.append(_record_part_step(part_step, effect))
+        total = Costs(**{name: count * value for name, value in asdict(effect).items()})
+        history.append(record_fields(record, part_step.before, total))
     if fastest.part_steps:
         history.append(outlook.to_record(exploration.candidates[0], fastest, size_index))
         return lower(fastest.program, bound.binding, tuple(history))
@@ -419,17 +423,3 @@ def _lower_fastest(
         previous = step.program
     history.append(outlook.to_record(exploration.candidates[0], fastest, size_index))
     return lower(fastest.program, bound.binding, tuple(history))
-
-
-def _record_part_step(step: PartStep, effect: Costs) -> dict[str, JsonValue]:
-    """Build the history record of a transformation that was applied to equal parts.
-
-    The parameters are those of the first part. `effect`: change of the costs by the step in
-    one part; the record has this change times the number of parts. For several parts, a
-    note with their number is added.
-    """
-    record = step.rewrite.record
-    if step.count > 1:
-        record = replace(record, notes=(*record.notes, f"applied to {step.count} equal parts"))
-    total = Costs(**{name: step.count * value for name, value in asdict(effect).items()})
-    return record_fields(record, step.before, total)

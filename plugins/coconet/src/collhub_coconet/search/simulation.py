@@ -364,9 +364,12 @@ class _MeansOfProgram:
         the communication. Raises `StopIteration` if the hub has no algorithm of this name for
         it.
         """
-        if name in self.scalars or count * self._count_steps(name, means) > _MAX_NODES:
+        if name in self.scalars:
             return means
-        return replace(means, chunks=count)
+        demand, num_steps = self.demands[name], 1
+        if demand.kind is not Kind.SEND:
+            num_steps = len(self.hub.find_offer(demand, means.algorithm).algorithm.steps)
+        return means if count * num_steps > _MAX_NODES else replace(means, chunks=count)
 
     def list_alternatives(self, name: str, means: Means) -> list[Means]:
         """List alternatives to the algorithm, protocol and chunk count `means` of a communication.
@@ -434,12 +437,6 @@ class _MeansOfProgram:
         Raises `StopIteration` for an unknown name.
         """
         return next(protocol for protocol in PROTOCOLS if protocol.name == means.protocol)
-
-    def _count_steps(self, name: str, means: Means) -> int:
-        demand = self.demands[name]
-        if demand.kind is Kind.SEND:
-            return 1
-        return len(self.hub.find_offer(demand, means.algorithm).algorithm.steps)
 
 
 def _explain_unfit(error: HubError) -> str:

@@ -486,7 +486,8 @@ class _GraphTyper:
                     attributes["rule"] = Rule.RANDOM
                 first = self.emit(name, Kind.OPAQUE, operands, **attributes)
             else:
-                attributes |= {"work": 0, "traffic": 0, "call": _format_result(position)}
+                call = json.dumps({"operator": "result", "output": position}, separators=(",", ":"))
+                attributes |= {"work": 0, "traffic": 0, "call": call}
                 self.emit(name, Kind.OPAQUE, [first], **attributes)
             self._values[tensor.name] = name
 
@@ -1266,8 +1267,3 @@ def _format_call(node: GraphNode, operands: Sequence[str], output: int) -> str:
         "output": output,
     }
     return json.dumps(fields, separators=(",", ":"))
-
-
-def _format_result(output: int) -> str:
-    """Format the selection of result number `output` (from 0) of an operator as compact JSON."""
-    return json.dumps({"operator": "result", "output": output}, separators=(",", ":"))

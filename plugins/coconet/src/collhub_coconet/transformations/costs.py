@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
@@ -20,9 +19,6 @@ from collhub_coconet.program.operations import (
 from collhub_coconet.program.program import Program, count_ranks
 from collhub_coconet.program.shape_rules import find_axes
 from collhub_coconet.program.uneven_rows import compute_byte_counts
-
-if TYPE_CHECKING:
-    from hub_core.model import UnitCounts
 
 _REDUCING_ROWS = frozenset(
     {Kind.ROW_REDUCE, Kind.ARG_MAX, Kind.TOP_VALUES, Kind.TOP_INDICES, Kind.SCATTER}
@@ -103,7 +99,12 @@ def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) 
     """
     tensor = program.types[operation.name]
     if operation.kind in UNEVEN_COLLECTIVES:
-        return _count_uneven_bytes(compute_byte_counts(program, binding, operation))
+        counts = compute_byte_counts(program, binding, operation)
+        if counts.is_per_pair:
+            # A rank sends its row of the table without the part for itself.
+            return int((counts.table.sum(axis=1) - counts.table.diagonal()).max())
+        # A ring sends p - 1 parts, and all count as the longest one.
+        return (counts.num_ranks - 1) * int(counts.table.max())
     if tensor.layout.axes:
         return _count_mesh_bytes(program, operation, binding)
     tensor_bytes = binding.elements(tensor.shape) * tensor.element.element_bytes
@@ -119,19 +120,6 @@ def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) 
         # A rank sends p - 1 of the p parts of its block.
         return ring_bytes // binding.num_ranks
     return ring_bytes if operation.is_communication else 0
-
-
-def _count_uneven_bytes(counts: UnitCounts) -> int:
-    """Return the most bytes that one rank sends in an uneven collective of p ranks.
-
-    `counts`: in bytes. With counts per pair (AllToAllV), a rank sends its row of the table
-    without the part for itself. Otherwise (AllGatherV and ReduceScatterV by a ring), each rank
-    sends p - 1 parts, and all count as the longest one.
-    """
-    table = counts.table
-    if counts.is_per_pair:
-        return int((table.sum(axis=1) - table.diagonal()).max())
-    return (counts.num_ranks - 1) * int(table.max())
 
 
 def _count_mesh_bytes(program: Program, operation: Operation, binding: Binding) -> int:

@@ -113,7 +113,11 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
         message = "it is a member of a chain already"
         conditions.require(member not in taken, "one-chain", member, message, "name others")
     for member, part in zip(members, parts, strict=True):
-        _check_no_scalar_reduction(member, part, conditions)
+        for operation in part:
+            is_chunkable = operation.kind not in REDUCTIONS_TO_SCALARS
+            message = f"{operation.kind} in {member} needs all chunks before it gives one"
+            cure = "end the chain before it"
+            conditions.require(is_chunkable, "chunkable", operation.name, message, cure)
     for part in parts:
         is_apart = part[0].name not in program.buckets
         message = "a bucket starts when the operands of all members are complete"
@@ -163,18 +167,6 @@ def _find_operations(program: Program, member: str, conditions: Conditions) -> P
     message = "no operation and no stage has this name"
     conditions.require(operation is not None, "target", member, message, "name one of them")
     return [operation] if operation else []
-
-
-def _check_no_scalar_reduction(member: str, part: Part, conditions: Conditions) -> None:
-    """Require that a chain's member has no reduction to a scalar, which needs all chunks.
-
-    Adds one condition `chunkable` per operation; a violated one raises `RefusedMoveError`.
-    """
-    for operation in part:
-        is_chunkable = operation.kind not in REDUCTIONS_TO_SCALARS
-        message = f"{operation.kind} in {member} needs all chunks before it gives one"
-        cure = "end the chain before it"
-        conditions.require(is_chunkable, "chunkable", operation.name, message, cure)
 
 
 def _check_row_blocks(operations: Sequence[Operation], conditions: Conditions) -> None:

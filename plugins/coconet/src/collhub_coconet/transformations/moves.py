@@ -30,10 +30,12 @@ class Move:
 
     def __str__(self) -> str:
         record = self.rewrite.record
-        arguments = ", ".join(
-            f"{key}={_format_parameter(value)}" for key, value in record.parameters.items()
-        )
-        return f"{record.transformation}({arguments})"
+        arguments = []
+        for key, value in record.parameters.items():
+            # As in an option of a pass, a list of names is joined by `+`.
+            text = "+".join(value) if isinstance(value, tuple) else str(value)
+            arguments.append(f"{key}={text}")
+        return f"{record.transformation}({', '.join(arguments)})"
 
 
 def legal_moves(program: Program, binding: Binding) -> list[Move]:
@@ -270,11 +272,6 @@ def _operations_in(program: Program, label: str) -> tuple[str, ...]:
     """
     members = [stage.members for stage in program.stages if stage.name == label]
     return members[0] if members else (label,)
-
-
-def _format_parameter(value: object) -> str:
-    """Format a parameter as an option of a pass: lists of names are joined by `+`."""
-    return "+".join(value) if isinstance(value, tuple) else str(value)
 
 
 _ATTEMPTS: dict[str, Callable[[Program], Iterator[Attempt]]] = {

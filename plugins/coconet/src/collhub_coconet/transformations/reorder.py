@@ -350,21 +350,14 @@ class _Move:
             return
         # All are equal: `_find_obstacle` refuses different dimensions.
         distances = [self._distance[name] for name in operation.reads if name in self._distance]
+        distance = distances[0]
+        if operation.kind in CONTRACTIONS:
+            # A contraction keeps the index of a row as counted from the start.
+            rank = len(self._program.types[operation.reads[0]].shape)
+            result_rank = len(self._program.types[operation.name].shape)
+            distance = result_rank - (rank - distance)
         self._slice_of[operation.name] = slice_name
-        self._distance[operation.name] = self._find_result_distance(operation, distances[0])
-
-    def _find_result_distance(self, operation: Operation, distance: int) -> int:
-        """Return the sliced dimension of a result, counted from the end of its shape.
-
-        `distance` is that of the sliced operand, counted from its end. Both are equal, except for a
-        contraction, which keeps the dimension as counted from the start.
-        """
-        if operation.kind not in CONTRACTIONS:
-            return distance
-        rank = len(self._program.types[operation.reads[0]].shape)
-        result_rank = len(self._program.types[operation.name].shape)
-        # A contraction keeps the index of a row as counted from the start.
-        return result_rank - (rank - distance)
+        self._distance[operation.name] = distance
 
     def _emit_on_slices(self, operation: Operation) -> None:
         """Emit an operation on slices and, if its complete value is needed, an AllGather of it.
@@ -382,8 +375,11 @@ class _Move:
         reduction to a scalar.
         """
         name = operation.name
-        is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
-        is_needed = not is_scalar and self._is_needed_complete(name)
+        readers = self._program.readers.get(name, ())
+        is_read = any(reader.name not in self._moved for reader in readers)
+        is_complete = not self._layout(name).is_sliced
+        is_complete &= operation.kind not in REDUCTIONS_TO_SCALARS
+        is_needed = is_complete and (is_read or name in self._program.output_names)
         self._record_slice(operation, name)
         sliced_operand = next(read for read in operation.reads if read in self._slice_of)
         operands = self._slice_operands(operation, self._distance[sliced_operand])
@@ -456,18 +452,6 @@ class _Move:
                     )
                 new_names[name] = self._cut[key]
         return new_names
-
-    def _is_needed_complete(self, name: str) -> bool:
-        """Check whether the complete value of a moved operation is an output or read elsewhere.
-
-        "Elsewhere" means by an operation that does not move. False if the value was a slice before
-        the move.
-        """
-        if self._layout(name).is_sliced:
-            return False
-        readers = self._program.readers.get(name, ())
-        is_read = any(reader.name not in self._moved for reader in readers)
-        return is_read or name in self._program.output_names
 
     def _rename(self, name: str, base: str) -> None:
         """Choose the name of the slice of a value: `base` with the layout, such as `g_S_0`.

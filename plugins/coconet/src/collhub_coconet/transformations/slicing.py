@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from collhub_coconet.program.operations import (
     REPLICATED,
+    Argument,
     Kind,
-    Layout,
     Operation,
     Reduction,
     on_mesh,
@@ -125,11 +125,16 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
     for operation in program.operations:
         if operation.kind is Kind.SLICE and operation.reads[0] in dimensions:
             names[operation.name] = operation.reads[0]
-    operations = [
-        _sliced_update(program, operation) if _writes(operation, dimensions) else operation
-        for operation in program.operations
-        if operation.name not in names
-    ]
+    operations: list[Operation] = []
+    for operation in program.operations:
+        if operation.name in names:
+            continue
+        if _writes(operation, dimensions):
+            # The Update writes the slice that its AllGather reads.
+            state, value = operation.reads
+            operands = state, program.by_name[value].reads[0]
+            operation = replace(operation, operands=operands)
+        operations.append(operation)
     for operation in program.operations:
         source = program.by_name.get(operation.reads[0]) if operation.reads else None
         if operation.kind is Kind.SLICE and source and _writes(source, dimensions):
@@ -140,21 +145,15 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
         if operation.name not in names
     ]
     remaining, renamed = _read_new_states(program, remaining, dimensions)
-    arguments = tuple(
-        replace(
-            argument,
-            type=replace(
-                argument.type,
-                layout=_slice_along(
-                    argument.type.layout, axis_of[argument.name], dimensions[argument.name]
-                ),
-            ),
-        )
-        if argument.name in dimensions
-        else argument
-        for argument in program.arguments
-    )
-    result = build_program(program, remaining, conditions, arguments, renamed)
+    arguments: list[Argument] = []
+    for argument in program.arguments:
+        if argument.name in dimensions:
+            # The other axes of the mesh keep their layouts.
+            layouts = list(argument.type.layout.by_axis)
+            layouts[axis_of[argument.name]] = sliced(dimensions[argument.name])
+            argument = replace(argument, type=replace(argument.type, layout=on_mesh(*layouts)))
+        arguments.append(argument)
+    result = build_program(program, remaining, conditions, tuple(arguments), renamed)
     return Rewrite(result, conditions.to_record())
 
 
@@ -173,16 +172,6 @@ def _find_axis(program: Program, name: str) -> int:
         if source.kind in (Kind.SLICE, Kind.ALL_GATHER):
             return find_axis_positions(program, source)[0]
     return 0
-
-
-def _slice_along(layout: Layout, axis: int, dimension: int) -> Layout:
-    """Copy a layout, but let the axis at the position `axis` slice a dimension.
-
-    The other axes keep their layouts; `dimension` counts from 0. The argument is not changed.
-    """
-    layouts = list(layout.by_axis)
-    layouts[axis] = sliced(dimension)
-    return on_mesh(*layouts)
 
 
 def _writes(operation: Operation, states: dict[str, int]) -> bool:
@@ -230,16 +219,6 @@ def _read_new_states(
         for operation in redirected
     ]
     return [replace_operands(operation, renamed) for operation in results], renamed
-
-
-def _sliced_update(program: Program, update: Operation) -> Operation:
-    """Copy an Update so that it writes the slice which its AllGather reads.
-
-    The value of the Update must be the result of an AllGather. The AllGather stays in the program,
-    where it may then have no reader. Types are not changed here.
-    """
-    state, value = update.reads
-    return replace(update, operands=(state, program.by_name[value].reads[0]))
 
 
 def _find_dimension(program: Program, name: str, conditions: Conditions) -> int:
