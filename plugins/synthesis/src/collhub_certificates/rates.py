@@ -323,7 +323,13 @@ def _compute_packed_rate(
     3. `parts`: in a collective with a part per rank, the trees with the part of a rank do not have
        exactly 1/n of the rate. The root of a scatter or gather is not checked.
     """
-    for link, load in sorted(_add_loads(directed_trees).items()):
+    # Every route between a parent and its child counts, so two routes of a tree over one link add
+    # the weight twice.
+    loads: dict[NodePair, Fraction] = {}
+    for tree in directed_trees:
+        for link in tree.links():
+            loads[link] = loads.get(link, Fraction(0)) + tree.weight
+    for link, load in sorted(loads.items()):
         # Links that the network does not have get capacity 0.
         capacity = capacities.get(link, Fraction(0))
         if load <= capacity:
@@ -355,17 +361,3 @@ def _compute_packed_rate(
             message = f"the trees carry {format_gb(carried)} for NPU {rank}, not {equal}"
             raise FlawError("parts", message)
     return rate
-
-
-def _add_loads(directed_trees: Sequence[DirectedTree]) -> dict[NodePair, Fraction]:
-    """Return the load of every used link: the sum of the weights of the trees over it.
-
-    A tree adds its weight once for every route between a parent and its child that contains
-    the link, in each direction in which the tree is used. So two routes of a tree over one
-    link count twice.
-    """
-    loads: dict[NodePair, Fraction] = {}
-    for tree in directed_trees:
-        for link in tree.links():
-            loads[link] = loads.get(link, Fraction(0)) + tree.weight
-    return loads

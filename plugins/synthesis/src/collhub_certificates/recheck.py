@@ -83,32 +83,27 @@ def check_certificate(
         findings = tuple(error.finding(location, "certificate-form") for error in violations)
         return CertificateReport(None, None, findings)
     # The schema has the same members as the type.
-    return _recompute(cast(Certificate, certificate), algorithm, topology)
-
-
-def _recompute(
-    certificate: Certificate, algorithm: Algorithm | None, topology: Topology | None
-) -> CertificateReport:
+    document = cast(Certificate, certificate)
     # Three independent computations: the rate that the cut allows, the loads and the rate of the
     # trees, and the comparison of both with the claimed numbers. All use fractions of the links'
     # bandwidths, so that equality is exact.
-    findings: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     rate = bound = None
     try:
-        claim = Claim(certificate, read_capacities(certificate, topology))
+        claim = Claim(document, read_capacities(document, topology))
         claim.check_ranks(algorithm)
-        bound = _try_compute(lambda: compute_allowed_rate(claim), findings)
-        if "trees" in certificate:
-            rate = _try_compute(lambda: compute_carried_rate(claim, algorithm), findings)
+        bound = _try_compute(lambda: compute_allowed_rate(claim), diagnostics)
+        if "trees" in document:
+            rate = _try_compute(lambda: compute_carried_rate(claim, algorithm), diagnostics)
         else:
             message = "the certificate leaves the trees out, so that only the bound was checked"
-            findings.append(Diagnostic("certificate-partial", message, Severity.WARNING))
-        compare_numbers(certificate, rate, bound, algorithm)
+            diagnostics.append(Diagnostic("certificate-partial", message, Severity.WARNING))
+        compare_numbers(document, rate, bound, algorithm)
     except FlawError as flaw:
         # A flaw of the network, the ranks or the comparison; results so far are still reported.
-        findings.append(flaw.diagnostic)
-    unproved = list_unproved_claims(certificate, rate)
-    return CertificateReport(rate, bound, tuple(findings), unproved)
+        diagnostics.append(flaw.diagnostic)
+    unproved = list_unproved_claims(document, rate)
+    return CertificateReport(rate, bound, tuple(diagnostics), unproved)
 
 
 def _try_compute(compute: Callable[[], Fraction], findings: list[Diagnostic]) -> Fraction | None:
@@ -331,18 +326,27 @@ def _compute_bound_rate(
     if declared["kind"] != ("ingress-cut" if is_by_ingress else "cut"):
         message = f"a {declared['kind']} is no bound of a {claim.kind}"
         raise FlawError("bound", message)
-    # Compute the bandwidth across the cut times the bytes of the collective per crossing byte.
     cut = set(declared.get("nodes", []))
     if len(cut) != len(declared.get("nodes", [])):
         raise FlawError("bound", "a node is named twice in the cut")
     inside = len(cut.intersection(claim.ranks))
     outside = len(claim.ranks) - inside
-    if not _separates_ranks(claim, cut, inside, outside):
+    is_valid = _are_nodes(claim, cut) and inside > 0 and outside > 0
+    if claim.kind in ROOTED:
+        is_valid = is_valid and claim.root in cut
+    if not is_valid:
         raise FlawError("bound", "the cut does not part the ranks as it must")
     # Collected data flow towards the nodes of the cut, all other data away from them.
     leaves = not claim.is_collecting
     across = spreading_rate(sorted(cut), capacities, leaves)
-    return across * _count_bytes_per_crossing(claim, inside, outside)
+    # Bytes of the collective per byte that crosses: an entire vector crosses the cut, or only the
+    # parts of the ranks on one side.
+    factor = Fraction(1)
+    if claim.may_serve_one:
+        factor = Fraction(len(claim.ranks), outside)
+    elif claim.has_parts:
+        factor = Fraction(len(claim.ranks), inside)
+    return across * factor
 
 
 def _compute_partition_rate(
@@ -415,45 +419,6 @@ def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:
     """Return whether all these numbers are nodes of the network, 0 to nodes - 1; True for none."""
     nodes = range(claim.document["network"]["nodes"])
     return all(node in nodes for node in named)
-
-
-def _separates_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> bool:
-    """Return whether a cut, which is a set of nodes, separates ranks of the collective.
-
-    All of these must hold:
-
-    - all numbers in `cut` are nodes of the network
-    - `inside` and `outside`, the numbers of ranks in the cut and outside of it, are not 0
-    - for a rooted collective, the root is in `cut`
-
-    The two numbers are not compared with `cut`.
-    """
-    if not _are_nodes(claim, cut):
-        return False
-    if not inside or not outside:
-        return False
-    if claim.kind not in ROOTED:
-        return True
-    return claim.root in cut
-
-
-def _count_bytes_per_crossing(claim: Claim, inside: int, outside: int) -> Fraction:
-    """Return the bytes of the collective divided by the bytes that must cross a cut.
-
-    `inside`, `outside`: numbers of ranks on the two sides of the cut, both at least 1, n in
-    total. The result is n / outside for a scatter or gather, n / inside for other
-    collectives with a part per rank, and 1 for collectives whose entire vector crosses
-    (broadcast, reduce, all-reduce).
-    """
-    total = inside + outside
-    if claim.may_serve_one:
-        # The parts of the outside ranks cross it.
-        return Fraction(total, outside)
-    if claim.has_parts:
-        # The parts of the inside ranks cross it.
-        return Fraction(total, inside)
-    # Broadcast, reduce, all-reduce: the entire vector crosses it.
-    return Fraction(1)
 
 
 def _check_equal(name: str, claimed_text: str, computed: Fraction | None) -> None:

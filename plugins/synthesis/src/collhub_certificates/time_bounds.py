@@ -23,7 +23,6 @@ from collhub_certificates.claim import (
 )
 from hub_core.model import (
     ROOTED,
-    Algorithm,
     CollectiveKind,
     InputError,
     UnitCounts,
@@ -79,7 +78,10 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
         if total <= 0 or min(prices.values()) < 0 or not set(prices) <= set(capacities):
             raise FlawError("prices", "the prices are not those of links, or negative, or all zero")
         check_same_collective(document, request.algorithm, "flow certificate")
-        _check_same_counts(document, request.algorithm)
+        # Counts that differ by a common factor, the size of a unit, are equal.
+        counts = request.algorithm.collective.counts
+        if counts is not None and not has_equal_counts(_read_counts(document), counts):
+            raise FlawError("collective", "the flow certificate is for other counts")
         bound_ns = 10**9 * share * _add_distances(pairs, prices, capacities) / total
         claimed_ns = check_claimed_time(document, bound_ns, "the prices")
     except FlawError as flaw:
@@ -122,13 +124,16 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
         if actual != declared:
             message = f"the bound is for {declared} units, the algorithm has {actual}"
             raise FlawError("collective", message)
-        possible = _check_count(cut)
+        possible, required = cut.count_possible(), cut.count_required()
+        if possible >= required:
+            message = f"{possible} messages can cross the cut in time, and only {required} must"
+            raise FlawError("bound", message)
         claimed_ns = check_claimed_time(document, Fraction(cut.end, 1000), "the times of the cut")
     except FlawError as flaw:
         return CheckReport(False, "wrong", (flaw.diagnostic,))
     latencies = {"latencies_s": "the latencies of the links: give --topology"}
     without_topology = latencies if request.topology is None else {}
-    counted = f"{possible} messages can cross, {cut.count_required()} must"
+    counted = f"{possible} messages can cross, {required} must"
     return CheckReport(
         True,
         f"holds: nothing in such messages takes less than {claimed_ns} ns",
@@ -193,20 +198,6 @@ def _read_counts(document: Mapping[str, Any]) -> UnitCounts:
         return UnitCounts.from_table(document["counts"], is_per_pair=True)
     except InputError as error:
         raise ValueError(str(error)) from error
-
-
-def _check_same_counts(document: Mapping[str, Any], algorithm: Algorithm) -> None:
-    """Raise `FlawError` (`collective`) unless certificate and algorithm have equal counts.
-
-    Counts are the units for each pair of ranks; they are equal if they differ only by a
-    common factor, the size of a unit. An algorithm without counts passes. If it has counts,
-    raise `KeyError` if the certificate has none, and `ValueError` if its counts are invalid.
-    """
-    actual = algorithm.collective.counts
-    if actual is None:
-        return
-    if not has_equal_counts(_read_counts(document), actual):
-        raise FlawError("collective", "the flow certificate is for other counts")
 
 
 def _add_distances(
@@ -274,12 +265,11 @@ class _TimeCut:
 
     def count_possible(self) -> int:
         """Count the messages over all links that can start after the cut and arrive before it."""
-        return sum(self._count_on_link(link) for link in self.busy)
-
-    def _count_on_link(self, link: tuple[int, int]) -> int:
-        tail, head = link
-        window = self.since[head] - self.since[tail] - self.arrival[link]
-        return max(0, math.ceil(window / self.busy[link]))
+        count = 0
+        for (tail, head), busy in self.busy.items():
+            window = self.since[head] - self.since[tail] - self.arrival[tail, head]
+            count += max(0, math.ceil(window / busy))
+        return count
 
     def count_required(self) -> int:
         """Return the number of one-unit messages that must cross the cut before its end.
@@ -387,16 +377,3 @@ def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> L
     for link, latency in zip(pairs, declared, strict=True):
         latencies.setdefault(link, latency)
     return latencies
-
-
-def _check_count(cut: _TimeCut) -> int:
-    """Check that fewer messages can cross a cut in time than must; return how many can.
-
-    Otherwise, also if both numbers are equal, the cut proves no bound, and `FlawError` (`bound`) is
-    raised.
-    """
-    possible, required = cut.count_possible(), cut.count_required()
-    if possible < required:
-        return possible
-    message = f"{possible} messages can cross the cut in time, and only {required} must"
-    raise FlawError("bound", message)

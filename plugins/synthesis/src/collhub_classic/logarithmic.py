@@ -233,7 +233,10 @@ def plan_swing_all_gather(num_ranks: int) -> MessagePlan:
     rank = np.arange(num_ranks)
     gathered_blocks = rank[:, None]
     for step in reversed(range(num_ranks.bit_length() - 1)):
-        partner = _find_partners(num_ranks, step)
+        # The distance is 1, -1, 3, -5, ... in step 0, 1, 2, 3, ... Partners are mutual, because odd
+        # ranks use the opposite.
+        distance = (1 - (-2) ** (step + 1)) // 3
+        partner = (rank + np.where(rank % 2 == 0, distance, -distance)) % num_ranks
         builder.next_round()
         builder.send(rank, partner, gathered_blocks)
         gathered_blocks = np.concatenate([gathered_blocks, gathered_blocks[partner]], axis=1)
@@ -437,15 +440,3 @@ def _plan_all_gather(virtual: int) -> MessagePlan:
 def _list_powers(virtual: int) -> list[int]:
     """List 1, 2, 4, ... below `virtual`, a power of two; empty for 1."""
     return [1 << bit for bit in range(virtual.bit_length() - 1)]
-
-
-def _find_partners(num_ranks: int, step: int) -> Int64Array:
-    """Return Swing's partner of every rank in a step; int64[ranks].
-
-    The distance in step 0, 1, 2, 3, ... is 1, -1, 3, -5, ... for even ranks and the opposite for
-    odd ranks, so that partners are mutual. Ranks are modulo `num_ranks`.
-    """
-    rank = np.arange(num_ranks)
-    distance = (1 - (-2) ** (step + 1)) // 3
-    partner: Int64Array = (rank + np.where(rank % 2 == 0, distance, -distance)) % num_ranks
-    return partner

@@ -62,7 +62,12 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
         for stream, row in zip(streams, add_moves_to_owners(columns, owned), strict=True):
             stream.start_gather(row)
     elif kind is CollectiveKind.ALL_GATHER:
-        row = _add_copy(columns, shape.units_per_rank)
+        # Every rank copies its units from INPUT to OUTPUT.
+        number, units = np.arange(columns.num_ranks), shape.units_per_rank
+        offsets = {"src_offset": np.zeros_like(number), "dst_offset": number * units}
+        buffers = {"src_buffer": Buffer.INPUT, "dst_buffer": Buffer.OUTPUT}
+        no_peers = np.full_like(number, -1)
+        row = columns.add(StepKind.COPY, no_peers, units, [], buffers, offsets)
         for stream in streams:
             stream.start_gather(row)
     levels = range(len(shape.sizes))
@@ -84,17 +89,6 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     elif shape.is_moved:
         add_moves_from_owners(columns, owned, [stream.own_writer for stream in streams])
     return columns.build()
-
-
-def _add_copy(columns: StepColumns, units: int) -> int:
-    """Add a row in which every rank copies its `units` units from INPUT to OUTPUT.
-
-    Returns the position of the row. The units of rank r start at r * units in OUTPUT.
-    """
-    number = np.arange(columns.num_ranks)
-    offsets = {"src_offset": np.zeros_like(number), "dst_offset": number * units}
-    buffers = {"src_buffer": Buffer.INPUT, "dst_buffer": Buffer.OUTPUT}
-    return columns.add(StepKind.COPY, np.full_like(number, -1), units, [], buffers, offsets)
 
 
 def _interleave(generators: Sequence[Iterator[None]]) -> None:

@@ -84,7 +84,13 @@ def find_disjoint_rings(
     if ranks > _MAX_RANKS:
         return [np.arange(ranks)]
     rings = _find_ring_set_cached(free.tobytes(), ranks, max_rings)
-    return list(rings) or _build_rotated_rings(topology, npus)[:max_rings]
+    if rings:
+        return list(rings)
+    groups = find_equal_groups(topology, npus)
+    if len(groups) == 1:
+        return [np.arange(ranks)]
+    members = range(groups.shape[1])[:max_rings]
+    return [np.roll(groups, -member, axis=1).ravel() for member in members]
 
 
 # Cached, since comparisons use one network at many sizes.
@@ -145,21 +151,6 @@ def find_equal_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
     if len(sizes) == 1 and sorted(grouped) == list(range(len(npus))):
         return np.asarray(groups, np.int64)
     return np.arange(len(npus))[None, :]
-
-
-def _build_rotated_rings(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
-    """Build one ring through all ranks per member number of the groups
-    (`find_equal_groups`).
-
-    Ring m passes the groups in order. It enters each at its member m, continues with the
-    members m + 1, m + 2, ... modulo the size, and leaves at the member before m. A ring
-    is int64[ranks], the ranks in order. With a single group, the only ring is 0, 1, 2,
-    ...
-    """
-    groups = find_equal_groups(topology, npus)
-    if len(groups) == 1:
-        return [np.arange(len(npus))]
-    return [np.roll(groups, -member, axis=1).ravel() for member in range(groups.shape[1])]
 
 
 def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64Array]:

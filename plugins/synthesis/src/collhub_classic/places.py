@@ -171,9 +171,9 @@ class EntryPlaces:
         needs_copy = is_staged & (accesses.write_after < 0)
         is_given = accesses.read_after < 0
         # A message of several blocks reads given blocks from OUTPUT too, so that it is one piece.
-        joins_message = (
-            _is_copied_to_output(places, source, block) & is_given & (plan.counts[message] > 1)
-        )
+        sent = _to_place_keys(plan, source, block)
+        is_retained = np.isin(sent, _to_place_keys(plan, *places.find_retained_blocks()))
+        joins_message = is_retained & is_given & (plan.counts[message] > 1)
         early = np.concatenate(
             [
                 _to_place_keys(plan, source[joins_message], block[joins_message]),
@@ -181,7 +181,7 @@ class EntryPlaces:
             ]
         )
         # In place, a copy may not run concurrently with a send of the same block.
-        is_copied = is_given & np.isin(_to_place_keys(plan, source, block), early)
+        is_copied = is_given & np.isin(sent, early)
         input_offset = places.input_offset(block)
         result_offset = places.output_offset(block)
         read = _find_read_places(accesses.read_after, target_buffer, target_offset, input_offset)
@@ -401,17 +401,6 @@ def _number_slots(
 def _to_place_keys(plan: MessagePlan, rank: Int64Array, block: Int64Array) -> Int64Array:
     """Return rank * number of blocks + block, int64: unique for each pair of rank and block."""
     return rank * plan.num_blocks + block
-
-
-def _is_copied_to_output(places: BlockPlaces, rank: Int64Array, block: Int64Array) -> BoolArray:
-    """Return whether each (rank, block) is copied from INPUT to OUTPUT by the rank; bool per entry.
-
-    `rank` and `block` have equal lengths. True for the pairs of `places.find_retained_blocks`.
-    """
-    copied_rank, copied_block = places.find_retained_blocks()
-    copied = copied_rank * places.num_blocks + copied_block
-    mask: BoolArray = np.isin(rank * places.num_blocks + block, copied)
-    return mask
 
 
 def _find_read_places(

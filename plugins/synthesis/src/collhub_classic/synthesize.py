@@ -90,7 +90,14 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     candidates: list[tuple[int, Algorithm, Int64Array]] = []
     try:
         for order in orders:
-            candidates.append(_build_candidate(planned.plan, task, request, order, least_ns))
+            assigned = _assign_ranks(planned.plan, request.collective, order)
+            algorithm = _build_algorithm(assigned, request, task.options)
+            if least_ns is None:
+                # A limit of work ends the simulation with `KeyboardInterrupt`.
+                time_ns = request.simulate(algorithm) or estimate_ns(assigned, task)
+            else:
+                time_ns = least_ns
+            candidates.append((time_ns, algorithm, order))
     except KeyboardInterrupt:
         # The best order so far is the result.
         if not candidates:
@@ -281,26 +288,6 @@ def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) ->
         beta_s_per_byte,
         request.chunk_limits,
     )
-
-
-def _build_candidate(
-    plan: MessagePlan,
-    task: ClassicTask,
-    request: SynthesisRequest,
-    order: Int64Array,
-    time_ns: int | None,
-) -> tuple[int, Algorithm, Int64Array]:
-    """Build the algorithm for one rank order; return (time in ns, algorithm, order).
-
-    `time_ns` None: the time is simulated, or, if that gives None or 0, estimated from all
-    messages. The simulation counts as work of the search, and a limit of work passes through as
-    `KeyboardInterrupt`. Any other `time_ns` is returned unchanged.
-    """
-    assigned = _assign_ranks(plan, request.collective, order)
-    algorithm = _build_algorithm(assigned, request, task.options)
-    if time_ns is None:
-        time_ns = request.simulate(algorithm) or estimate_ns(assigned, task)
-    return time_ns, algorithm, order
 
 
 def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Array]:

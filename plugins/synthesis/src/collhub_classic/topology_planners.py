@@ -119,7 +119,13 @@ def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
     """
     sizes = _choose_sizes(task, _find_dimensions(task))
     count = len(sizes)
-    firsts, strides = _choose_parts(task, sizes)
+    ports = cast("GridOptions", task.options).ports
+    firsts, strides = 1, [1]
+    if ports != "one":
+        is_even = len(set(sizes)) == 1
+        firsts = count if is_even or ports == "all" else 1
+        # Between two ranks both directions use the same link.
+        strides = [1, -1] if min(sizes) > 2 else [1]
     cost_of: list[AxisCost] = [compute_ring_cost] * count
     orders = [[(first + axis) % count for axis in range(count)] for first in range(firsts)]
     plans = []
@@ -150,7 +156,12 @@ def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
     such as `8x4`. `direction`: 1, or -1 to reverse all rings. Raises `UsageError` for sizes
     that are no list (`option-value`) or with another product than the ranks (`option-range`).
     """
-    sizes = _choose_sizes(task, _find_groups(task))
+    groups = find_equal_groups(task.topology, task.npus)
+    is_in_order = np.array_equal(groups.ravel(), np.arange(task.num_ranks))
+    if len(groups) > 1 and is_in_order:
+        sizes = _choose_sizes(task, [groups.shape[1], len(groups)])
+    else:
+        sizes = _choose_sizes(task, _find_dimensions(task))
     between = partial(plan_ring_all_gather, stride=direction)
     plan_of: list[AxisPlan] = [plan_direct_all_gather, *[between] * (len(sizes) - 1)]
     cost_of: list[AxisCost] = [compute_direct_share_cost, *[compute_ring_cost] * (len(sizes) - 1)]
@@ -232,41 +243,6 @@ def _find_dimensions(task: ClassicTask) -> Sequence[int]:
         side for side in range(1, int(task.num_ranks**0.5) + 1) if task.num_ranks % side == 0
     )
     return [task.num_ranks // side, side]
-
-
-def _find_groups(task: ClassicTask) -> Sequence[int]:
-    """Return [ranks per group, number of groups] of a topology, or else its dimensions.
-
-    The topology must have several equal groups of consecutive ranks: group 0 has the ranks 0, 1,
-    ..., group 1 the next ones, and so on. Otherwise the result is that of `_find_dimensions`: the
-    sizes of the topology's dimensions, or the most square grid.
-    """
-    groups = find_equal_groups(task.topology, task.npus)
-    is_in_order = np.array_equal(groups.ravel(), np.arange(task.num_ranks))
-    if len(groups) > 1 and is_in_order:
-        return [groups.shape[1], len(groups)]
-    return _find_dimensions(task)
-
-
-def _choose_parts(task: ClassicTask, sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """Choose into how many parts the data of a grid algorithm are divided, and their directions.
-
-    Returns (number of dimensions, directions of the rings). A part begins with one of these
-    dimensions and runs in one of these directions, so that there is one part per pair. The first
-    rule that applies:
-
-    1. The option `ports` is `one`: (1, (1,)).
-    2. Otherwise the directions are (1, -1) if all sizes are above 2. They are only (1,) if some
-       size is 2 or less, because two ranks share one link. The number is that of all dimensions if
-       their sizes are equal or `ports` is `all`, else 1.
-    """
-    ports = cast("GridOptions", task.options).ports
-    if ports == "one":
-        return 1, (1,)
-    # Between two ranks both directions use the same link.
-    strides = (1, -1) if min(sizes) > 2 else (1,)
-    is_even = len(set(sizes)) == 1
-    return (len(sizes) if is_even or ports == "all" else 1), strides
 
 
 def _build_details(sizes: Sequence[int]) -> dict[str, int | str]:

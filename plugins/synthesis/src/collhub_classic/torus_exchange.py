@@ -144,8 +144,8 @@ def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
     1. D does not divide all sizes, and D h units per pair have at most `_MAX_CELLS_BY_PART`
        cells: (D h, True). h is 2 if ranks / k is odd for an even size k > 2, so that the
        most distant units of a class on a ring could not be halved; otherwise 1.
-    2. D does not divide all sizes, there are at most `_MAX_CELLS_BY_PART` ranks, and
-       displacements would divide the data unevenly (`_is_even`): (D h, True), or (D, True)
+    2. D does not divide all sizes, there are at most `_MAX_CELLS_BY_PART` ranks, and the largest
+       class of displacements is larger than `_MAX_CLASS` times the mean: (D h, True), or (D, True)
        if D h units have more than `MAX_CELLS` cells.
     3. Otherwise: (1, False). But it is (2, False) if D divides all sizes, ranks / k // D is
        odd for an even size k > 2, and 2 units have at most `MAX_CELLS` cells.
@@ -157,8 +157,11 @@ def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
     units = count * halves
     if not is_divisible and count_cells(sizes, units) <= _MAX_CELLS_BY_PART:
         return units, True
-    if not is_divisible and ranks <= _MAX_CELLS_BY_PART and not _is_even(sizes):
-        return (units if count_cells(sizes, units) <= MAX_CELLS else count), True
+    if not is_divisible and ranks <= _MAX_CELLS_BY_PART:
+        # Displacements would divide the data unevenly.
+        lengths = np.bincount(_classify(_list_places(sizes), sizes), minlength=count)
+        if lengths.max() > _MAX_CLASS * lengths.mean():
+            return (units if count_cells(sizes, units) <= MAX_CELLS else count), True
     halves = 2 if is_divisible and any(number // count % 2 for number in farthest) else 1
     return (halves if count_cells(sizes, halves) <= MAX_CELLS else 1), False
 
@@ -169,16 +172,6 @@ def _list_places(sizes: Sequence[int]) -> Int64Array:
     It is also its displacement from rank 0. Dimension 0 varies fastest.
     """
     return np.indices(tuple(reversed(sizes))).reshape(len(sizes), -1)[::-1].T
-
-
-def _is_even(sizes: Sequence[int]) -> bool:
-    """Return whether the blocks of an exchange fall evenly into the classes of `_classify`.
-
-    `sizes`: NPUs per dimension of the torus. There is one class per dimension; the largest one must
-    have at most `_MAX_CLASS` times the mean number of blocks.
-    """
-    lengths = np.bincount(_classify(_list_places(sizes), sizes), minlength=len(sizes))
-    return bool(lengths.max() <= _MAX_CLASS * lengths.mean())
 
 
 def _classify(displacement: Int64Array, sizes: Sequence[int]) -> Int64Array:

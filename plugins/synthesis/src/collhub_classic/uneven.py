@@ -63,7 +63,16 @@ def generate_candidates(
             chunks, transfers = _plan_direct(request)
         else:
             chunks, transfers = _plan_ring(request, both_ways=name == "bidirectional-ring")
-        yield {}, _schedule(request, chunks, transfers, provenance)
+        algorithm = algorithm_of(
+            request.collective,
+            chunks,
+            transfers,
+            npus=request.npus,
+            num_npus=request.topology.num_npus,
+            provenance=provenance,
+            collective_bytes=request.collective_bytes,
+        )
+        yield {}, algorithm
         return
     if name == "direct":
         for order in ("rotated", "largest first"):
@@ -87,20 +96,6 @@ def generate_candidates(
             "messages between nodes": "united" if is_united else "separate",
         }
         yield details, _build_exchange(request, messages, provenance)
-
-
-def _schedule(
-    request: SynthesisRequest, chunks: Chunks, transfers: Transfers, provenance: Provenance
-) -> Algorithm:
-    return algorithm_of(
-        request.collective,
-        chunks,
-        transfers,
-        npus=request.npus,
-        num_npus=request.topology.num_npus,
-        provenance=provenance,
-        collective_bytes=request.collective_bytes,
-    )
 
 
 def _plan_direct(request: SynthesisRequest) -> tuple[Chunks, Transfers]:

@@ -219,7 +219,11 @@ class FlowJobs:
         `InputError` (`too-long`) if a latency or a transmission takes more than 5e16 ps.
         """
         path, units = paths.divide(max_pieces)
-        links, indptr_of_path = _list_path_links(network, paths)
+        routes = network.routes
+        arc_lengths = np.diff(routes.indptr)[paths.arcs]
+        # The links of all paths, one path after the other.
+        links = routes.links[expanded_ranges(routes.indptr[paths.arcs], arc_lengths)]
+        indptr_of_path = row_pointer(arc_lengths)[paths.indptr]
         lengths = np.diff(indptr_of_path)[path]
         link = links[expanded_ranges(indptr_of_path[path], lengths)]
         piece = np.repeat(np.arange(len(path)), lengths)
@@ -583,14 +587,3 @@ def _spread_jobs(piece: Int64Array, num_pieces: int, number: int = 0) -> Int64Ar
     # Otherwise all sources would send to NPU 0 first.
     spread = (piece * _TIE_MULTIPLIERS[number]) % max(num_pieces, 1)
     return np.lexsort((piece, spread))
-
-
-def _list_path_links(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array, Int64Array]:
-    """Return the concatenated links of all paths, and the start of each path in this list.
-
-    The second array also has the total length at its end.
-    """
-    indptr = network.routes.indptr
-    lengths = np.diff(indptr)[paths.arcs]
-    links = network.routes.links[expanded_ranges(indptr[paths.arcs], lengths)]
-    return links, row_pointer(lengths)[paths.indptr]

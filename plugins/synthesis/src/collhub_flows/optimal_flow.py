@@ -167,7 +167,16 @@ class FlowNetwork:
             source, destination = np.nonzero(~np.eye(npus, dtype=np.bool_))
         # Simulators use these routes, so a flow on other routes could not be executed.
         routes = topology.routes(source, destination)
-        return cls(topology, source, destination, routes)._remove_indirect()
+        # Routes that enter another NPU than the destination are combinations of the other arcs.
+        is_at_npu = topology.destination[routes.links] < npus
+        arc = group_of_entry(routes.indptr)
+        visits = np.bincount(arc[is_at_npu], minlength=len(source))
+        direct = np.flatnonzero(visits == 1)
+        first = routes.indptr[direct]
+        lengths = routes.indptr[direct + 1] - first
+        links = routes.links[expanded_ranges(first, lengths)]
+        direct_routes = Routes(row_pointer(lengths), links)
+        return cls(topology, source[direct], destination[direct], direct_routes)
 
     @property
     def num_arcs(self) -> int:
@@ -178,22 +187,6 @@ class FlowNetwork:
     def arc_of_entry(self) -> Int64Array:
         """Arc of every entry of `routes.links`, int64."""
         return group_of_entry(self.routes.indptr)
-
-    def _remove_indirect(self) -> FlowNetwork:
-        """Return a network with only the arcs whose route enters no NPU but its destination.
-
-        The arcs keep their order. The removed arcs are combinations of the remaining ones. The
-        topology is shared.
-        """
-        heads = self.topology.destination[self.routes.links]
-        at_npu = heads < self.topology.num_npus
-        visits = np.bincount(self.arc_of_entry[at_npu], minlength=self.num_arcs)
-        direct = np.flatnonzero(visits == 1)
-        first = self.routes.indptr[direct]
-        lengths = self.routes.indptr[direct + 1] - first
-        links = self.routes.links[expanded_ranges(first, lengths)]
-        routes = Routes(row_pointer(lengths), links)
-        return FlowNetwork(self.topology, self.source[direct], self.destination[direct], routes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

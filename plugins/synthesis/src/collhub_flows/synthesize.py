@@ -297,7 +297,11 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
     request.progress(0.5, "paths")
     paths = problem.find_paths(flow, share_units, options.pieces or _LADDER[-1])
     if paths.is_uneven and method != _EXACT:
-        paths = _balance_if_lighter(problem, paths, flow)
+        # The flow is approximate. Balanced paths are used if they relieve the busiest link enough.
+        balanced = problem.find_paths(flow, share_units, _LADDER[-1], is_approximate=True)
+        load_ps, balanced_ps = (problem.build_jobs(one, 1).bound_ps() for one in (paths, balanced))
+        if balanced_ps <= (1 - _MIN_BALANCE_GAIN) * load_ps:
+            paths = balanced
     certificate = certify_flow(problem.network, problem.demand, flow, request)
     best = fastest_of(
         _generate_all(problem, paths, flow, certificate.bound_ns, options),
@@ -386,19 +390,6 @@ def _compute_flow_at(
     phases = options.phases or int(np.clip(4e8 / variables / 15, 60, 400))
     flow = approximate_flow(network, demand, costs, phases)
     return flow, f"approximate flow, {phases} phases"
-
-
-def _balance_if_lighter(problem: _Problem, paths: FlowPaths, flow: Flow) -> FlowPaths:
-    """Return balanced paths of `flow` if their busiest link has a load lower by at least 2
-    %, else `paths`.
-
-    `paths` are those of the same flow without balancing, for uneven shares; `flow` is
-    approximate. Balanced paths divide the data anew so that the busiest link is minimal
-    (`FlowPaths.of`). The factor is `_MIN_BALANCE_GAIN`.
-    """
-    balanced = problem.find_paths(flow, problem.share_units(), _LADDER[-1], is_approximate=True)
-    before_ps, after_ps = (problem.build_jobs(one, 1).bound_ps() for one in (paths, balanced))
-    return balanced if after_ps <= (1 - _MIN_BALANCE_GAIN) * before_ps else paths
 
 
 def _generate_all(

@@ -225,26 +225,7 @@ def _move_past(switch: int, u: int, t: int, links: _RoutedCapacities, amount: in
     - If u and t are different nodes, the joined capacity is added to (u, t). Entries with
       equal routes are merged there. Otherwise it is dropped.
     """
-    routed = _join_routes(links[u, switch], links[switch, t], amount)
-    # Capacity from a node back to itself is dropped.
-    if u != t:
-        # Merge capacities with equal routes.
-        amounts: dict[_Route, int] = {}
-        for capacity in links.get((u, t), []) + routed:
-            amounts[capacity.route] = amounts.get(capacity.route, 0) + capacity.amount
-        links[u, t] = [_RoutedCapacity(amount, route) for route, amount in amounts.items()]
-
-
-def _join_routes(
-    incoming: list[_RoutedCapacity],
-    outgoing: list[_RoutedCapacity],
-    amount: int,
-) -> list[_RoutedCapacity]:
-    """Take `amount` of capacity from the fronts of both lists; return it with joined routes.
-
-    Entry by entry, a route of `incoming` is continued by one of `outgoing`. Both lists are
-    modified. They must have at least this capacity; an entry may be divided.
-    """
+    incoming, outgoing = links[u, switch], links[switch, t]
     routed = []
     while amount:
         first, second = incoming[0], outgoing[0]
@@ -253,7 +234,13 @@ def _join_routes(
         amount -= portion
         _reduce_front(incoming, portion)
         _reduce_front(outgoing, portion)
-    return routed
+    # Capacity from a node back to itself is dropped.
+    if u != t:
+        # Merge capacities with equal routes.
+        amounts: dict[_Route, int] = {}
+        for capacity in links.get((u, t), []) + routed:
+            amounts[capacity.route] = amounts.get(capacity.route, 0) + capacity.amount
+        links[u, t] = [_RoutedCapacity(amount, route) for route, amount in amounts.items()]
 
 
 def _reduce_front(routed: list[_RoutedCapacity], amount: int) -> None:

@@ -113,8 +113,12 @@ def groups(
         (f"the algorithm of group {number}", algorithm)
         for number, algorithm in enumerate(plan.algorithms)
     ]
-    # The joint algorithm has the same steps in a stricter order.
-    algorithms += [("the joint algorithm", joint) for joint in _select_verifiable(plan.joint)]
+    # The joint algorithm has the same steps in a stricter order. It cannot be verified if it is too
+    # large or has no expected contents.
+    joint = plan.joint
+    is_small = joint is not None and len(joint.steps) <= _MAX_VERIFIED
+    if joint is not None and is_small and joint.collective.postcondition() is not None:
+        algorithms.append(("the joint algorithm", joint))
     reports = [context.admit(algorithm, name) for name, algorithm in algorithms]
     verified = sum(report is not None and report.ok for report in reports)
     paths = [] if out is None else _write_files(context, plan, topology.name, out, output, writer)
@@ -147,7 +151,8 @@ class PlanReport:
         - `method`: the method of the plan.
         - `time`: the time of the plan, also in ns.
         - `one by one`: the time of all groups one after the other, and its ratio to `time`.
-        - `not tried`: groups that were not synthesized separately. Omitted if there are none.
+        - `not tried`: number and list of groups that were not synthesized separately, and the
+          reason of the first one. Omitted if there are none.
         - `cut`: searches that a limit cut off. Omitted if there are none.
         - `bounds`: every lower bound by name, and the ratio of `time` to the largest one.
         - `synthesis`: wall time and CPU time in s.
@@ -158,13 +163,20 @@ class PlanReport:
         bounds = ", ".join(f"{name} {format_time(ns)}" for name, ns in plan.bounds_ns.items())
         one_by_one_ns = plan.one_by_one.ns
         alone = format_time(one_by_one_ns)
+        not_tried: dict[str, str] = {}
+        if plan.not_tried:
+            numbers = format_ranks(tuple(plan.not_tried))
+            # A single limit stops the search, so all reasons are equal.
+            reason = next(iter(plan.not_tried.values()))
+            text = f"{len(plan.not_tried)} groups alone ({numbers}), so the plan is partial"
+            not_tried["not tried"] = f"{text}: {reason}"
         return {
             "groups": f"{len(plan.wishes)} groups on {len(ranks)} NPUs",
             "topology": f"{self.topology}, {self.occupancy}",
             "method": plan.method,
             "time": f"{format_time(plan.time.ns)} ({plan.time.ns} ns)",
             "one by one": f"{alone} ({one_by_one_ns} ns), {plan.ratio:.3f} times as long",
-            **_not_tried(plan),
+            **not_tried,
             **cut_fields(plan.cuts),
             "bounds": f"{bounds}; time is {plan.ratio_to_bound:.3f} times the largest",
             "synthesis": f"{self.wall_s:.2f} s, {self.cpu_s:.2f} s of CPU",
@@ -309,36 +321,21 @@ def _parse_choices(
         check_stdout(out, output.as_json)
         sides["writer"] = context.output_target(_build_path(out, "joint", output), output).options
     options = assign(output.assignments, sides)
-    limits = options["groups"]
-    work = _parse_count(limits["work"]) if "work" in limits else MAX_WORK
+    work_text = options["groups"].get("work", str(MAX_WORK))
+    if not work_text.isdecimal() or len(work_text) > 18:
+        message = f"-O work={work_text}: expected a number of steps"
+        raise UsageError(message, cure="give 0 or more")
     # An unknown synthesizer is reported, with the closest name, before the synthesis.
     context.options_of(Synthesizer, wish["name"])
     choices = GroupChoices(
         wish["name"],
         Occupancy(wish["occupancy"]),
         wish["backend"],
-        work,
+        int(work_text),
         wish["budget"],
         context.registry(),
     )
     return choices, options.get("writer", {})
-
-
-def _parse_count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 18:
-        raise UsageError(f"-O work={text}: expected a number of steps", cure="give 0 or more")
-    return int(text)
-
-
-def _select_verifiable(joint: Algorithm | None) -> list[Algorithm]:
-    """Return [joint] if the joint algorithm can be verified, else [].
-
-    It needs expected contents (`postcondition`) and must have at most `_MAX_VERIFIED`
-    (100 000) steps. None gives [].
-    """
-    if joint is None or len(joint.steps) > _MAX_VERIFIED:
-        return []
-    return [] if joint.collective.postcondition() is None else [joint]
 
 
 def _write_files(
@@ -391,21 +388,6 @@ def _build_path(out: str, name: str, output: OutputRequest) -> str:
     """
     suffix = ".json" if output.target_format == _OWN_FORMAT else ""
     return str(Path(out) / f"{name}{suffix}")
-
-
-def _not_tried(plan: GroupPlan) -> dict[str, str]:
-    """Return the output line `not tried` by name: the groups that were not synthesized separately.
-
-    It contains their number, the groups, and the reason of the first one; all reasons are
-    equal because a single limit stops the search. {} if all groups were tried.
-    """
-    if not plan.not_tried:
-        return {}
-    numbers = format_ranks(tuple(plan.not_tried))
-    # A single limit stops the search, so all reasons are equal.
-    reason = next(iter(plan.not_tried.values()))
-    count = len(plan.not_tried)
-    return {"not tried": f"{count} groups alone ({numbers}), so the plan is partial: {reason}"}
 
 
 def _list_groups(plan: GroupPlan) -> list[GroupItem]:

@@ -81,10 +81,11 @@ def combine_algorithms(
     Raises `InputError` (`sizes-unlike`) if an algorithm has more than 2^40 common units.
     """
     unit, factors = _find_common_unit(algorithms)
-    sizes = [
-        _count_buffer_units(algorithm) * factor
-        for algorithm, factor in zip(algorithms, factors, strict=True)
-    ]
+    sizes = []
+    for algorithm, factor in zip(algorithms, factors, strict=True):
+        inputs, outputs = algorithm.collective.input_units(), algorithm.collective.output_units()
+        # In the order of `Buffer`: int64[ranks, 3].
+        sizes.append(np.stack((inputs, outputs, algorithm.scratch_units), axis=1) * factor)
     bases = np.cumsum(sizes, axis=0) - sizes
     total = np.sum(sizes, axis=0)
     steps = _build_steps(algorithms, factors, bases, turns or Turns.none(algorithms))
@@ -147,16 +148,6 @@ def _find_common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[i
             code="sizes-unlike",
         )
     return unit, factors
-
-
-def _count_buffer_units(algorithm: Algorithm) -> Int64Array:
-    """Return the units of INPUT, OUTPUT and SCRATCH of every rank: int64[ranks, 3].
-
-    They are in units of this algorithm. The second index is that of `Buffer`.
-    """
-    collective = algorithm.collective
-    columns = (collective.input_units(), collective.output_units(), algorithm.scratch_units)
-    return np.stack(columns, axis=1)
 
 
 def _build_steps(

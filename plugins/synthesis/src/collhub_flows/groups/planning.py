@@ -183,7 +183,13 @@ def plan_groups(
     times = tuple(judge(single.algorithm) for single in alone)
     candidates: list[_Candidate] = [("together", together, joint, judge(joint))]
     separate = tuple(single.algorithm for single in alone)
-    candidates += _combine_separate(separate, topology, judge, starts)
+    try:
+        at_once = combine_algorithms(separate, provenance, None, starts)
+    except InputError:
+        # The algorithms have no common unit.
+        pass
+    else:
+        candidates.append(("at once", separate, at_once, judge(at_once)))
     # One group after the other is no other candidate for a single group.
     if len(wishes) > 1:
         candidates.append(("one by one", separate, None, _run_one_by_one(wishes, times)))
@@ -332,26 +338,6 @@ def _run_one_by_one(wishes: Sequence[GroupWish], times: Sequence[GroupTime]) -> 
     return total
 
 
-def _combine_separate(
-    single: tuple[Algorithm, ...],
-    topology: Topology,
-    judge: Callable[[Algorithm], GroupTime],
-    starts_ns: Sequence[int],
-) -> list[_Candidate]:
-    """Return the candidate `at once`: the separate algorithms of all groups at the same time.
-
-    `single` has one algorithm per group, each of which starts at its time in `starts_ns`.
-    They are combined into one algorithm without dependencies between groups, whose time is
-    computed by `judge`. The list has only this candidate. It is empty if the algorithms
-    have no common unit and cannot be combined. Errors of `judge` pass through.
-    """
-    try:
-        joint = combine_algorithms(single, own_provenance(topology.name), None, starts_ns)
-    except InputError:
-        return []
-    return [("at once", single, joint, judge(joint))]
-
-
 def _plan_separately(
     network: GroupNetwork,
     wishes: Sequence[GroupWish],
@@ -379,7 +365,10 @@ def _plan_separately(
     budget = choices.budget.part(choices.work)
     for number, wish in enumerate(wishes):
         progress(0.3 + 0.6 * number / len(wishes), f"group {number} alone")
-        candidates = [_schedule_separately(network, wish, choices, 1.0 / len(wishes))]
+        schedule = find_fastest_schedule(network, [wish], 1.0 / len(wishes), choices.budget.part())
+        (packed,) = schedule.algorithms([wish])
+        packed_ns = _simulate_ns(packed, network.flows.topology, choices)
+        candidates = [_SeparateAlgorithm(packed, packed_ns, NAME)]
         if reason := budget.reason:
             not_tried[number] = reason
         else:
@@ -389,15 +378,6 @@ def _plan_separately(
         # Among equally fast ones, the algorithm of this package.
         fastest.append(min(candidates, key=lambda candidate: candidate.time_ns))
     return fastest, not_tried
-
-
-def _schedule_separately(
-    network: GroupNetwork, wish: GroupWish, choices: GroupChoices, effort: float
-) -> _SeparateAlgorithm:
-    budget = choices.budget.part()
-    (algorithm,) = find_fastest_schedule(network, [wish], effort, budget).algorithms([wish])
-    time_ns = _simulate_ns(algorithm, network.flows.topology, choices)
-    return _SeparateAlgorithm(algorithm, time_ns, NAME)
 
 
 def _synthesize_separately(

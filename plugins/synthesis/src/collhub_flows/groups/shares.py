@@ -157,17 +157,20 @@ def parse_groups(
 ) -> tuple[GroupWish, ...]:
     """Parse the groups of `--groups`, then of every `--group`, in this order.
 
-    `together`: lists of NPUs, separated by semicolons, or by commas if there is no semicolon; None:
-    none. `single`: texts of the form `NPUS[:COLLECTIVE[:SIZE[:START[:COUNTS]]]]`. START is a time
-    with a unit, at most 1e6 s, by default 0. Other absent and empty fields have the values of
-    `common`. Groups may overlap.
+    `together`: lists of NPUs, separated by semicolons, or by commas if there is no semicolon; blank
+    lists are dropped; None: none. `single`: texts of the form
+    `NPUS[:COLLECTIVE[:SIZE[:START[:COUNTS]]]]`. START is a time with a unit, at most 1e6 s, by
+    default 0. Other absent and empty fields have the values of `common`. Groups may overlap.
 
     Raises `UsageError` for an invalid text, a group of one NPU, and a missing collective, size or
     counts. Also for counts of a group without an uneven collective, counts in `common` without any
     uneven group, and if there is no group (`no-groups`). Raises `InputError` for an invalid file of
     counts.
     """
-    texts = [] if together is None else _split_groups(together)
+    texts: list[str] = []
+    if together is not None:
+        separator = ";" if ";" in together else ","
+        texts = [text for text in together.split(separator) if text.strip()]
     # A list of NPUs has no colon, so both forms have the same parser.
     wishes = tuple(_parse_group(text, common) for text in (*texts, *single))
     if not wishes:
@@ -194,15 +197,6 @@ def check_groups(wishes: Sequence[GroupWish], num_npus: int, topology: str) -> N
             )
 
 
-def _split_groups(text: str) -> list[str]:
-    """Split a list of groups at semicolons, or at commas if it has no semicolon.
-
-    Empty and blank parts are dropped. Blanks around the other parts are kept.
-    """
-    mark = ";" if ";" in text else ","
-    return [part for part in text.split(mark) if part.strip()]
-
-
 def _parse_group(text: str, common: CommonWish) -> GroupWish:
     # The text of counts, such as `zipf:1.2`, may contain colons.
     fields = text.split(":", 4)
@@ -221,7 +215,11 @@ def _parse_group(text: str, common: CommonWish) -> GroupWish:
     if start_ns > _MAX_START_NS:
         message = f"group {text[:80]!r} starts too late"
         raise UsageError(message, cure="give a start of at most 1e6 s", code="invalid-group")
-    parsed = _parse_kind(kind, text)
+    parsed = standard_kind(kind) or uneven_kind(kind)
+    if parsed is None:
+        known = ", ".join(map(str, (*STANDARD_KINDS, *UNEVEN_KINDS)))
+        message = f"group {text[:80]!r}: there is no collective {kind[:40]!r}"
+        raise UsageError(message, cure=f"use one of {known}", code="unknown-collective")
     counts_text = values[4] or (common.counts if parsed.traits.is_uneven else None)
     try:
         size_cure = "give one count per NPU of the group"
@@ -236,15 +234,6 @@ def _parse_group(text: str, common: CommonWish) -> GroupWish:
     return GroupWish(
         npus, parsed, size_bytes, common.reduce_op, start_ns, counts, counts_text or ""
     )
-
-
-def _parse_kind(name: str, text: str) -> CollectiveKind:
-    kind = standard_kind(name) or uneven_kind(name)
-    if kind is None:
-        known = [str(kind) for kind in (*STANDARD_KINDS, *UNEVEN_KINDS)]
-        message = f"group {text[:80]!r}: there is no collective {name[:40]!r}"
-        raise UsageError(message, cure=f"use one of {', '.join(known)}", code="unknown-collective")
-    return kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)

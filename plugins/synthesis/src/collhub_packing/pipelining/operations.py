@@ -132,7 +132,15 @@ def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
         unreached = int(members[np.argmax(is_unreached)])
         message = f"a tree rooted at {tree.root} does not reach NPU {unreached}"
         raise InputError(message, code="tree-does-not-span")
-    needed, height = _find_needed(tree, members, depth)
+    needed = np.zeros(len(depth), np.bool_)
+    needed[members] = True
+    height = np.zeros(len(depth), np.int64)
+    # From the leaves up, so that the heights below a level are final.
+    for level in range(int(depth.max(initial=0)), 0, -1):
+        children = np.flatnonzero((depth == level) & needed)
+        parents = tree.parent[children]
+        needed[parents] = True
+        np.maximum.at(height, parents, height[children] + 1)
     needed_nodes = np.flatnonzero(needed & (depth > 0))
     nodes = needed_nodes[np.argsort(depth[needed_nodes], kind="stable")]
     parent = np.full(len(depth), -1, np.int64)
@@ -266,9 +274,15 @@ def generate_streams(
         message = f"{collective.kind} does not run on spanning trees"
         raise InputError(message, code="trees-unsuitable")
     build_operations = _OPERATION_BUILDERS[collective.kind]
-    shares = _find_first_shares(trees, collective, members)
+    # The number of the first share that each tree carries; -1 if its root is no member.
+    shares = [0] * len(trees)
+    if collective.kind in _ROOTED_AT_RANKS:
+        rank_of = {int(npu): rank for rank, npu in enumerate(members)}
+        shares = [rank_of.get(tree.root, -1) for tree in trees]
     _check_roots(trees, shares, collective, members)
-    weight = _sum_weights(trees, shares)
+    weight: dict[int, int] = {}
+    for tree, first in zip(trees, shares, strict=True):
+        weight[first] = weight.get(first, 0) + tree.weight
     begin = dict.fromkeys(weight, Fraction(0))
     for tree_number, (tree, first) in enumerate(zip(trees, shares, strict=True)):
         part = Fraction(tree.weight, weight[first])
@@ -304,39 +318,22 @@ def apply_tree_paths(
     row_between = {pair: row for row, pair in enumerate(endpoints)}
     operation = 0
     for stream in streams:
-        paths = tree_paths[stream.tree]
-        for child, is_down in _generate_hops(stream, trees[stream.tree]):
-            links = list(paths.get(child, ()))
+        paths, parent = tree_paths[stream.tree], trees[stream.tree].parent
+        sources = stream.operations.source.tolist()
+        destinations = stream.operations.destination.tolist()
+        for source, destination in zip(sources, destinations, strict=True):
+            is_down = bool(parent[destination] == source)
+            links = list(paths.get(destination if is_down else source, ()))
             if not is_down:
-                links = _reverse_links(links, topology, row_between)
+                links = [
+                    row_between[int(topology.destination[row]), int(topology.source[row])]
+                    for row in reversed(links)
+                ]
             if links:
                 rows[operation] = np.asarray(links, np.int64)
             operation += 1
     indptr = row_pointer([len(row) for row in rows])
     return Routes(indptr, np.concatenate(rows))
-
-
-def _find_needed(
-    tree: SpanningTree,
-    members: Int64Array,
-    depth: Int64Array,
-) -> tuple[BoolArray, Int64Array]:
-    """Return which nodes are on paths from the root to members, and the height of every node.
-
-    The first is bool[nodes]; it is true for members and, if there are any, the root. The
-    second is int64[nodes]: the number of tree edges down to the deepest member below, 0
-    without one. `depth`: depth of every node in the tree, which must reach all members.
-    """
-    needed = np.zeros(len(depth), np.bool_)
-    needed[members] = True
-    height = np.zeros(len(depth), np.int64)
-    # From the leaves up, so that the heights below a level are final.
-    for level in range(int(depth.max(initial=0)), 0, -1):
-        nodes = np.flatnonzero((depth == level) & needed)
-        parents = tree.parent[nodes]
-        needed[parents] = True
-        np.maximum.at(height, parents, height[nodes] + 1)
-    return needed, height
 
 
 def _build_path(tree: PrunedTree, target: int) -> Operations:
@@ -347,7 +344,11 @@ def _build_path(tree: PrunedTree, target: int) -> Operations:
     1. If the target is the root, the result has no messages. `target` must be the root or in
     `tree.nodes`; this is not checked.
     """
-    nodes = _find_path_down(tree, target)
+    upwards = []
+    while target != tree.root:
+        upwards.append(target)
+        target = int(tree.parent[target])
+    nodes = np.asarray(upwards[::-1], np.int64)
     length = len(nodes)
     hops = np.arange(length, dtype=np.int64)
     return Operations(
@@ -359,19 +360,6 @@ def _build_path(tree: PrunedTree, target: int) -> Operations:
         before=hops[:-1],
         after=hops[1:],
     )
-
-
-def _find_path_down(tree: PrunedTree, target: int) -> Int64Array:
-    """Return the nodes on the path from the root to a target, without the root, as int64.
-
-    The target is last; the path is empty if the target is the root. The target must be the root
-    or in `tree.nodes` (not checked).
-    """
-    nodes = []
-    while target != tree.root:
-        nodes.append(target)
-        target = int(tree.parent[target])
-    return np.asarray(nodes[::-1], np.int64)
 
 
 # Every rank sends, or receives, its own share over its own trees.
@@ -409,33 +397,6 @@ _OPERATION_BUILDERS: Mapping[
     CollectiveKind.SCATTER: paths,
     CollectiveKind.GATHER: _build_gather_paths,
 }
-
-
-def _find_first_shares(
-    trees: Sequence[SpanningTree],
-    collective: Collective,
-    members: Int64Array,
-) -> list[int]:
-    """Return for each tree the number of the first share of the data that it carries.
-
-    For all-gather and reduce-scatter it is the rank at the tree's root, -1 if the root is no
-    member; for all other kinds it is 0.
-    """
-    if collective.kind not in _ROOTED_AT_RANKS:
-        return [0] * len(trees)
-    rank_of = {int(npu): rank for rank, npu in enumerate(members)}
-    return [rank_of.get(tree.root, -1) for tree in trees]
-
-
-def _sum_weights(trees: Sequence[SpanningTree], shares: Sequence[int]) -> dict[int, int]:
-    """Return, by share, the sum of the weights of the trees that carry it.
-
-    `shares`: number of the share of each tree. Keys are in the order of the first tree of a share.
-    """
-    weight: dict[int, int] = {}
-    for tree, share in zip(trees, shares, strict=True):
-        weight[share] = weight.get(share, 0) + tree.weight
-    return weight
 
 
 def _check_roots(
@@ -480,33 +441,3 @@ def _root_error(message: str) -> InputError:
 
 Nodes without an entry use the topology's own routes.
 """
-
-
-def _generate_hops(stream: Stream, tree: SpanningTree) -> Iterator[tuple[int, bool]]:
-    """Yield for each operation of a stream the tree edge that it uses, and its direction.
-
-    An item is (child node, whether the child receives). The child is the one of the operation's two
-    nodes that is the child of the other in the tree.
-    """
-    sources = stream.operations.source.tolist()
-    destinations = stream.operations.destination.tolist()
-    for source, destination in zip(sources, destinations, strict=True):
-        is_down = bool(tree.parent[destination] == source)
-        yield destination if is_down else source, is_down
-
-
-def _reverse_links(
-    links: Sequence[int],
-    topology: Topology,
-    row_between: Mapping[tuple[int, int], int],
-) -> list[int]:
-    """Return the reverse links of a path, from its last link to its first; all are topology rows.
-
-    `row_between`: row by (source, destination). Raises `KeyError` for a link without a reverse
-    link.
-    """
-    reverse_links = []
-    for row in reversed(links):
-        endpoints = int(topology.destination[row]), int(topology.source[row])
-        reverse_links.append(row_between[endpoints])
-    return reverse_links
