@@ -80,8 +80,10 @@ def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> No
     of an NPU is the pair of its ascending bandwidths to the NPUs of the set, and from them.
     """
     restricted = _restrict(bandwidth, npus)
-    if not _is_connected(restricted):
-        return
+    if npus:
+        hops = Arcs(len(npus), *np.nonzero(restricted > 0)).hops(np.asarray([0]))
+        if (hops < 0).any():
+            return
     # Isomorphic sets have equal signatures, which are much faster to compare.
     signature = (len(npus), tuple(sorted(_compute_colors(restricted))))
     candidates = classes.setdefault(signature, [])
@@ -103,18 +105,6 @@ def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> No
 def _restrict(bandwidth: Float64Array, npus: Sequence[int]) -> Float64Array:
     """Return the bandwidths among the given NPUs."""
     return bandwidth[np.ix_(npus, npus)]
-
-
-def _is_connected(bandwidth: Float64Array) -> bool:
-    """Return whether all NPUs can be reached from NPU 0 along links; True without NPUs.
-
-    Links are followed in their direction, so NPU 0 need not be reachable from the other
-    NPUs. `bandwidth`: bytes/s, float64[NPUs, NPUs] from row to column; 0 means no link.
-    """
-    if not len(bandwidth):
-        return True
-    hops = Arcs(len(bandwidth), *np.nonzero(bandwidth > 0)).hops(np.asarray([0]))
-    return bool((hops >= 0).all())
 
 
 def _compute_colors(bandwidth: Float64Array) -> list[_Color]:

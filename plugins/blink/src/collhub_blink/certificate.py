@@ -247,34 +247,29 @@ def _describe_bound(bound: RateBound) -> JsonObject:
 
 
 def _describe_trees(task: PackingTask, packing: PlacedPacking) -> list[JsonObject]:
-    """Return the JSON objects of the trees of a packing (`_describe_tree`), in its order.
+    """Return the JSON objects of the trees of a packing, in its order.
 
-    In a packing with targets (scatter, gather), each object also has the key `target`: the
-    only NPU whose data the tree carries.
+    Keys: `root`, `weight` (bytes per second, an exact fraction as text), `depth`, `parents` and
+    `routes`. `up`, with its own parents and routes, exists only if an all-reduce uses another tree
+    to reduce than to broadcast. In a packing with targets (scatter, gather), `target` is the only
+    NPU whose data the tree carries.
     """
     num_npus = task.topology.num_npus
-    trees = [_describe_tree(packing, tree, num_npus) for tree in packing.trees]
-    # Only packings of paths have targets.
-    for tree, target in zip(trees, packing.targets, strict=False):
-        tree["target"] = target
+    trees: list[JsonObject] = []
+    for number, placed in enumerate(packing.trees):
+        tree: JsonObject = {
+            "root": placed.tree.root,
+            "weight": str(packing.unit * placed.tree.weight),
+            "depth": placed.depth,
+        }
+        tree |= _describe_edges(placed, num_npus)
+        if placed.up is not None:
+            tree["up"] = _describe_edges(placed.up, num_npus)
+        # Only packings of paths have targets.
+        if packing.targets:
+            tree["target"] = packing.targets[number]
+        trees.append(tree)
     return trees
-
-
-def _describe_tree(packing: PlacedPacking, placed_tree: PlacedTree, num_npus: int) -> JsonObject:
-    """Return the JSON object of a tree: root, weight, depth, parents and routes.
-
-    The weight is in bytes per second, an exact fraction as text. `up`, with its own parents and
-    routes, exists only if an all-reduce uses another tree to reduce than to broadcast.
-    """
-    tree_object: JsonObject = {
-        "root": placed_tree.tree.root,
-        "weight": str(packing.unit * placed_tree.tree.weight),
-        "depth": placed_tree.depth,
-    }
-    tree_object |= _describe_edges(placed_tree, num_npus)
-    if placed_tree.up is not None:
-        tree_object["up"] = _describe_edges(placed_tree.up, num_npus)
-    return tree_object
 
 
 def _describe_edges(placed_tree: PlacedTree, num_npus: int) -> JsonObject:

@@ -111,11 +111,18 @@ def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
 
 
 def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Synthesize with the bandwidths of the request as they are.
+    """Return the fastest schedule of all allowed packings, with the bandwidths as they are.
 
-    A topology with more than one plane (separate networks that connect the same NPUs) is passed
-    to `_synthesize_on_planes`, any other to `_synthesize_on_one`; their errors pass through.
-    Raise `UsageError` for one plane if the option `setup` is not the text "0ns".
+    A topology with several planes is passed to `_synthesize_on_planes`. For a single plane:
+
+    - Times are simulated; planned times replace them for more than 2^20 messages, or if the
+      simulation gives no time. The first of equal times counts. Ctrl-C ends the search with the
+      best schedule so far, and is raised again without one.
+    - The algorithm has an extension with statistics and certificate. If the request names ranks
+      (`wanted`), it has only their steps, and the result is partial.
+    - Bounds: that of the packing's rate and, if all NPUs are ranks in order, the core's by links.
+    - Raises `UsageError` if `setup` is not "0ns", `InputError` (`size-too-small`) for too few bytes
+      for any schedule, and the errors of `PackingTask.of` and `_choose_packings`.
     """
     if request.topology.num_planes > 1:
         return _synthesize_on_planes(request, options)
@@ -124,24 +131,6 @@ def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> Syn
             "option setup: the topology has only one plane",
             cure="join networks by +, as in dgx1v+dgx1-pcie",
         )
-    return _synthesize_on_one(request, options)
-
-
-def _synthesize_on_one(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Return the fastest schedule of all allowed packings on a topology with one plane.
-
-    Times are simulated; planned times replace them for more than 2^20 messages, or if the
-    simulation gives no time. Of equal times the first schedule counts. Ctrl-C ends the search with
-    the best schedule so far, and is raised again without one.
-
-    - The algorithm has an extension with statistics and with the certificate of the packing. If the
-      request names ranks (`wanted`), it has only their steps, and the result is partial.
-    - The bounds are that of the packing's rate and, if all NPUs are ranks in order, the core's
-      bound by links.
-
-    Raises `InputError` (`size-too-small`) if there are too few bytes for any schedule. Errors of
-    `PackingTask.of` and `_choose_packings` for unsuitable requests and options pass through.
-    """
     task = PackingTask.of(request, options)
     packings = _choose_packings(task)
     timer = _ScheduleTimer(task, request)

@@ -167,33 +167,18 @@ class _ParentSearch:
     def result(self) -> tuple[SpanningTree, ...]:
         """Return the trees, after `resume` has returned FOUND, in the order of the weights.
 
-        Every tree is built from the parents of its nodes and has its weight. The search's state is
-        copied.
+        Every tree is built from the parents of its nodes and has its weight. The parent and the arc
+        of the root, and of nodes that are not in the tree, are -1. The search's state is copied.
         """
         # There is at most one arc between two nodes.
         ends = zip(self.graph.source.tolist(), self.graph.destination.tolist(), strict=True)
         arc_of = {pair: arc for arc, pair in enumerate(ends)}
-        weights_and_parents = zip(self.weights, self.parents, strict=True)
-        return tuple(
-            self._build_tree(weight, parents.copy(), arc_of)
-            for weight, parents in weights_and_parents
-        )
-
-    def _build_tree(
-        self,
-        weight: int,
-        parents: Int64Array,
-        arc_of: dict[tuple[int, int], int],
-    ) -> SpanningTree:
-        """Build a tree of a weight from the parent of every node.
-
-        `parents[v]`: parent of node v, -1 for the root and for nodes that are not in the tree.
-        `arc_of`: number of the arc by (parent, node). The arc of a node without a parent, and
-        of a pair without an entry, is -1.
-        """
-        pairs = zip(parents.tolist(), range(len(parents)), strict=True)
-        arcs = [arc_of.get(pair, -1) for pair in pairs]
-        return SpanningTree(self.root, weight, parents, np.asarray(arcs, np.int64))
+        trees = []
+        for weight, parents in zip(self.weights, self.parents, strict=True):
+            pairs = zip(parents.tolist(), range(len(parents)), strict=True)
+            arcs = np.asarray([arc_of.get(pair, -1) for pair in pairs], np.int64)
+            trees.append(SpanningTree(self.root, weight, parents.copy(), arcs))
+        return tuple(trees)
 
 
 def _build_parent_search(

@@ -366,7 +366,12 @@ def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None =
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)
     capacities = _collect_bandwidths(network)
-    bounds = [*_generate_partition_bounds(network, capacities), compute_minimum_cut_bound(network)]
+    bounds: list[RateBound] = []
+    for partition in find_islands(network.graph):
+        if len(partition) > 1:
+            blocks = tuple(network.to_topology_nodes(block) for block in partition)
+            bounds.append(RateBound("partition", partition_rate(blocks, capacities), blocks=blocks))
+    bounds.append(compute_minimum_cut_bound(network))
     limiting = () if packing is None else (*packing.sending, *packing.receiving)
     are_disjoint = len(set(chain(*limiting))) == sum(map(len, limiting))
     if packing is not None and len(limiting) > 1 and are_disjoint:
@@ -390,17 +395,3 @@ def _collect_bandwidths(network: RankNetwork) -> LinkCapacities:
     ends = zip(sources, destinations, strict=True)
     bandwidths = [capacity * graph.unit for capacity in graph.capacity.tolist()]
     return dict(zip(ends, bandwidths, strict=True))
-
-
-def _generate_partition_bounds(
-    network: RankNetwork, capacities: LinkCapacities
-) -> Iterator[RateBound]:
-    """Yield a bound (bytes/s) for each partition of `find_islands` with more than one block.
-
-    The rate is that of the links between the blocks, which are lists of topology nodes.
-    `capacities`: bandwidths of all links.
-    """
-    for partition in find_islands(network.graph):
-        if len(partition) > 1:
-            blocks = tuple(network.to_topology_nodes(block) for block in partition)
-            yield RateBound("partition", partition_rate(blocks, capacities), blocks=blocks)

@@ -148,23 +148,19 @@ def to_partition_bound(network: RankNetwork, network_strength: Strength) -> Rate
 
 
 def compute_minimum_cut_bound(network: RankNetwork) -> RateBound:
-    """Return the bound of an all-reduce by minimum cuts, crossed by all data in both directions."""
-    return min(_generate_cut_bounds(network), key=lambda bound: bound.rate)
+    """Return the bound of an all-reduce by minimum cuts, crossed by all data in both directions.
 
-
-def _generate_cut_bounds(network: RankNetwork) -> Iterator[RateBound]:
-    """Yield two bounds of the rate, each by a minimum cut.
-
-    The first is for data that rank 0 sends to all other ranks, the second for data that rank 0
-    receives from all. The nodes of each bound are those on the side of the cut that the links
-    leave.
+    It is the smaller of two bounds, the first if they are equal: for data that rank 0 sends to all
+    other ranks, and for data that it receives from all. The nodes of the bound are those on the
+    side of the cut that the links leave.
     """
-    yield to_cut_bound(network, broadcast_rate(network.graph, 0))
+    leaving = to_cut_bound(network, broadcast_rate(network.graph, 0))
     arriving = broadcast_rate(network.reversed.graph, 0)
     # In the original direction, the links leave the other side of the cut.
     every_node = range(network.graph.num_nodes)
     source_side = tuple(node for node in every_node if node not in arriving.cut)
-    yield to_cut_bound(network, replace(arriving, cut=source_side))
+    entering = to_cut_bound(network, replace(arriving, cut=source_side))
+    return min(leaving, entering, key=lambda bound: bound.rate)
 
 
 # Enough for the planes of a network and a few collectives; trees of large networks take megabytes.

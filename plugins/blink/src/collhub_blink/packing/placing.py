@@ -171,21 +171,20 @@ def place_along_routes(
     network: RankNetwork,
     trees: Sequence[SpanningTree],
 ) -> tuple[PlacedTree, ...]:
-    """Place trees over ranks on the topology's shortest routes, as simulators route messages."""
-    return tuple(_place_along_routes(network, tree) for tree in trees)
+    """Place trees over ranks on the topology's shortest routes, as simulators route messages.
 
-
-def _place_along_routes(network: RankNetwork, tree: SpanningTree) -> PlacedTree:
-    """Convert a tree over ranks to a tree over NPUs, with the topology's route for every edge.
-
-    The root becomes the NPU of its rank; the weight stays, and the arcs are -1. Routes are
-    those of `RankNetwork.find_routes`. Raise `InputError` (`disconnected`) for an edge
-    without a path.
+    The root of a tree becomes the NPU of its rank; the weight stays, and the arcs are -1. The route
+    of every edge is that of `RankNetwork.find_routes`. Raise `InputError` (`disconnected`) for an
+    edge without a path.
     """
     nodes = network.nodes
-    ranks = np.flatnonzero(tree.parent >= 0)
-    routes = network.find_routes(nodes[tree.parent[ranks]], nodes[ranks])
-    return build_placed_tree(network.topology, int(nodes[tree.root]), tree.weight, routes)
+    placed: list[PlacedTree] = []
+    for tree in trees:
+        ranks = np.flatnonzero(tree.parent >= 0)
+        routes = network.find_routes(nodes[tree.parent[ranks]], nodes[ranks])
+        root = int(nodes[tree.root])
+        placed.append(build_placed_tree(network.topology, root, tree.weight, routes))
+    return tuple(placed)
 
 
 def build_shallow_tree(graph: CapacityGraph, root: int) -> SpanningTree:

@@ -206,25 +206,14 @@ def _find_within_depth(
     known = available if _maximum_depth(available) <= depth else ()
     result = find_fewest_broadcast_trees(graph, task.root, total, known, task.budget, depth)
     if not result.trees:
-        raise _depth_error(depth, result)
+        message = f"no trees of depth {depth} at the optimal rate were found"
+        if result.lower_bound > 1:
+            message += f" ({result.reason})"
+        cure = "allow more with -O depth=, or more search with -O time_limit="
+        raise InputError(message, cure=cure, code="depth")
     return result
 
 
 def _maximum_depth(trees: Sequence[SpanningTree]) -> int:
     """Depth of the deepest of one or more trees, in hops."""
     return max(tree.depth for tree in trees)
-
-
-def _depth_error(depth: int, result: TreeSearchResult) -> InputError:
-    """Return (do not raise) the `InputError` for a depth at which no trees were found.
-
-    The message contains the reason of the result if that proves that more than one tree is needed.
-    """
-    message = f"no trees of depth {depth} at the optimal rate were found"
-    if result.lower_bound > 1:
-        message += f" ({result.reason})"
-    return InputError(
-        message,
-        cure="allow more with -O depth=, or more search with -O time_limit=",
-        code="depth",
-    )

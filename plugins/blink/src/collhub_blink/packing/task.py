@@ -210,7 +210,19 @@ class PackingTask:
         no usable common unit, `UsageError` if `chunks` is neither `auto` nor 1 to 2^20.
         """
         collective = request.collective
-        _check_suitable(collective)
+        if collective.kind in _UNSUITABLE_KINDS:
+            raise InputError(
+                f"{collective.kind} does not run on spanning trees: "
+                "every pair of ranks has separate data",
+                cure="choose a synthesizer for any collective",
+                code="trees-unsuitable",
+            )
+        if collective.num_ranks == 1:
+            raise UsageError(
+                "one rank has nothing to send",
+                cure="let at least two ranks take part",
+                code="one-rank",
+            )
         # The network may be one plane of the request that the pipeline has checked.
         check_paths(collective, request.topology, request.npus)
         network = RankNetwork.of(request.topology, request.npus)
@@ -267,28 +279,6 @@ class PackingTask:
         """
         assert self.collective.root is not None
         return self.collective.root
-
-
-def _check_suitable(collective: Collective) -> None:
-    """Raise an error for a collective that trees cannot serve.
-
-    `InputError` (`trees-unsuitable`) for the kinds in `_UNSUITABLE_KINDS` (all-to-all, custom),
-    because every pair of ranks has separate data. Otherwise `UsageError` (`one-rank`) for a single
-    rank.
-    """
-    if collective.kind in _UNSUITABLE_KINDS:
-        raise InputError(
-            f"{collective.kind} does not run on spanning trees: "
-            "every pair of ranks has separate data",
-            cure="choose a synthesizer for any collective",
-            code="trees-unsuitable",
-        )
-    if collective.num_ranks == 1:
-        raise UsageError(
-            "one rank has nothing to send",
-            cure="let at least two ranks take part",
-            code="one-rank",
-        )
 
 
 def _parse_chunks(text: str) -> int | None:

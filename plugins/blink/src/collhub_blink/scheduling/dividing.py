@@ -365,34 +365,6 @@ def balanced_shares(size_bytes: float, *channels: Channel) -> tuple[float, ...]:
     # The shortest set-up delays all channels equally and does not affect the balance.
     start_s = min(channel.setup_s for channel in channels)
     delays_s = [channel.setup_s - start_s for channel in channels]
-    chosen, finish_s = _choose_channels(size_bytes, channels, delays_s)
-    shares = [0.0] * len(channels)
-    # The first channel takes the rounding remainder, so that the shares add up to the size.
-    for number in chosen[1:]:
-        share = (finish_s - delays_s[number]) * channels[number].rate_bytes_per_s
-        # Rounding may give slightly less than 0 or more than the size.
-        shares[number] = min(max(share, 0.0), size_bytes)
-    shares[chosen[0]] = max(size_bytes - sum(shares), 0.0)
-    return tuple(shares)
-
-
-def _choose_channels(
-    size_bytes: float,
-    channels: Sequence[Channel],
-    delays_s: Sequence[float],
-) -> tuple[list[int], float]:
-    """Choose the channels that get a share of `size_bytes`, so that all finish together.
-
-    `delays_s`: for each channel, the seconds after the set-up of the first channel until it
-    can send. Returns (numbers of the channels, finish time in s after that set-up).
-
-    Channels are added by ascending delay; of equal delays the lowest number is first. Before
-    each further channel, its delay is compared with the time at which the channels so far
-    have sent all bytes. If the delay is at least this time, it and all later channels are
-    left out. At least one channel is chosen.
-
-    Raises `ZeroDivisionError` without channels.
-    """
     rate = head_start = 0.0
     chosen: list[int] = []
     for number in sorted(range(len(channels)), key=delays_s.__getitem__):
@@ -402,7 +374,15 @@ def _choose_channels(
         chosen.append(number)
         rate += channels[number].rate_bytes_per_s
         head_start += channels[number].rate_bytes_per_s * delays_s[number]
-    return chosen, (size_bytes + head_start) / rate
+    finish_s = (size_bytes + head_start) / rate
+    shares = [0.0] * len(channels)
+    # The first channel takes the rounding remainder, so that the shares add up to the size.
+    for number in chosen[1:]:
+        share = (finish_s - delays_s[number]) * channels[number].rate_bytes_per_s
+        # Rounding may give slightly less than 0 or more than the size.
+        shares[number] = min(max(share, 0.0), size_bytes)
+    shares[chosen[0]] = max(size_bytes - sum(shares), 0.0)
+    return tuple(shares)
 
 
 def combined_rate(size_bytes: float, *channels: Channel) -> float:

@@ -491,7 +491,12 @@ class _ChunkLimits:
         if pipelining.units is not None:
             max_chunks = max(pipelining.units.list_counts(pipelining.num_shares), default=0)
         most_of_tree: dict[int, int] = {}
-        bytes_in_flight = Fraction(_compute_bytes_in_flight(pipelining))
+        bytes_in_flight = Fraction(0)
+        # With ALPHA_BETA, a link carries no second message before the first one arrives.
+        if pipelining.occupancy is not Occupancy.ALPHA_BETA:
+            topology = pipelining.topology
+            in_flight = topology.bandwidth_bytes_per_s * topology.latency_s
+            bytes_in_flight = Fraction(float(in_flight.max(initial=0.0)))
         if bytes_in_flight:
             collective = pipelining.collective
             shares = collective.kind.traits.parts(collective.num_ranks)
@@ -523,19 +528,6 @@ class _ChunkLimits:
         if limit is not None and pipelining.count_chunks_of_share(counts) > limit:
             return False
         return all(counts[tree] <= most for tree, most in self.most_of_tree.items())
-
-
-def _compute_bytes_in_flight(pipelining: Pipelining) -> float:
-    """Return the maximum number of bytes in flight on a link: bandwidth times latency.
-
-    It is 0 with `Occupancy.ALPHA_BETA`, because a link then carries no second message before the
-    first one arrives.
-    """
-    if pipelining.occupancy is Occupancy.ALPHA_BETA:
-        return 0.0
-    topology = pipelining.topology
-    in_flight = topology.bandwidth_bytes_per_s * topology.latency_s
-    return float(in_flight.max(initial=0.0))
 
 
 TimeEvaluator = Callable[[PlacedPacking, PackingSchedule], int]

@@ -414,28 +414,14 @@ def find_fastest(
     The first if times are equal; None if there is too little data for any packing. Ctrl-C ends the
     search with the best schedule so far, and is raised again without one.
     """
-    return fastest_of(
-        _generate_promising(task, packings, evaluate_time_ns), lambda candidate: candidate.time_ns
-    )
-
-
-def _generate_promising(
-    task: PackingTask,
-    packings: Sequence[PlacedPacking],
-    evaluate_time_ns: TimeEvaluator,
-) -> Iterator[TimedSchedule]:
-    """Return an iterator over the candidate schedules of the packings, with their times.
-
-    The search is `_generate_candidates_without_switches` if the network of the task has no
-    switches, otherwise `generate_candidates`. If the budget was interrupted (Ctrl-C), only
-    the first packing is searched.
-    """
     if task.budget.is_interrupted:
-        # Ctrl-C has ended a proof: return the first packing at once.
+        # Ctrl-C has ended a proof: only the first packing is searched.
         packings = packings[:1]
     if task.network.is_switchless:
-        return _generate_candidates_without_switches(task, packings, evaluate_time_ns)
-    return generate_candidates(task, packings, evaluate_time_ns)
+        candidates = _generate_candidates_without_switches(task, packings, evaluate_time_ns)
+    else:
+        candidates = generate_candidates(task, packings, evaluate_time_ns)
+    return fastest_of(candidates, lambda candidate: candidate.time_ns)
 
 
 def _generate_candidates_without_switches(
