@@ -160,8 +160,9 @@ _TOPOLOGIES = (
     ),
     (
         "link-target",
-        "A link leads to a device that is not in the file.",
-        "The file contains a part of the machine.",
+        "A link leads to a device that is not in the file, or back to its own GPU.",
+        "The file contains a part of the machine, or was written by hand, as that of Azure for "
+        "NC A100 v4.",
         "Write the file again with `NCCL_TOPO_DUMP_FILE`, and use all of it.",
         '`<nvlink target="0000:ff:00.0">`',
     ),

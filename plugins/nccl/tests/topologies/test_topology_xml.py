@@ -92,6 +92,15 @@ def test_a_port_without_a_device_number_is_left_out_with_a_warning() -> None:
     assert "the network port mlx5_1 without a device number" in reports[0].message
 
 
+def test_a_link_of_a_gpu_to_itself_is_left_out_with_a_warning() -> None:
+    reports: list[Diagnostic] = []
+    link = '<nvlink target="0000:01:00.0" count="12" tclass="0x030200"/>'
+    topology = read_text(machine(gpu("01", 0, link), gpu("02", 1)), reports)
+    assert rates(topology, "gpu 0", "gpu 0") == []
+    assert [found.code for found in reports] == ["link-target"]
+    assert "<nvlink> to 0000:01:00.0, which is the GPU itself" in reports[0].message
+
+
 def test_gpus_are_numbered_by_dev_wherever_they_stand() -> None:
     topology = read_text(machine(gpu("01", 1), gpu("02", 0)))
     assert topology.node_names[:2] == ("gpu 0", "gpu 1")

@@ -246,7 +246,7 @@ class _StatedLinks:
 
         Raises `InputError` at the element if `count` is missing or not a number from 1 to
         `_MAX_COUNT`, then for an invalid bandwidth, a missing class, or an invalid target. A
-        target that is no GPU of the file gives only a warning.
+        target that is no GPU of the file, or this GPU, gives only a warning.
         """
         count = link.whole("count")
         if count is None or not 0 < count <= _MAX_COUNT:
@@ -278,8 +278,8 @@ class _StatedLinks:
 
         - CPU: in both directions to `gpu.cpu`.
         - GPU: only to the GPUs of the same host at the bus address `target`. Partitions of one
-          device share an address: each of n gets `count` links of `rate` / n. Without such a GPU
-          there is no link, and the warning `link-target` is given.
+          device share an address: each of n gets `count` links of `rate` / n. Without such a GPU,
+          or if it is `gpu` itself, there is no link, and the warning `link-target` is given.
         - Any other class: in both directions to the one NVSwitch, which the first call adds.
 
         Raises `InputError` (`invalid-nccl-topology`) with the line if `tclass` is missing or empty,
@@ -310,18 +310,22 @@ class _StatedLinks:
 
         - A device with n partitions has n GPUs at one address: each gets `count` links of `rate`
           / n.
-        - No GPU has the address: no link is added, and the warning `link-target` is given.
+        - No GPU has the address, or it is the address of this GPU alone: no link is added, and the
+          warning `link-target` is given.
 
         Raises `InputError` if `target` is missing or no bus id.
         """
         bus = bus_of(link, "target")
         targets = self._gpus_by_bus.get((gpu.host, bus), [])
-        if not targets:
+        if targets in ([], [gpu]):
+            # The file of Azure for NC A100 v4 has links of this kind.
+            fault = "the GPU itself" if targets else "no GPU of the file"
             self._draft.findings.warn(
                 "link-target",
                 link.place,
-                f"<{link.name}> to {link.text('target')}, which is no GPU of the file, is left out",
+                f"<{link.name}> to {link.text('target')}, which is {fault}, is left out",
             )
+            return
         for target in targets:
             share = rate / len(targets)
             self._machine.connect(LinkType.NVLINK, gpu.node, target.node, share, count)
