@@ -164,7 +164,13 @@ class _Levels:
         ports_above = 0 if is_top else self._count_ports(self._above, number + 1)
         if len(bundles) != 1 or (number == 0 and bundles != {1}):
             raise _NoFatTreeError(f"the cables below tier {number} have different bundle sizes")
-        share = 1 if is_top else self._compute_oversubscription(number, speed_gbps, ports_above)
+        share = 1
+        if not is_top:
+            faster, _ = self._get_speed(number + 1)
+            share, rest = divmod(ports_below * speed_gbps, ports_above * faster)
+            if rest or not share:
+                message = f"the oversubscription of tier {number} is not a whole number"
+                raise _NoFatTreeError(message)
         return Tier(
             speed_gbps,
             ports_below,
@@ -206,24 +212,6 @@ class _Levels:
         if len(counts) != 1:
             raise _NoFatTreeError(f"switches of tier {level - 1} differ in their number of links")
         return counts.pop()
-
-    def _compute_oversubscription(self, number: int, speed_gbps: int, ports_above: int) -> int:
-        """Return the bandwidth below a switch of tier `number` divided by the bandwidth above it.
-
-        Both are the number of cables on this side of the switch times their speed.
-        `speed_gbps`: speed of a cable below. `ports_above`: number of cables above. The other
-        two values are taken from the network. The tier must not be the top tier.
-
-        Raise `_NoFatTreeError` unless the result is an integer of at least 1, and if the cables
-        above the tier differ in speed or latency, or its switches in the number of cables
-        below.
-        """
-        faster, _ = self._get_speed(number + 1)
-        ports_below = self._count_ports(self._below, number + 1)
-        share, rest = divmod(ports_below * speed_gbps, ports_above * faster)
-        if rest or not share:
-            raise _NoFatTreeError(f"the oversubscription of tier {number} is not a whole number")
-        return share
 
     def _check_pods(self, tree: FatTree) -> None:
         """Check that the switches of tier 0 in one pod share their switches of tier 1.

@@ -389,27 +389,17 @@ def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) 
     if kind == DELIVERY:
         rank = int(machine.message[item]["source"])
         code = int(machine.message[item]["sender"])
-    row = _find_node_of_code(code, machine)
+    row = -1
+    action, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
+    if code >= 0 and action == NODE_ENDS:
+        row = index
+    elif code >= 0 and action == CUSTOM_ENDS:
+        row = int(machine.stream[machine.progress[index]["stream"]]["row"])
     if row < 0:
         # A message of a native collective: the only collective of its rank at the start.
         is_of_rank = (machine.node["rank"] == rank) & (machine.node["start"] == 0)
         row = int(np.argmax(is_of_rank & (machine.node["action"] == COLLECTIVE_NODE)))
     return int(layout.order[row])
-
-
-def _find_node_of_code(code: int, machine: Machine) -> int:
-    """Return the number of the machine's node that an event of this code finishes, or -1.
-
-    A code is the action that follows an event, with the number of its object. If the code
-    finishes a node of a custom algorithm, the result is the collective that runs the
-    algorithm. Negative codes and all other actions give -1.
-    """
-    kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
-    if code >= 0 and kind == NODE_ENDS:
-        return index
-    if code >= 0 and kind == CUSTOM_ENDS:
-        return int(machine.stream[machine.progress[index]["stream"]]["row"])
-    return -1
 
 
 def report_unknown_at_start(

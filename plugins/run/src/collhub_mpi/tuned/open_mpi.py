@@ -231,31 +231,22 @@ def _build_rule(
 ) -> _Rule:
     """Return the rule for calls of `min_bytes` to `max_bytes` (None: no limit).
 
-    With a window it selects the algorithm of the window, with the segment size of
-    `_compute_segment_bytes`. Without one (None) it selects the built-in decision: algorithm 0
-    without segments.
+    With a window it selects the algorithm of the window, without one (None) the built-in decision,
+    algorithm 0. Only a pipelined broadcast (`ring`) of several chunks has segments. Their size is
+    that of its chunks at the middle entry of `window.sizes` (the higher one of two), rounded up to
+    a multiple of `_SEGMENT_MULTIPLE` (64) bytes.
     """
     kind = selected.collective.kind
     if window is None:
         return _Rule(min_bytes, max_bytes, 0, get_algorithm_name(kind, 0), 0)
     number, name = ALGORITHMS[kind][window.algorithm]
-    return _Rule(min_bytes, max_bytes, number, name, _compute_segment_bytes(selected, window))
-
-
-def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
-    """Return the segment size in bytes for a pipelined broadcast (algorithm `ring`); else 0.
-
-    It is the chunk size of the algorithm at the middle entry of `window.sizes` (the higher
-    one of two), rounded up to a multiple of `_SEGMENT_MULTIPLE` (64). If the algorithm then
-    has a single chunk, return 0, which means messages without segments.
-    """
-    is_pipeline = selected.collective.kind is CollectiveKind.BROADCAST
-    if not is_pipeline or window.algorithm != "ring":
-        return 0
-    size = window.sizes[len(window.sizes) // 2]
-    chunks = selected.made(window.algorithm, size).collective.unit_count
-    segment_bytes = -(-size // (chunks * _SEGMENT_MULTIPLE)) * _SEGMENT_MULTIPLE
-    return segment_bytes if chunks > 1 else 0
+    segment_bytes = 0
+    if kind is CollectiveKind.BROADCAST and window.algorithm == "ring":
+        size = window.sizes[len(window.sizes) // 2]
+        chunks = selected.made(window.algorithm, size).collective.unit_count
+        if chunks > 1:
+            segment_bytes = -(-size // (chunks * _SEGMENT_MULTIPLE)) * _SEGMENT_MULTIPLE
+    return _Rule(min_bytes, max_bytes, number, name, segment_bytes)
 
 
 def _format_classic(rules: _Rules, selection: Selection) -> str:
