@@ -48,6 +48,7 @@ CHANGES: Mapping[str, tuple[tuple[str, str, str, str], ...]] = {
         ),
         ("irequires", "goal", "", ""),
         ("nic", "goal", "", ""),
+        ("large-tag", "goal", " tag 8", " tag 4000000700"),
     ),
     "sccl": (
         ("sccl-schema", "sccl", '"steps": [', '"steps": 3, "other": ['),

@@ -34,8 +34,6 @@ Texts = Sequence[bytes]
 
 MAX_BYTES = 4 << 30
 MAX_RANKS = 1 << 20
-# A channel of the hub is an int32, and so is a tag of txt2bin.
-_LARGEST_TAG = int(np.iinfo(np.int32).max)
 _COLUMNS = ("rank", "operation", "amount", "peer", "tag", "cpu", "nic", "line")
 _EDGES = ("parent", "child", "early_parent", "early_child")
 _WILDCARD = (
@@ -227,7 +225,6 @@ class _ScheduleColumns:
         - A receive has neither the peer -1 (any rank) nor the tag -1 (any tag).
         - A send does not have the tag -1.
         - The peer is a rank of the schedule.
-        - The tag is at most 2^31 - 1.
         """
         lines, peer, tag = columns["line"], columns["peer"], columns["tag"]
         is_send = columns["operation"] == GoalOperation.SEND
@@ -240,7 +237,6 @@ class _ScheduleColumns:
             lines,
             f"the peer is no rank of 0..{self._num_ranks - 1}",
         )
-        self._check(tag > _LARGEST_TAG, lines, "the tag is larger than 2^31 - 1")
 
     def _map_labels(self, names: Texts, lines: Int64Array) -> dict[bytes, int]:
         """Map every label of a rank's block to the row of its operation in the entire schedule.

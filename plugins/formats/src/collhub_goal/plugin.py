@@ -135,6 +135,13 @@ _RULES = (
         "`send 8b to 0 tag 8 nic 0`",
     ),
     (
+        "large-tag",
+        "Tags above 2^31 - 1 are replaced by free numbers.",
+        "The file was written by ATLAHS, whose tags consist of several numbers.",
+        "No action is needed: equal tags stay equal, and different ones different.",
+        "`send 8b to 0 tag 4000000700`",
+    ),
+    (
         "unmatched-message",
         "Sends and receives do not match, so that a simulation would not finish.",
         "A receive is missing or has another size.",

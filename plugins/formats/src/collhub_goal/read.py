@@ -6,6 +6,7 @@ Messages are in bytes, work is in nanoseconds; dependencies become data dependen
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,6 +34,8 @@ _KINDS = {
     GoalOperation.SEND: StepKind.SEND,
     GoalOperation.RECV: StepKind.RECV,
 }
+# A channel of the hub is an int32.
+_LARGEST_TAG = int(np.iinfo(np.int32).max)
 # Real traces chain two or three; a cycle would never terminate.
 _MAX_HOPS = 1000
 _SAMPLE = b"""num_ranks 2
@@ -59,8 +62,9 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     """Read a GOAL schedule as an algorithm that has only times, without buffers.
 
     A unit is one byte, a cpu becomes a lane, and a tag a channel. Notes to `source.report` state
-    that `irequires` is read as waiting for the dependencies of the awaited operation, and that nic
-    numbers are ignored; each is reported once, only if it applies. Raises `InputError` with the
+    that `irequires` is read as waiting for the dependencies of the awaited operation, that nic
+    numbers are ignored, and that tags above 2^31 - 1 are replaced by free numbers; each is reported
+    once, only if it applies. Raises `InputError` with the
     line of the first error in the file, and the errors of `build_algorithm`.
     """
     del options
@@ -74,6 +78,12 @@ def read(source: Source, options: NoOptions) -> Algorithm:
         first = int(np.argmax(states_nic))
         message = "nic numbers are ignored: the hub's network decides the routes of messages"
         _report_note(source, "nic", message, int(schedule.line[first]))
+    is_large = schedule.tag > _LARGEST_TAG
+    if np.any(is_large):
+        first = int(np.argmax(is_large))
+        message = "tags above 2^31 - 1 are replaced by free numbers, equal ones by the same"
+        _report_note(source, "large-tag", message, int(schedule.line[first]))
+        schedule = replace(schedule, tag=_fit_tags(schedule.tag))
     provenance = Provenance("goal", "", source.name, source.sha256())
     return build_algorithm(schedule, source.name, provenance)
 
@@ -141,6 +151,19 @@ def samples() -> Sequence[Source]:
     quiet = Source.of_bytes("two-ranks.goal", _SAMPLE)
     # Suppress the reader's notes about ignored parts: the checks do not need them.
     return [Source(quiet.name, quiet.parts, report=lambda diagnostic: None)]
+
+
+def _fit_tags(tags: Int64Array) -> Int64Array:
+    """Return a copy of tags in which those above 2^31 - 1 have free numbers from 0.
+
+    Equal tags stay equal, and different ones different. ATLAHS writes the number of the chunk, the
+    channel and the number of the collective as the digits of one tag.
+    """
+    distinct, which = np.unique(tags, return_inverse=True)
+    # They are in ascending order.
+    kept = distinct[distinct <= _LARGEST_TAG]
+    free = np.setdiff1d(np.arange(len(distinct), dtype=np.int64), kept)
+    return np.concatenate((kept, free))[: len(distinct)][which]
 
 
 def _find_dependencies(schedule: GoalSchedule, file: str | None) -> tuple[Int64Array, Int64Array]:

@@ -201,6 +201,20 @@ def test_blanks_comments_and_all_parts_of_a_line_are_read() -> None:
     assert steps.data_indices.tolist() == [1]
 
 
+def test_tags_that_are_no_int32_are_replaced_by_free_numbers() -> None:
+    """ATLAHS writes such tags for the chunks of a message: number, channel, sequence, kind, group.
+
+    The tags 0 and 2 of the file are kept, so the free numbers are 1 and 3.
+    """
+    reports: list[Diagnostic] = []
+    tags = (0, 12_000_000_100, 2, 2**31, 12_000_000_100)
+    sends = "".join(f"send 8b to 1 tag {tag}\n" for tag in tags)
+    receives = sends.replace("send", "recv").replace("to 1", "from 0")
+    text = f"num_ranks 2\nrank 0 {{\n{sends}}}\nrank 1 {{\n{receives}}}\n"
+    assert read_text(text, reports).steps.channel.tolist() == 2 * [0, 3, 2, 1, 3]
+    assert [(found.code, found.location.line) for found in reports] == [("large-tag", 4)]
+
+
 def test_irequires_means_to_wait_for_what_the_other_waits_for() -> None:
     reports: list[Diagnostic] = []
     text = (
