@@ -152,7 +152,7 @@ class _WorkloadBuilder:
           There are as many ranks as the groups of the program have together.
         - Process groups are named "1", "2", ...: first the groups of the program, used or not,
           then the subgroups along axes by first use.
-        - Each dependency occurs once; they are sorted.
+        - Each dependency occurs once; they are sorted by parent, then by child.
         - Views without a node are added to the last statement (the text of a node). A program
           of views only gets one MARKER node per rank of group 0, which share one statement.
         """
@@ -169,10 +169,17 @@ class _WorkloadBuilder:
         }
         columns["rank"] = [rank for _, ranks, _ in self.rows for rank in ranks]
         columns["peer"] = [peer for _, _, peers in self.rows for peer in peers]
+        parents, children = (
+            np.fromiter(itertools.chain.from_iterable(rows), np.int64)
+            for rows in ([pair[side] for pair in self.edges] for side in (0, 1))
+        )
+        # Values without a producer have the row -1. One number per pair, so that each occurs once.
+        is_row = parents >= 0
+        keys = np.unique(parents[is_row] * self.num_rows + children[is_row])
         nodes = NodeColumns.from_columns(
             self.binding.num_ranks * count,
             columns,
-            self._list_edges(),
+            (keys // self.num_rows, keys % self.num_rows),
             file=self.program.name,
         )
         groups = tuple(
@@ -314,21 +321,6 @@ class _WorkloadBuilder:
         for read in dict.fromkeys(reads):
             if read in self.producer:
                 self.edges.append((self.producer[read], numbers))
-
-    def _list_edges(self) -> tuple[npt.ArrayLike, npt.ArrayLike]:
-        """Return the parent rows and the child rows of all dependencies, as two integer arrays.
-
-        Sorted by parent, then by child, each pair once. Dependencies on values without a producer
-        (row -1) are left out.
-        """
-        parents, children = (
-            np.fromiter(itertools.chain.from_iterable(rows), np.int64)
-            for rows in ([pair[side] for pair in self.edges] for side in (0, 1))
-        )
-        # Values without producer, and one number for each pair.
-        is_row = parents >= 0
-        keys = np.unique(parents[is_row] * self.num_rows + children[is_row])
-        return keys // self.num_rows, keys % self.num_rows
 
     def _add_name(self, name: str) -> int:
         """Append a name to the names of the workload, and return its number, counted from 0.
