@@ -116,7 +116,14 @@ def without_switches(
     for arc, pair in enumerate(endpoints):
         if graph.capacity[arc]:
             links[pair] = [_RoutedCapacity(int(graph.capacity[arc]), (arc,))]
-    for switch in _sort_switches(graph):
+    # Sorted by the fewest arcs from a compute node, so that the neighbours of a switch are mostly
+    # compute nodes, whose direct links are final. Unreachable switches are last.
+    is_compute = np.arange(graph.num_nodes) < graph.num_compute
+    arcs = Arcs(graph.num_nodes, graph.source, graph.destination)
+    hops = arcs.lengths_from(is_compute, np.ones(len(graph.source)))
+    distance = np.where(np.isfinite(hops), hops, graph.num_nodes).astype(np.int64).tolist()
+    switches = range(graph.num_compute, graph.num_nodes)
+    for switch in sorted(switches, key=lambda switch: (distance[switch], switch)):
         is_spread = spread is SwitchSpread.EVERYWHERE
         if spread is SwitchSpread.WIDEST:
             is_spread = _connects_widest_links(switch, links, graph.num_compute)
@@ -175,23 +182,6 @@ def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> Dir
         unit=graph.unit,
     )
     return DirectNetwork(direct_graph, routes)
-
-
-def _sort_switches(graph: CapacityGraph) -> list[int]:
-    """Return the switches in the order of their removal: nearest to a compute node first.
-
-    The distance is the number of arcs from the nearest compute node, regardless of capacity.
-    Switches with equal distance are sorted by number; unreachable switches are last.
-    """
-    # The neighbours of the removed switch are then mostly compute nodes, whose direct links are
-    # final.
-    # Count the fewest arcs from a compute node to every node; `num_nodes` without a path.
-    is_compute = np.arange(graph.num_nodes) < graph.num_compute
-    arcs = Arcs(graph.num_nodes, graph.source, graph.destination)
-    hops = arcs.lengths_from(is_compute, np.ones(len(graph.source)))
-    distance = np.where(np.isfinite(hops), hops, graph.num_nodes).astype(np.int64).tolist()
-    switches = range(graph.num_compute, graph.num_nodes)
-    return sorted(switches, key=lambda switch: (distance[switch], switch))
 
 
 def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
