@@ -146,7 +146,14 @@ def _generate_balanced_divisions(
         if len(shares) < 2:
             return
         planes = [share.plane for share in shares]
-        shares_bytes = balanced_shares(size, *(_measure_channel(share, size) for share in shares))
+        measured: list[Channel] = []
+        for share in shares:
+            startup_ns = share.plane.startup_ns
+            # Times are rounded, and a rate must be finite.
+            sending_ns = max(1, share.timed_schedule.time_ns - startup_ns)
+            rate = float(share.part * size) * 1e9 / sending_ns
+            measured.append(Channel(rate, startup_ns / 1e9))
+        shares_bytes = balanced_shares(size, *measured)
         fractions = _round_to_common_units(shares_bytes, [share.units for share in shares])
         schedules = [
             _reschedule_share(share, fraction, time_ns)
@@ -263,18 +270,6 @@ def _build_task(plane: Plane, part: Fraction) -> PackingTask | None:
     """
     size = math.floor(plane.task.collective_bytes * part)
     return replace(plane.task, collective_bytes=size) if size else None
-
-
-def _measure_channel(share: Share, size: int) -> Channel:
-    """Return the plane of a share as a channel: start-up time, and measured rate in bytes/s.
-
-    The rate is the bytes of the share divided by the time of its schedule after start-up,
-    at least 1 ns. `size`: bytes of all data.
-    """
-    startup_ns = share.plane.startup_ns
-    # Times are rounded, and a rate must be finite.
-    sending_ns = max(1, share.timed_schedule.time_ns - startup_ns)
-    return Channel(float(share.part * size) * 1e9 / sending_ns, startup_ns / 1e9)
 
 
 def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Fraction]:
