@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from collhub_nccl_records import SkippedLine, read_inspector_lines
@@ -40,6 +40,7 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 # A text without its end reaches to the end of the document, so that the search is linear.
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{}]', re.DOTALL)
 _CLOSERS = {"{": "}", "[": "]"}
+_MAX_GPUS_OF_A_PROCESS = 1024
 _LICENCE_KEYS = ("repo", "url", "commit", "licence")
 
 
@@ -135,7 +136,7 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
         cure = "the run was aborted: repeat it if larger sizes are missing"
         collector.skip("the file ends before its JSON does", line, cure)
     document = parse_json_object(complete.encode(), file)
-    devices = [_object(device) for device in _list(_object(document.get("config")).get("devices"))]
+    devices = _devices(_object(document.get("config")))
     all_ranks = {_whole(device.get("rank")) for device in devices}
     devices = [device for device in devices if device.get("group") == devices[0].get("group")]
     _check_devices(devices, all_ranks, file)
@@ -181,10 +182,31 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
         message = "the test reports wrong results (out_of_bounds.okay is false)"
         cure = "repair the installation before its times are used"
         collector.skipped.append(note(file, None, message, cure, "wrong-results"))
-    if errors := _list(document.get("errors")):
+    # Without an error the test writes an empty text.
+    if errors := [error for error in _list(document.get("errors")) if error != ""]:
         cure = "repeat the run if sizes are missing"
         collector.skip(f"the test reports an error: {str(errors[0])[:80]!r}", cure=cure)
     return collector.result()
+
+
+def _devices(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries of the devices of a configuration, one for each rank of the test.
+
+    nccl-tests lists only the first GPU of each process. If the listed ranks are 0, n, 2n and so on,
+    with n = `nthreads` x `ngpus` GPUs per process, each entry is repeated for the n ranks of its
+    process. Otherwise the entries are those of the file.
+    """
+    devices = [_object(device) for device in _list(config.get("devices"))]
+    per_process = max(_whole(config.get("nthreads")), 0) * max(_whole(config.get("ngpus")), 0)
+    first = [_whole(device.get("rank")) for device in devices]
+    is_short = first == [per_process * process for process in range(len(devices))]
+    if not is_short or not 1 < per_process <= _MAX_GPUS_OF_A_PROCESS:
+        return devices
+    return [
+        {**device, "rank": rank + gpu}
+        for rank, device in zip(first, devices, strict=True)
+        for gpu in range(per_process)
+    ]
 
 
 def _check_devices(devices: list[dict[str, Any]], all_ranks: set[int], file: str) -> None:

@@ -781,6 +781,26 @@ def test_devices_in_json_of_two_groups_are_those_of_one_group() -> None:
     assert [point.ranks for point in _read_json(change)[0]] == [2, 2]
 
 
+@pytest.mark.parametrize(("listed", "ranks", "nodes"), [((0,), 8, 1), ((0, 8), 16, 2)])
+def test_json_lists_only_the_first_gpu_of_each_process(
+    listed: tuple[int, ...], ranks: int, nodes: int
+) -> None:
+    def change(document: dict[str, Any]) -> None:
+        devices = [
+            {"rank": rank, "group": 0, "hostname": f"node{rank}", "device_info": "NVIDIA H100"}
+            for rank in listed
+        ]
+        document["config"] = {"nthreads": 2, "ngpus": 4, "devices": devices}
+
+    points, skipped = _read_json(change)
+    assert {(point.ranks, point.nodes) for point in points} == {(ranks, nodes)}
+    assert skipped == []
+
+
+def test_the_empty_error_of_json_without_errors_is_no_error() -> None:
+    assert _read_json(lambda document: document.update(errors=[""]))[1] == []
+
+
 def test_json_of_an_operation_that_is_no_collective_is_refused() -> None:
     with pytest.raises(InputError, match=r"sendrecv_perf is not a collective with a model; give"):
         _read_json(lambda document: document.update(args=["./sendrecv_perf", "-g", "4"]))
