@@ -198,21 +198,12 @@ class PathNetwork(LinkNetwork):
             bandwidth, self.topology.latency_ns[row], size, occupancy
         )
         hops = LinkTimes(_PS_PER_NS * busy_ns, _PS_PER_NS * arrival_ns)
-        first = self.paths.links[self.paths.indptr[:-1]]
-        return PathTimes(hops.busy[first], self._sum_over_links(hops.arrival), hops)
-
-    def _sum_over_links(self, column: Int64Array) -> Int64Array:
-        """Return the sum of a value per link over the links of every arc: int64[arcs].
-
-        `column`: int64[links]. Every arc must have at least one link (not checked). Without
-        arcs the result is empty.
-        """
-        starts = self.paths.indptr[:-1]
-        # `reduceat` does not support an empty list of starts.
-        if not len(starts):
-            return column[:0]
-        sums: Int64Array = np.add.reduceat(column[self.paths.links], starts)
-        return sums
+        links, starts = self.paths.links, self.paths.indptr[:-1]
+        # `reduceat` does not support an empty list of starts. Every arc has a link.
+        arrival = hops.arrival[:0]
+        if len(starts):
+            arrival = np.add.reduceat(hops.arrival[links], starts)
+        return PathTimes(hops.busy[links[starts]], arrival, hops)
 
 
 def get_links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkTimes]:

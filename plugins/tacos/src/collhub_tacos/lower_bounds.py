@@ -212,35 +212,6 @@ def compute_lower_bounds_ps(
     """
     times = network.link_times(chunk_bytes, occupancy)
     demand = CollectiveDemand.of(collective, network, members)
-    crossings = _build_crossings(demand, network, node_sets)
-    bounds = {name: groups.time_ps(times) for name, groups in crossings.items()}
-    bounds["diameter"] = compute_diameter_ps(collective, network, members, times)
-    rate = network.topology.bandwidth_bytes_per_s[network.row]
-    fluid_s = max(groups.fluid_s(rate, chunk_bytes) for groups in crossings.values())
-    positive_bounds = {name: time for name, time in bounds.items() if time}
-    return positive_bounds | {"fluid": int(fluid_s * _PS_PER_S)}
-
-
-def _build_crossings(
-    demand: CollectiveDemand,
-    network: LinkNetwork,
-    node_sets: Sequence[BoolArray],
-) -> Mapping[str, LinkGroups]:
-    """Return groups of links that messages must cross, by the name of their lower bound.
-
-    The number of a group (`needed`) counts the messages of one unit that must cross its links:
-
-    - `ingress`: per node in order, switches included, its incoming links; the messages that
-      must leave the set of all other nodes
-    - `egress`: per node in order, its outgoing links; the messages that must leave the node
-    - `cut`: per set of nodes, the links out of it and the messages that must leave it
-      (`count_leaving_set`). The sets are those of `list_known_sets`, then `node_sets`
-      (bool[nodes]); each is followed by its complement
-    - `bandwidth`: the groups of `_build_totals`; none for most collectives
-
-    Groups without links and groups that no message must cross are included. Equal sets are
-    kept.
-    """
     inside = demand.is_member.astype(np.int64)
     is_root = np.arange(network.num_nodes) == demand.root
     # Messages that enter a node leave the set of all other nodes.
@@ -248,16 +219,22 @@ def _build_crossings(
     root_is_other = ~is_root & (demand.root >= 0)
     entering = demand.count_leaving(other_members, root_is_other)
     leaving = demand.count_leaving(inside, is_root)
-    # One group per node; groups that no message must cross are removed later.
     out_indptr, out_links = network.out_links()
     known_sets = (*list_known_sets(network), *node_sets)
     sides = [side for nodes in known_sets for side in (nodes, ~nodes)]
-    return {
+    # Groups of links with the number of messages that must cross them: one per node, side or total.
+    crossings = {
         "ingress": LinkGroups(np.arange(network.num_links), network.indptr, entering),
         "egress": LinkGroups(out_links, out_indptr, leaving),
         "cut": build_exits(demand, network, sides),
         "bandwidth": LinkGroups.joined(list(_build_totals(demand, network))),
     }
+    bounds = {name: groups.time_ps(times) for name, groups in crossings.items()}
+    bounds["diameter"] = compute_diameter_ps(collective, network, members, times)
+    rate = network.topology.bandwidth_bytes_per_s[network.row]
+    fluid_s = max(groups.fluid_s(rate, chunk_bytes) for groups in crossings.values())
+    positive_bounds = {name: time for name, time in bounds.items() if time}
+    return positive_bounds | {"fluid": int(fluid_s * _PS_PER_S)}
 
 
 def build_exits(

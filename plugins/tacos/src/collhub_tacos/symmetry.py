@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +65,10 @@ class Translations:
             or not _are_rows_equal(chunks_of_node)
         ):
             return None
-        for shape in islice(_generate_candidate_shapes(network), _MAX_SHAPES):
+        declared = tuple(dimension.size for dimension in network.topology.dimensions)
+        shapes = (declared, *_generate_shapes(network.num_npus))
+        fitting = [shape for shape in shapes if math.prod(shape) == network.num_npus]
+        for shape in fitting[:_MAX_SHAPES]:
             translations = _find_translations(network, shape, times)
             if translations is not None:
                 return translations
@@ -117,18 +119,6 @@ def _subtract(left: Int64Array, right: Int64Array, moduli: tuple[int, ...]) -> I
     return result
 
 
-def _generate_candidate_shapes(network: LinkNetwork) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes to try: sizes of dimensions whose product is the number of NPUs.
-
-    The declared dimensions of the topology come first, if their product is this number;
-    then all shapes of `_generate_shapes`. So the declared shape may occur twice.
-    """
-    declared = tuple(dimension.size for dimension in network.topology.dimensions)
-    for shape in (declared, *_generate_shapes(network.num_npus)):
-        if math.prod(shape) == network.num_npus:
-            yield shape
-
-
 def _generate_shapes(num_nodes: int) -> Iterator[tuple[int, ...]]:
     """Yield all shapes with dimensions of at least 2 whose product is `num_nodes`.
 
@@ -161,7 +151,10 @@ def _find_translations(
     """
     num_nodes = network.num_npus
     source = network.source.reshape(num_nodes, -1)
-    if _fails_at_probed_nodes(source, moduli):
+    # The differences of a few evenly spaced nodes exclude most shapes at little cost.
+    few = np.unique(np.linspace(0, num_nodes - 1, _PROBED_NODES, dtype=np.int64))
+    probed = _subtract(few[:, None], source[few], moduli)
+    if not _are_rows_equal(np.sort(probed, axis=1)):
         return None
     nodes = np.arange(num_nodes)[:, None]
     difference = _subtract(nodes, source, moduli)
@@ -175,20 +168,6 @@ def _find_translations(
     if not all(_are_rows_equal(column) for column in columns):
         return None
     return Translations(moduli, in_order[0], in_link)
-
-
-def _fails_at_probed_nodes(source: Int64Array, moduli: tuple[int, ...]) -> bool:
-    """Return whether a shape is excluded because a few examined nodes have different in-links.
-
-    `source`: int64[nodes, in-links], the source of each incoming link. `moduli`: the shape.
-    Five evenly spaced nodes (`_PROBED_NODES`), the first and last included, must have the
-    same differences of node and source, dimension by dimension, in any order. False does
-    not mean that the shape is suitable.
-    """
-    last = len(source) - 1
-    few = np.unique(np.linspace(0, last, _PROBED_NODES, dtype=np.int64))
-    difference = _subtract(few[:, None], source[few], moduli)
-    return not _are_rows_equal(np.sort(difference, axis=1))
 
 
 def _are_rows_equal(rows: Int64Array) -> bool:

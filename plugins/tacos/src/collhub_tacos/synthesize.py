@@ -45,7 +45,7 @@ from hub_core.model import (
 )
 from hub_core.network import Occupancy, Topology, lower_bound_ns
 from hub_core.plugin_api import ONE_SIZE, SynthesisRequest, SynthesisResult
-from hub_core.schedules import Transfers, network_object
+from hub_core.schedules import network_object
 from hub_core.verification import verify
 
 _NAME = "collhub-tacos"
@@ -156,34 +156,25 @@ def _build_answer(
     verified here. Otherwise the entire schedule is verified if possible, and the result records
     whether it was. With at most `MAX_SIMULATED_TRANSFERS` transfers, all are built for this, and
     the time is that of the last arrival. With more, only those of the requested ranks are built,
-    and the time is the candidate's. Times are in ns, rounded up.
+    and the time is the candidate's. Times are in ns, rounded up. Raises `InputError`
+    (`invalid-schedule`) for a schedule that is not valid.
     """
-    if setting.requested_ranks is not None:
-        # If there are many transfers, only those of the requested ranks fit in memory.
-        is_whole = best.num_transfers <= MAX_SIMULATED_TRANSFERS
-        transfers = best.transfers(None if is_whole else setting.requested_ranks)
-        is_replayed = _verify(setting, best, transfers if is_whole else None)
-        algorithm = build_algorithm(setting, best, transfers, setting.requested_ranks)
-        time_ps = get_finish_ps(transfers) if is_whole else best.time_ps
-        return _Answer(algorithm, round_up_to_ns(time_ps), is_replayed)
-    algorithm, time_ns = build_timed_algorithm(setting, request, best)
-    return _Answer(algorithm, time_ns, is_replayed=False)
-
-
-def _verify(setting: Setting, best: SynthesisCandidate, transfers: Transfers | None) -> bool:
-    """Verify the entire schedule of a candidate; return whether that was possible.
-
-    `transfers`: all transfers, from which the algorithm is built and verified by the core;
-    then the result is True. With None the candidate is replayed on its own arrays, and the
-    result is False if it does not support that. Raises `InputError` (`invalid-schedule`)
-    for an invalid schedule.
-    """
-    if transfers is None:
-        return best.replay(setting.progress)
-    report = verify(build_algorithm(setting, best, transfers, None))
-    if not report.ok:
-        raise InputError(f"invalid schedule: {report.diagnostics[0]}", code="invalid-schedule")
-    return True
+    if setting.requested_ranks is None:
+        algorithm, time_ns = build_timed_algorithm(setting, request, best)
+        return _Answer(algorithm, time_ns, is_replayed=False)
+    if best.num_transfers <= MAX_SIMULATED_TRANSFERS:
+        transfers = best.transfers(None)
+        report = verify(build_algorithm(setting, best, transfers, None))
+        if not report.ok:
+            raise InputError(f"invalid schedule: {report.diagnostics[0]}", code="invalid-schedule")
+        is_replayed, time_ps = True, get_finish_ps(transfers)
+    else:
+        # Only the transfers of the requested ranks fit in memory. The candidate verifies the
+        # schedule on its own arrays; False if it does not support that.
+        transfers = best.transfers(setting.requested_ranks)
+        is_replayed, time_ps = best.replay(setting.progress), best.time_ps
+    algorithm = build_algorithm(setting, best, transfers, setting.requested_ranks)
+    return _Answer(algorithm, round_up_to_ns(time_ps), is_replayed)
 
 
 def _check_memory(setting: Setting, num_transfers: int) -> None:
@@ -331,14 +322,14 @@ def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> Pr
     `time_ns`: time of the answer. Messages have one unit, rounded down to bytes, at least 1 byte.
 
     1. bounds of `compute_lower_bounds_ps`; `fluid` is not compared below
-    2. `time-cut`, from `_find_cut`: only if larger in full ns than all of 1
+    2. `time-cut`, from `find_tightest_cut` (if supported): only if larger in full ns than all of 1
     3. `evacuation`, from `compute_evacuation_bound`: only if larger than 1 and 2. It is not
        computed if `time_ns` is at most the largest of 1 and 2, rounded up, or with `has_relays`.
-    4. `ports and distances`, from `_bound_by_core`, if it gives a bound
+    4. `ports and distances`, from `lower_bound_ns`: if that gives a bound, and rank r is on NPU r
 
-    `ONE_SIZE` (" (one message size)") is appended to the names in 1 to 3, except `fluid`. The
-    certificate `{"bound_certificate": document}` proves the later cut of 2 and 3, also if 2 was not
-    larger. It is {} without a cut, or if the time of the cut is 0.
+    `ONE_SIZE` is appended to the names in 1 to 3, except `fluid`. The certificate is
+    `{"bound_certificate": document}`. It proves the later cut of 2 and 3, also if 2 was not larger,
+    and is {} without a cut, or if the time of the cut is 0.
     """
     # Switches are ordinary nodes here: the ingress of an NPU is limited by its links.
     network = LinkNetwork.of(setting.network.topology)
@@ -349,7 +340,9 @@ def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> Pr
     bounds = compute_lower_bounds_ps(collective, network, setting.members, size, setting.occupancy)
     times = compute_exact_times(network, size, setting.occupancy)
     largest = max((bound for name, bound in bounds.items() if name != _ANY_SIZE), default=0)
-    cut = _find_cut(setting, best, network, times)
+    cut = None
+    if supports_time_cuts(network, times):
+        cut = find_tightest_cut(collective, network, times, setting.members)
     if cut is not None and cut.time_ps // 1000 > largest // 1000:
         bounds["time-cut"] = largest = cut.time_ps
     # If the answer attains another bound, flows cannot improve it.
@@ -362,35 +355,22 @@ def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> Pr
         (name if name == _ANY_SIZE else f"{name}{ONE_SIZE}"): bound // 1000
         for name, bound in bounds.items()
     }
-    bounds_ns |= _bound_by_core(setting)
-    return ProvedBounds(bounds_ns, _build_proof(setting, best, cut))
-
-
-def _bound_by_core(setting: Setting) -> dict[str, int]:
-    """Return the core's lower bound in ns, rounded down: {"ports and distances": bound}.
-
-    Empty unless rank r is on NPU r for all NPUs, and for a custom collective, which has no
-    such bound. The network must connect all NPUs.
-    """
     topology = setting.network.topology
-    if not np.array_equal(setting.members, np.arange(topology.num_npus)):
-        return {}
-    bound = lower_bound_ns(setting.collective, topology, setting.collective_bytes)
-    return {} if bound is None else {"ports and distances": floor(bound)}
-
-
-def _find_cut(
-    setting: Setting, best: SynthesisCandidate, network: LinkNetwork, times: LinkTimes
-) -> TimeCut | None:
-    """Return the cut in time with the latest bound that `find_tightest_cut` finds, or None.
-
-    A cut in time gives each node a time; the largest is a lower bound of the collective of
-    `best`. None if the network has no links or more than 65,536 nodes times links
-    (`MAX_CUT_CELLS`), or if a message occupies some link for less than 1 ps.
-    """
-    if not supports_time_cuts(network, times):
-        return None
-    return find_tightest_cut(best.collective, network, times, setting.members)
+    if np.array_equal(setting.members, np.arange(topology.num_npus)):
+        ports_ns = lower_bound_ns(setting.collective, topology, setting.collective_bytes)
+        if ports_ns is not None:
+            bounds_ns["ports and distances"] = floor(ports_ns)
+    if cut is None or not cut.time_ps:
+        return ProvedBounds(bounds_ns, {})
+    document = build_certificate(
+        cut,
+        collective,
+        setting.members,
+        topology,
+        setting.collective_bytes,
+        setting.occupancy,
+    )
+    return ProvedBounds(bounds_ns, {"bound_certificate": document})
 
 
 def _choose_later_cut(
@@ -405,25 +385,3 @@ def _choose_later_cut(
         return cut
     # The cut of a reduce-scatter was computed on the transposed network, reversed in time.
     return evacuation_cut.reversed if kind is CollectiveKind.REDUCE_SCATTER else evacuation_cut
-
-
-def _build_proof(
-    setting: Setting, best: SynthesisCandidate, cut: TimeCut | None
-) -> dict[str, JsonValue]:
-    """Return the certificate of the lower bound on the time, as `{"bound_certificate": document}`.
-
-    `cut`: the cut in time that gives the bound. Returns {} if it is None or its time is 0 ps. The
-    document is that of `build_certificate`. It refers to the collective of `best`, whose number of
-    units depends on the candidate.
-    """
-    if cut is None or not cut.time_ps:
-        return {}
-    document = build_certificate(
-        cut,
-        best.collective,
-        setting.members,
-        setting.network.topology,
-        setting.collective_bytes,
-        setting.occupancy,
-    )
-    return {"bound_certificate": document}

@@ -409,7 +409,7 @@ def evacuation_bound(
         while True:
             if (steps + 1) * network.num_nodes * network.num_npus > max_cells:
                 return None
-            cut_steps = _ExpandedNetwork(network, lag, steps).cut_steps(chunks_at_node, node)
+            cut_steps = _find_cut_steps(network, lag, steps, chunks_at_node, node)
             if cut_steps is None:
                 break
             steps, last_node, since = steps + 1, node, cut_steps
@@ -440,38 +440,34 @@ def compute_evacuation_bound(
     return None
 
 
-class _ExpandedNetwork:
-    """Time-expanded network with `steps` steps; node v after step t has number `t * nodes + v`."""
+def _find_cut_steps(
+    network: LinkNetwork, lag: int, steps: int, chunks_at_node: Int64Array, node: int
+) -> Int64Array | None:
+    """Return the steps from which on nodes are on the far side of a minimum cut: int64[nodes].
 
-    def __init__(self, network: LinkNetwork, lag: int, steps: int) -> None:
-        nodes = network.num_nodes
-        self._last = steps * nodes
-        begin = nodes * np.arange(steps - lag + 1)[:, None]
-        waits = np.arange(steps * nodes)
-        tails = np.concatenate([(begin + network.source).ravel(), waits])
-        heads = np.concatenate([(begin + lag * nodes + network.destination).ravel(), waits + nodes])
-        self._is_wait = np.arange(len(tails)) >= len(tails) - len(waits)
-        self._nodes = nodes
-        self._flows = FlowNetwork.fed((steps + 1) * nodes, tails, heads, np.arange(nodes))
+    The far side is that of the chunks' origins. The cut, in the time-expanded network, proves that
+    not all chunks can be at `node` by its last step. That network has `steps` steps, and a message
+    takes `lag` steps. `chunks_at_node`: number of chunks with which each node starts.
 
-    def cut_steps(self, chunks_at_node: Int64Array, node: int) -> Int64Array | None:
-        """Return the steps from which on nodes are on the far side of a minimum cut: int64[nodes].
-
-        The far side is that of the chunks' origins. The cut, in the time-expanded network, proves
-        that not all chunks can be at `node` by its last step. `chunks_at_node`: number of chunks
-        with which each node starts. An entry of 0 means from the start on. A node that is never on
-        the far side has the number of steps + 1. Returns None if all chunks can be at `node` in
-        time. Raises `InputError` (`capacities`) if the capacities add up to 2^60 or more.
-        """
-        total = int(chunks_at_node.sum())
-        arcs = np.where(self._is_wait, total, 1)
-        capacity = np.concatenate([arcs, chunks_at_node])
-        source = self._last + self._nodes
-        sinks = [self._last + node]
-        cut = self._flows.least_cut(capacity, source, sinks, total)
-        if cut is None:
-            return None
-        # Waiting arcs have unlimited capacity, so every node changes sides only once.
-        is_beyond = cut.side[:-1].reshape(-1, self._nodes)
-        last_step: Int64Array = np.sum(~is_beyond, axis=0)
-        return last_step
+    An entry of 0 means from the start on. A node that is never on the far side has the number of
+    steps + 1. Returns None if all chunks can be at `node` in time. Raises `InputError`
+    (`capacities`) if the capacities add up to 2^60 or more.
+    """
+    # Node v after step t has the number t * nodes + v.
+    nodes = network.num_nodes
+    begin = nodes * np.arange(steps - lag + 1)[:, None]
+    waits = np.arange(steps * nodes)
+    tails = np.concatenate([(begin + network.source).ravel(), waits])
+    heads = np.concatenate([(begin + lag * nodes + network.destination).ravel(), waits + nodes])
+    flows = FlowNetwork.fed((steps + 1) * nodes, tails, heads, np.arange(nodes))
+    total = int(chunks_at_node.sum())
+    # Waiting arcs have unlimited capacity, so every node changes sides only once.
+    is_wait = np.arange(len(tails)) >= len(tails) - len(waits)
+    capacity = np.concatenate([np.where(is_wait, total, 1), chunks_at_node])
+    last = steps * nodes
+    cut = flows.least_cut(capacity, last + nodes, [last + node], total)
+    if cut is None:
+        return None
+    is_beyond = cut.side[:-1].reshape(-1, nodes)
+    last_step: Int64Array = np.sum(~is_beyond, axis=0)
+    return last_step

@@ -22,7 +22,6 @@ from collhub_tacos.link_network import (
 )
 from collhub_tacos.routing.routes import RoutePlan
 from collhub_tacos.schedules.link_schedule import (
-    LinkSchedule,
     compute_link_windows,
     reverse_schedule,
 )
@@ -131,16 +130,24 @@ class _Phases:
     def transfers(self, nodes: Nodes) -> Transfers:
         """Return the transfers of all phases; with `nodes`, only those that touch these nodes.
 
-        A phase starts after the full duration of the previous one. Transfers keep their planned
-        times unless all of the conditions below hold. Then each link keeps its order, and transfers
-        start as early as possible:
+        The first phase is reversed in time if `is_first_reversed`. A phase starts after the full
+        duration of the previous one, even if the selected transfers end earlier. Transfers keep
+        their planned times unless all of the conditions below hold. Then each link keeps its order,
+        and transfers start as early as possible:
 
         - `nodes` is None.
         - The window rule lets links send in the planned order (`keeps_order`).
         - The first phase is reversed in time, or some link accepts a message before the previous
           one has arrived (its busy time is below its arrival time).
         """
-        schedule = self._join_phases(nodes)
+        first, *later_spreads = self.spreads
+        # Selected transfers do not determine the duration of a phase.
+        schedule, end = first.schedule(nodes), first.time_ps
+        if self.is_first_reversed:
+            schedule = reverse_schedule(schedule, self.network, end)
+        for spread in later_spreads:
+            schedule = spread.schedule(nodes).append_to(schedule, end)
+            end += spread.time_ps
         # A reversed schedule is as late as possible, and other schedules may use steps that are
         # longer than necessary. A part of the transfers cannot be retimed, nor can a schedule
         # without order.
@@ -151,22 +158,6 @@ class _Phases:
 
             schedule = retime(schedule, self.times)
         return schedule.transfers(self.times)
-
-    def _join_phases(self, nodes: Nodes) -> LinkSchedule:
-        """Return the phases one after another, of all nodes (None) or of a selection.
-
-        The first one is reversed in time if `is_first_reversed`. A phase starts after the full
-        duration of the previous one, even if the selected transfers end earlier.
-        """
-        # Selected transfers do not determine the duration of a phase.
-        first, *later_spreads = self.spreads
-        schedule, end = first.schedule(nodes), first.time_ps
-        if self.is_first_reversed:
-            schedule = reverse_schedule(schedule, self.network, end)
-        for spread in later_spreads:
-            schedule = spread.schedule(nodes).append_to(schedule, end)
-            end += spread.time_ps
-        return schedule
 
     def replay(self, progress: Progress) -> bool:
         """Verify the schedules of the phases by replays; return whether all could be verified.
@@ -497,19 +488,12 @@ def _spread_for_reduction(task: SpreadTask, times: LinkTimes, progress: Progress
     """
     if not isinstance(task.network, PathNetwork):
         return spread_out(task, progress)
-    return spread_out(
-        task, progress, lambda result: _measure_reversed_ps(task.setting, result, times)
-    )
-
-
-def _measure_reversed_ps(setting: Setting, result: SpreadResult, times: LinkTimes) -> int:
-    """Return the time in ps of a reduction that is a spreading reversed in time.
-
-    `result`: the spreading, a schedule that brings chunks to all NPUs. Reversed, its transfers
-    keep their order on every link and start as early as possible. `times`: link times of the
-    original network.
-    """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.retiming import retime
 
-    return retime(reverse_schedule(result.schedule(), setting.network), times).time_ps
+    network = task.setting.network
+    return spread_out(
+        task,
+        progress,
+        lambda result: retime(reverse_schedule(result.schedule(), network), times).time_ps,
+    )

@@ -35,53 +35,30 @@ def build_central_tree(network: LinkNetwork, times: LinkTimes, members: Int64Arr
     3. then the lowest number
 
     The distance to the farthest member is thereby estimated; the estimate is exact on lines,
-    meshes and trees. Not checked: there must be no switches, all links must exist in both
-    directions, and they must connect all members, of which there must be at least one.
+    meshes and trees. The weight of the tree is 1. Not checked: there must be no switches, all links
+    must exist in both directions, and they must connect all members, at least one.
     """
     nodes = network.num_nodes
     paths = ShortestPaths(nodes, network.source, network.destination, times.arrival)
-    distance = _compute_landmark_distances(paths, members)
+    # The first member is a landmark, then each time the one farthest from its nearest landmark.
+    distance = paths.lengths(members[:1])
+    while len(distance) < min(_LANDMARKS, len(members)):
+        nearest = distance[:, members].min(axis=0)
+        next_landmark = members[[int(np.argmax(nearest))]]
+        distance = np.concatenate([distance, paths.lengths(next_landmark)])
     farthest, total = distance.max(axis=0), distance.sum(axis=0)
     # Among equal depths the node that is nearest to all landmarks.
     root = int(np.lexsort((total, farthest))[0])
     from_root = paths.lengths(np.asarray([root]))[0]
-    return _build_shortest_path_tree(network, times.arrival, from_root, root)
-
-
-def _compute_landmark_distances(paths: ShortestPaths, members: Int64Array) -> Int64Array:
-    """Return the distances from landmarks to all nodes, int64[landmarks, nodes].
-
-    The first member is a landmark. Each further one is the member with the largest distance to
-    its nearest landmark, the first of equal ones. There are at most `_LANDMARKS` (16), and not
-    more than members.
-    """
-    distance = paths.lengths(members[:1])
-    while len(distance) < min(_LANDMARKS, len(members)):
-        nearest = distance[:, members].min(axis=0)
-        farthest = members[[int(np.argmax(nearest))]]
-        distance = np.concatenate([distance, paths.lengths(farthest)])
-    return distance
-
-
-def _build_shortest_path_tree(
-    network: LinkNetwork, weight: Int64Array, distance: Int64Array, root: int
-) -> SpanningTree:
-    """Return the tree of shortest paths from `root`; the weight of the tree is 1.
-
-    `weight`: int64[links], the positive length of every link. `distance`: int64[nodes],
-    the distance of every node from the root with these lengths. Of several possible last
-    links to a node, the first is used. The parent and the link of the root, and of nodes
-    that are not reached, are -1.
-    """
+    # Of several last links on shortest paths to a node, the first is used.
     source, destination = network.source, network.destination
-    # Links on a shortest path.
-    is_tight = distance[source] + weight == distance[destination]
+    is_tight = from_root[source] + times.arrival == from_root[destination]
     tight_links = np.flatnonzero(is_tight)
-    nodes, first = np.unique(destination[tight_links], return_index=True)
-    arc = np.full(network.num_nodes, -1, np.int64)
-    parent = np.full(network.num_nodes, -1, np.int64)
-    arc[nodes] = tight_links[first]
-    parent[nodes] = source[tight_links[first]]
+    children, first = np.unique(destination[tight_links], return_index=True)
+    arc = np.full(nodes, -1, np.int64)
+    parent = np.full(nodes, -1, np.int64)
+    arc[children] = tight_links[first]
+    parent[children] = source[tight_links[first]]
     parent[root] = arc[root] = -1
     return SpanningTree(root, 1, parent, arc)
 
@@ -369,13 +346,14 @@ def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_Pipeli
     """Yield trees packed at the network's strength, one packing per seed, and report progress.
 
     The seeds are `setting.seed`, `setting.seed` + 1, .... Their number is `setting.seeds`;
-    0 means the default of `_default_seeds`. Details of a packing are its seed and the
-    description of the strength. Raise `InputError` as `all_reduce_trees`, for example for a
-    disconnected network.
+    0 means 8 for networks of up to 256 nodes, and 2048 // nodes for larger ones, at least 1.
+    Details of a packing are its seed and the description of the strength. Raise `InputError` as
+    `all_reduce_trees`, for example for a disconnected network.
     """
     # Packings of equal strength differ in depth, and therefore in the time to fill the pipeline.
     graph = CapacityGraph.of(setting.network.topology)
-    seeds = setting.seeds or _default_seeds(graph.num_nodes)
+    affordable = _MAX_SEEDS * _NODES_FOR_ALL_SEEDS // graph.num_nodes
+    seeds = setting.seeds or max(1, min(_MAX_SEEDS, affordable))
     for index in range(seeds):
         progress(index / (seeds + 1), "packing trees")
         seed = setting.seed + index
@@ -383,15 +361,6 @@ def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_Pipeli
         details = {"seed": seed, **_describe_strength(strength_of_network, graph)}
         yield _PipelinedTrees.of(trees, setting, details)
     progress(seeds / (seeds + 1), "choosing the number of chunks")
-
-
-def _default_seeds(nodes: int) -> int:
-    """Return the default number of tree packings for a network of `nodes` nodes.
-
-    It is 8 for up to 256 nodes, and 2048 // nodes for more, at least 1.
-    """
-    affordable = _MAX_SEEDS * _NODES_FOR_ALL_SEEDS // nodes
-    return max(1, min(_MAX_SEEDS, affordable))
 
 
 def _generate_central_tree(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:

@@ -170,7 +170,11 @@ class _StepWriter:
         total = vectors[number].adder
         # Every message is at least part of a result, so a sum exists.
         addend = vectors[total].left + vectors[total].right - number
-        is_free = vectors[number].uses == 1 and self._may_overwrite(receiver, total, addend)
+        # OUTPUT may be the memory of INPUT: only the last step that reads INPUT may write a result.
+        reads_of_input = len(self._readers[receiver][0]) + (addend == LOCAL_CONTRIBUTION)
+        is_last_read = reads_of_input == vectors[LOCAL_CONTRIBUTION].uses
+        may_overwrite = is_last_read or total != self._plan.result[receiver]
+        is_free = vectors[number].uses == 1 and may_overwrite
         if is_free and self._exists(receiver, addend):
             kind, read, written = StepKind.RECV_REDUCE, addend, total
             self._assign_buffer(receiver, total, addend)
@@ -188,16 +192,6 @@ class _StepWriter:
     def build(self) -> tuple[StepTable, Int64Array]:
         """Return all steps, and the SCRATCH units by NPU."""
         return self._steps.build(), np.asarray(self._slots, np.int64) * self._pieces
-
-    def _may_overwrite(self, npu: int, number: int, part: int) -> bool:
-        """Return whether sum `number` may be written now, as OUTPUT may be the memory of INPUT.
-
-        True for every sum except the result of the NPU, which is in OUTPUT. For the result, True
-        only if the addition of the summand `part` would be the last step that reads INPUT.
-        """
-        reads = len(self._readers[npu][0]) + (part == LOCAL_CONTRIBUTION)
-        is_last = reads == self._plan.vectors[npu][LOCAL_CONTRIBUTION].uses
-        return is_last or number != self._plan.result[npu]
 
     def _exists(self, npu: int, number: int) -> bool:
         """Return whether the steps of a vector are written; the local contribution exists."""

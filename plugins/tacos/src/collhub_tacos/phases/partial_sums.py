@@ -192,8 +192,17 @@ def _number_messages(trees: InTrees) -> tuple[Int64Array, Int64Array]:
     - The first pairs are int64[messages]: the smallest destination * NPUs + NPU with this
       message.
     """
-    sets = _find_contributors(trees)
     nodes = len(trees.arc)
+    node = np.arange(nodes)
+    # NPUs below each NPU in the tree of each destination, itself included: those whose path to the
+    # destination passes it. NPU n is bit n modulo 64 of word n // 64.
+    sets = np.zeros((nodes, nodes, -(-nodes // 64)), np.uint64)
+    sets[:, node, node // 64] = np.uint64(1) << (node % 64).astype(np.uint64)
+    # From the farthest NPU of every tree inwards: children before their parents.
+    inwards = np.argsort(-trees.distance, axis=1, kind="stable")
+    for step in range(nodes - 1):
+        child = inwards[:, step]
+        sets[node, trees.parent[node, child]] |= sets[node, child]
     pairs = np.flatnonzero(trees.arc.ravel() >= 0)
     arc = trees.arc.ravel()[pairs].astype(np.uint64)
     rows = np.concatenate([arc[:, None], sets.reshape(nodes * nodes, -1)[pairs]], axis=1)
@@ -201,27 +210,6 @@ def _number_messages(trees: InTrees) -> tuple[Int64Array, Int64Array]:
     number = np.full(nodes * nodes, -1, np.int64)
     number[pairs] = which.ravel()
     return number.reshape(nodes, nodes), pairs[first]
-
-
-def _find_contributors(trees: InTrees) -> Bits:
-    """Return the NPUs below each NPU in the tree of each destination, itself included, as bits.
-
-    The result is uint64[destinations, NPUs, words]: NPU n is bit n modulo 64 of word n // 64. In
-    the tree of destination d, NPU u is below v if the path from u to d passes v. The row of d
-    itself has all NPUs. Every NPU must reach every other one, which is not checked.
-    """
-    nodes = len(trees.arc)
-    words = -(-nodes // 64)
-    node = np.arange(nodes)
-    sets = np.zeros((nodes, nodes, words), np.uint64)
-    sets[:, node, node // 64] = np.uint64(1) << (node % 64).astype(np.uint64)
-    parent = trees.parent
-    # From the farthest NPU of every tree inwards: children before their parents.
-    inwards = np.argsort(-trees.distance, axis=1, kind="stable")
-    for step in range(nodes - 1):
-        child = inwards[:, step]
-        sets[node, parent[node, child]] |= sets[node, child]
-    return sets
 
 
 def _find_summands(

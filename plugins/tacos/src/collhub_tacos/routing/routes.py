@@ -101,9 +101,19 @@ class RoutePlan(ColumnTable):
 
         The remaining path is the time to the last arrival that depends on the transfer. Messages
         through switches are chosen by their expected delay first. Except for windows, no link idles
-        while its source has a message for it.
+        while its source has a message for it. Ties are ordered by (destination - source) modulo the
+        number of nodes, then by row.
         """
-        return self.schedule_by_rank(times, self._rank_by_remaining_path(times))
+        # Imported here: numba takes a second.
+        from collhub_tacos.routing.trees_kernel import compute_remaining_times
+
+        network = self.network
+        remaining = compute_remaining_times(self.parent, times.arrival[self.link])
+        step = network.destination[self.link] - network.source[self.link]
+        # Of equally long paths, all nodes send in the same rotation.
+        rotation = step % max(network.num_nodes, 1)
+        rank = inverse(np.lexsort((rotation, -remaining)))
+        return self.schedule_by_rank(times, rank)
 
     def schedule_by_rank(
         self, times: LinkTimes, rank: Int64Array, *, is_fixed: bool = False
@@ -130,22 +140,6 @@ class RoutePlan(ColumnTable):
         # Simulators send in a fixed order, so retime with that order to get the contention at
         # switches.
         return retime_by_events(schedule, times) if isinstance(network, PathNetwork) else schedule
-
-    def _rank_by_remaining_path(self, times: LinkTimes) -> Int64Array:
-        """Return the rank of every transfer by its remaining path: int64, 0 for the longest.
-
-        The remaining path is the time from the transfer's start to the last arrival that depends on
-        it. Ties are ordered by (destination - source) modulo the number of nodes, so that all nodes
-        send in the same rotation, then by row.
-        """
-        # Imported here: numba takes a second.
-        from collhub_tacos.routing.trees_kernel import compute_remaining_times
-
-        network = self.network
-        remaining = compute_remaining_times(self.parent, times.arrival[self.link])
-        step = network.destination[self.link] - network.source[self.link]
-        rotation = step % max(network.num_nodes, 1)
-        return inverse(np.lexsort((rotation, -remaining)))
 
 
 def _find_earliest_starts(parent: Int64Array, arrival: Int64Array) -> Int64Array:

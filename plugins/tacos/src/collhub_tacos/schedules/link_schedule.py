@@ -88,8 +88,12 @@ def compute_windows(
     position = np.arange(len(row))
     ordinal = sorted_ordinals(link)
     first = position - ordinal
-    # An earlier message may arrive later if its path is longer.
-    last_arrival = _find_last_arrivals(link, finish[order])
+    # The message of the link up to each message that arrives last. An earlier message may arrive
+    # later if its path is longer; of simultaneous arrivals, the later message counts.
+    by_finish = stable_order_by(link, finish[order])
+    arrival_rank = np.empty(len(row), np.int64)
+    arrival_rank[by_finish] = position
+    last_arrival = by_finish[np.maximum.accumulate(arrival_rank)]
     awaited_ordinal = ordinal - window[order]
     if at_once:
         awaited_ordinal = np.maximum(awaited_ordinal, (ordinal - 1) // at_once)
@@ -98,20 +102,6 @@ def compute_windows(
     waits = (ordinal > 0) & (awaited_ordinal >= 0)
     result[order] = np.where(waits, position - awaited_message, ordinal + 1)
     return result
-
-
-def _find_last_arrivals(link: Int64Array, finish: Int64Array) -> Int64Array:
-    """Return, per message, which message of its link up to itself arrives last: int64 positions.
-
-    Rows must be sorted by link. Of simultaneous arrivals, the later message counts.
-    """
-    position = np.arange(len(link))
-    # Among simultaneous arrivals the later message counts as the last.
-    by_finish = stable_order_by(link, finish)
-    arrival_rank = np.empty(len(link), np.int64)
-    arrival_rank[by_finish] = position
-    last_arrival: Int64Array = by_finish[np.maximum.accumulate(arrival_rank)]
-    return last_arrival
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -343,7 +333,11 @@ class ArrivalLog:
         A transfer of which only one end is in `nodes` is included. Times are in ps. Takes 41 bytes
         per transfer.
         """
-        links = self._select_links(nodes)
+        network = self.network
+        links = np.arange(network.num_links)
+        if nodes is not None:
+            is_from, is_to = np.isin(network.source, nodes), np.isin(network.destination, nodes)
+            links = links[is_from | is_to]
         step, link, chunk = self._expand_links(links)
         # Logs are expanded by receiver, which includes links that touch none of the nodes.
         if nodes is not None:
@@ -352,21 +346,7 @@ class ArrivalLog:
         order = np.lexsort((link, step))
         start = step[order] * self.busy_ps
         finish = start + self.arrival_ps
-        return LinkSchedule.without_reduction(
-            self.network, chunk[order], link[order], start, finish
-        )
-
-    def _select_links(self, nodes: Sequence[int] | None) -> Int64Array:
-        """Return the numbers of the links from or to `nodes`, ascending; None gives all.
-
-        A link counts once, also if both its ends are in `nodes`. There are none for an empty list.
-        """
-        links = np.arange(self.network.num_links)
-        if nodes is None:
-            return links
-        is_from = np.isin(self.network.source, nodes)
-        is_to = np.isin(self.network.destination, nodes)
-        return links[is_from | is_to]
+        return LinkSchedule.without_reduction(network, chunk[order], link[order], start, finish)
 
     def _expand_links(self, links: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return (step, link, chunk) of all transfers to the destinations of some links.
@@ -388,27 +368,19 @@ class ArrivalLog:
     def _expand_receivers(self, receivers: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return (step, link, chunk) of all transfers to some nodes, by node, then by arrival.
 
-        `receivers`: at least one node; the order is kept. Chunks that a node has from the start
+        Arrivals of one step are in the order of links. `receivers`: at least one node; the order is
+        kept. Chunks that a node has from the start
         have no transfer.
         """
         indptr = self.network.indptr
         step, link, chunk = [], [], []
         for node in receivers:
-            steps, links = self._find_transfers_of_links(int(indptr[node]), int(indptr[node + 1]))
+            in_links = np.arange(indptr[node], indptr[node + 1])
+            # Unpack only the columns of these links.
+            bit = (in_links & 7).astype(np.uint8)
+            is_used = self.carried[:, in_links >> 3] >> bit & 1
+            steps, index_of_link = np.nonzero(is_used)
             step.append(steps)
-            link.append(links)
+            link.append(in_links[index_of_link])
             chunk.append(self.log[node, self.initial_count[node] :].astype(np.int64))
         return np.concatenate(step), np.concatenate(link), np.concatenate(chunk)
-
-    def _find_transfers_of_links(self, first: int, end: int) -> tuple[Int64Array, Int64Array]:
-        """Return (steps, links) of all transfers on links `first..end-1`: two int64 arrays.
-
-        They are ordered by step, then by link, with one entry per set bit of `carried`. Links
-        are numbered as in `network`, not from `first`.
-        """
-        link = np.arange(first, end)
-        # Unpack only the columns of these links.
-        bit = (link & 7).astype(np.uint8)
-        used = self.carried[:, link >> 3] >> bit & 1
-        step, index_of_link = np.nonzero(used)
-        return step, link[index_of_link]

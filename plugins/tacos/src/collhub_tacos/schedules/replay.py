@@ -63,16 +63,24 @@ def replay(
         row = int(np.argmax(is_wrong))
         finish = int(movements.finish[row])
         movements.refuse(row, f"arrives at {finish} ps, not {int(takes[row])} ps later")
-    _check_links(movements, times)
-    pairs = _list_all_pairs(schedule.network, len(origin)) if needed is None else needed
-    ready = np.zeros(len(origin), np.int64)
+    # Sorted by link and start, each message only waits for the one before it.
+    order = np.lexsort((movements.start, movements.link))
+    link, start = movements.link[order], movements.start[order]
+    is_free_at = start[:-1] + times.busy[link[:-1]]
+    is_early = (link[1:] == link[:-1]) & (start[1:] < is_free_at)
+    if is_early.any():
+        movements.refuse(int(order[np.argmax(is_early) + 1]), "starts while the link is busy")
+    if needed is None:
+        npus = np.arange(schedule.network.num_npus)
+        needed = np.repeat(np.arange(num_chunks), len(npus)), np.tile(npus, num_chunks)
+    ready = np.zeros(num_chunks, np.int64)
     if schedule.reduces.any():
         sums = movements.select(schedule.reduces)
         sums.record_completion(origin, ready)
-        _check_spread(sums.mirror(), origin, np.full_like(ready, _BEFORE_ALL_TIMES), pairs)
+        _check_spread(sums.mirror(), origin, np.full_like(ready, _BEFORE_ALL_TIMES), needed)
     # A schedule that only reduces spreads nothing; an empty schedule is checked for completeness.
     if not schedule.reduces.all() or not len(schedule):
-        _check_spread(movements.select(~schedule.reduces), origin, ready, pairs)
+        _check_spread(movements.select(~schedule.reduces), origin, ready, needed)
     return schedule.time_ps
 
 
@@ -269,16 +277,6 @@ def _refuse(message: str) -> NoReturn:
     raise InputError(f"invalid schedule: {message}", code="invalid-schedule")
 
 
-def _list_all_pairs(network: LinkNetwork, num_chunks: int) -> Pairs:
-    """Return all pairs of a chunk and an NPU as two int64 columns (chunk, NPU).
-
-    They are ordered by chunk, then by NPU.
-    """
-    npus = np.arange(network.num_npus)
-    chunk = np.repeat(np.arange(num_chunks), len(npus))
-    return chunk, np.tile(npus, num_chunks)
-
-
 def _check_range(offence: str, column: Int64Array, end: int) -> None:
     """Raise `InputError` (`invalid-schedule`) if a value of `column` is outside 0..end-1.
 
@@ -289,24 +287,6 @@ def _check_range(offence: str, column: Int64Array, end: int) -> None:
     if outside.any():
         row = int(np.argmax(outside))
         _refuse(f"transfer {row} names {offence} {int(column[row])}, there are {end}")
-
-
-def _check_links(movements: _Movements, times: LinkTimes) -> None:
-    """Raise `InputError` (`invalid-schedule`) for a transfer that starts while its link is busy.
-
-    A link is busy for `times.busy` ps from the start of each message; the next one may start
-    exactly at the end. Only the preceding transfer of the link, by start, is compared. The error
-    names the chunk, link and start of the offending transfer. Of several, the one with the lowest
-    link number is named, and of these the one that starts first.
-    """
-    # Sorted by link and start, each message only waits for the one before it.
-    order = np.lexsort((movements.start, movements.link))
-    link, start = movements.link[order], movements.start[order]
-    is_free_at = start[:-1] + times.busy[link[:-1]]
-    early = (link[1:] == link[:-1]) & (start[1:] < is_free_at)
-    if early.any():
-        row = int(order[np.argmax(early) + 1])
-        movements.refuse(row, "starts while the link is busy")
 
 
 def _check_spread(

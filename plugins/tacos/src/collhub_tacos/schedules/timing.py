@@ -17,7 +17,7 @@ from hub_core.columns import BoolArray, Int64Array, csr, group_pointer, inverse,
 from hub_core.model import InputError
 
 if TYPE_CHECKING:
-    from collhub_tacos.schedules.event_loop import EventQueue
+    pass
 
 
 class Jobs(NamedTuple):
@@ -98,33 +98,12 @@ def retime_by_events(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
     - All earlier transfers of its first link, by start, then by finish, have been sent.
     - The message that it awaits by the window rule has arrived.
     """
-    by_finish = stable_order(schedule.finish)
-    by_start = by_finish[stable_order(schedule.start[by_finish])]
-    waits = _find_waits(schedule)
-    rank = inverse(by_start)
-    start, finish = compute_times(
-        schedule.network, times, schedule.link, waits, rank, is_fixed=True
-    )
-    return replace(schedule, start=start, finish=finish)
-
-
-def _find_waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
-    """Return all pairs (earlier, later) of transfers of one chunk in which the later one must wait.
-
-    A pair exists if the earlier transfer ends at the node where the later one starts, and its
-    finish is at or before the later start. Several pairs may have the same later transfer.
-
-    The result is two int64 arrays of transfer numbers. Pairs are sorted by chunk, then by start of
-    the later transfer, then by its number. For one later transfer, the earlier ones are in
-    descending order of start, then of number. Without transfers both arrays are empty.
-    """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.retiming import find_waits_within_chunks, sort_by_group
 
     num_chunks = int(schedule.chunk.max(initial=0)) + 1
-    by_start = stable_order(schedule.start)
-    return find_waits_within_chunks(
-        sort_by_group(by_start, schedule.chunk, num_chunks),
+    waits = find_waits_within_chunks(
+        sort_by_group(stable_order(schedule.start), schedule.chunk, num_chunks),
         schedule.chunk,
         schedule.source,
         schedule.destination,
@@ -132,6 +111,12 @@ def _find_waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
         schedule.finish,
         schedule.network.num_nodes,
     )
+    by_finish = stable_order(schedule.finish)
+    rank = inverse(by_finish[stable_order(schedule.start[by_finish])])
+    start, finish = compute_times(
+        schedule.network, times, schedule.link, waits, rank, is_fixed=True
+    )
+    return replace(schedule, start=start, finish=finish)
 
 
 def compute_times(
@@ -158,13 +143,21 @@ def compute_times(
     are empty.
     """
     # Imported here: numba takes a second.
-    from collhub_tacos.schedules.event_loop import run
+    from collhub_tacos.schedules.event_loop import EventQueue, run
 
     count = len(link)
     unmet = np.bincount(waits[1], minlength=count).astype(np.int64)
     queues, ready = _build_queues(network, times, link, unmet, rank, is_fixed)
     jobs = _build_jobs(network, times, link, waits, unmet, rank)
-    events = _build_event_queue(count, len(queues.busy), ready)
+    # At most one arrival per transfer and one release per link are planned at a time.
+    links = len(queues.busy)
+    size = count + links + 1
+    heap = (_fill(size, 0), _fill(size, 0), _fill(size, 0))
+    table = _fill(min(_MAX_TABLE_SIZE, 1 << size.bit_length()), 0)
+    lines = (_fill(size, -1), _fill(size, 0), _fill(size, 0))
+    following = _fill(2 * max(count, links), -1)
+    counter = np.asarray([0, 0, 0, ready, 0, size], np.int64)
+    events = EventQueue(*heap, table, *lines, following, np.arange(size), counter)
     while run(jobs, queues, events, is_fixed, _EVENTS_PER_CALL) < count:
         # There is no event and no link that may send, but not all transfers are done.
         is_stuck = not (events.counter[0] or events.counter[3])
@@ -247,6 +240,10 @@ def _build_queues(
     arc_begin = group_pointer(link, network.num_links)
     used = np.flatnonzero(np.diff(arc_begin))
     arcs_indptr, arcs = csr(paths.links[paths.indptr[used]], used, links)
+    # The window of an arc applies to its first link. Other links forward messages in the order of
+    # arrival, so their window of 1 has no effect.
+    window = np.ones(links, np.int64)
+    window[paths.links[paths.indptr[:-1]]] = compute_link_windows(network, times)
     ready = np.flatnonzero(number)
     touched = _fill(links, 0)
     # All of them choose a message at time 0.
@@ -264,7 +261,7 @@ def _build_queues(
         gone=_fill(len(link), -1),
         sent=_fill(links, 0),
         arrived=_fill(links, 0),
-        window=_compute_first_link_windows(network, times, links),
+        window=window,
         at_once=_fill(links, max_released_at_once(network, times.rule)),
         is_touched=number > 0,
         touched=touched,
@@ -275,40 +272,6 @@ def _build_queues(
         arcs=arcs,
     )
     return queues, len(ready)
-
-
-def _compute_first_link_windows(network: LinkNetwork, times: LinkTimes, links: int) -> Int64Array:
-    """Return how many messages each link may have in flight: int64[links], by number.
-
-    An arc is the path of links from one NPU to another. The first link of an arc has the
-    window of `compute_link_windows`, which is equal for all arcs that begin with this link.
-    All other links have 1, which has no effect, because switches forward messages in order
-    of arrival.
-    """
-    paths, _ = get_links_of_arcs(network, times)
-    window = np.ones(links, np.int64)
-    # Messages are forwarded in order of arrival, without windows.
-    window[paths.links[paths.indptr[:-1]]] = compute_link_windows(network, times)
-    return window
-
-
-def _build_event_queue(transfers: int, links: int, ready: int) -> EventQueue:
-    """Build the event queue at time 0, without events, with `ready` links that may send.
-
-    It has room for `transfers` + `links` + 1 events: at most one arrival per transfer and one
-    release per link. The size of its hash table is the smallest power of two above this
-    number, at most 16384 (`_MAX_TABLE_SIZE`).
-    """
-    from collhub_tacos.schedules.event_loop import EventQueue
-
-    # At most one arrival per transfer and one release per link are planned at a time.
-    size = transfers + links + 1
-    heap = (_fill(size, 0), _fill(size, 0), _fill(size, 0))
-    table = _fill(min(_MAX_TABLE_SIZE, 1 << size.bit_length()), 0)
-    lines = (_fill(size, -1), _fill(size, 0), _fill(size, 0))
-    following = _fill(2 * max(transfers, links), -1)
-    counter = np.asarray([0, 0, 0, ready, 0, size], np.int64)
-    return EventQueue(*heap, table, *lines, following, np.arange(size), counter)
 
 
 def _fill(count: int, value: int) -> Int64Array:

@@ -94,7 +94,12 @@ class Prospects:
             return True
         if not any(self._may_catch_up(variant, tried, rung) for rung in tried[-_MIN_TRIALS:]):
             return False
-        slowdowns = [self._slowdown(variant, rung) for rung in tried[-_MIN_TRIALS:]]
+        slowdowns = []
+        for rung in tried[-_MIN_TRIALS:]:
+            times = self._times[rung]
+            # The quotient of two infinite times (too slow to be compared) would be NaN.
+            is_timed = math.isfinite(times[variant])
+            slowdowns.append(times[variant] / min(times.values()) if is_timed else math.inf)
         return min(slowdowns) <= self._max_slowdown or self._gains(variant, tried)
 
     def _may_catch_up(self, variant: Variant, tried: Sequence[int], rung: int) -> bool:
@@ -118,21 +123,6 @@ class Prospects:
         gained_ps = max(0.0, self._times[fewer[-1]][variant] - time_ps)
         fastest_ps = min(self._times[rung].values())
         return time_ps - _REMAINING_GAINS * gained_ps <= _MAX_FINAL_SLOWDOWN * fastest_ps
-
-    def _slowdown(
-        self,
-        variant: Variant,
-        pieces: int,
-    ) -> float:
-        """Return the time of a variant divided by that of the fastest one with equally many pieces.
-
-        The result is at least 1, and infinite for a variant that was too slow to be compared, also
-        if all of them were. The variant must have a time for `pieces`, otherwise a KeyError is
-        raised.
-        """
-        times = self._times[pieces]
-        # The quotient of two infinite times would be NaN.
-        return times[variant] / min(times.values()) if math.isfinite(times[variant]) else math.inf
 
     def _gains(self, variant: Variant, tried: Sequence[int]) -> bool:
         """Return whether a variant became clearly faster with the last large increase of pieces.

@@ -121,32 +121,20 @@ class _BestCandidate:
 
         - With those of all forms, by evaluated time. This is for a candidate with an algorithm and,
           if times are simulated, for one of at most `MAX_COMPARED_TRANSFERS` (200 000) transfers.
-          One that is not promising, or gets no time, is dropped. One with more transfers than the
-          best must be faster by more than 0.1 %.
+          One whose variant is not promising is dropped. Otherwise `prospects` records the time of
+          the variant. It is None, and the candidate is dropped, if it is planned to be far slower
+          than the best or cannot be timed. One with more transfers than the best must be faster by
+          more than 0.1 %.
         - Only with those of its own form, by planned time `time_ps`. This is for all other ones.
 
         Of equal times the earlier candidate is kept.
         """
         is_small = candidate.num_transfers <= MAX_COMPARED_TRANSFERS
-        if candidate.algorithm is not None or (self._is_simulated and is_small):
-            self._compare(candidate)
+        if candidate.algorithm is None and not (self._is_simulated and is_small):
+            previous = self._by_form.get(candidate.form)
+            if previous is None or candidate.time_ps < previous.time_ps:
+                self._by_form[candidate.form] = candidate
             return
-        previous = self._by_form.get(candidate.form)
-        if previous is None or candidate.time_ps < previous.time_ps:
-            self._by_form[candidate.form] = candidate
-
-    def _compare(self, candidate: SynthesisCandidate) -> None:
-        """Evaluate a candidate, record its time, and keep it if it is an improvement.
-
-        - A candidate with a variant that `prospects` does not consider promising is
-          ignored.
-        - Any other candidate is evaluated. If it has a variant, the result is recorded in
-          `prospects`: its time, or None. It has none if it is planned to be far slower
-          than the best one, or cannot be timed.
-        - The first candidate with a time is kept. A later one replaces it only if it is
-          faster: by more than 0.1 % if it has more transfers than the best one, otherwise
-          by any amount.
-        """
         limit = None if self._compared is None else self._compared[0]
         variant, pieces = candidate.variant, candidate.pieces
         if variant is not None and not self.prospects.is_promising(variant, pieces):
@@ -154,25 +142,14 @@ class _BestCandidate:
         time_ps, judged = evaluate_candidate(self._setting, self._request, candidate, limit)
         if variant is not None:
             self.prospects.note(variant, pieces, time_ps)
-        if time_ps is not None and self._is_improvement(candidate, time_ps):
-            self._compared = time_ps, judged
-
-    def _is_improvement(
-        self,
-        candidate: SynthesisCandidate,
-        time_ps: int,
-    ) -> bool:
-        """Return whether a candidate with the time `time_ps` replaces the best compared one.
-
-        With more transfers than that one, it must be faster by more than 0.1 % of that one's
-        time (`_MIN_RELATIVE_GAIN`). Otherwise any gain is sufficient; an equal time is not.
-        True if no candidate has been compared yet.
-        """
-        if self._compared is None:
-            return True
-        limit, best = self._compared
-        has_more = candidate.num_transfers > best.num_transfers
-        return limit - time_ps > (_MIN_RELATIVE_GAIN * limit if has_more else 0)
+        if time_ps is None:
+            return
+        if self._compared is not None:
+            best_ps, best = self._compared
+            has_more = candidate.num_transfers > best.num_transfers
+            if best_ps - time_ps <= (_MIN_RELATIVE_GAIN * best_ps if has_more else 0):
+                return
+        self._compared = time_ps, judged
 
     def fastest(self) -> SynthesisCandidate:
         """Return the fastest of the kept candidates; at least one must have been added.
@@ -207,8 +184,8 @@ def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
       this form. Whether it suits is not checked here, and no bound skips two-phase or latency.
     - `auto`: the four forms in this order. If trees are impossible (`_has_trees`), fused and
       latency are omitted. Otherwise fused is omitted if it cannot be faster than two phases
-      (`_is_promising`). The searches two-phase and latency yield nothing if, when they start, their
-      lower bound exceeds the time of `best`.
+      (`fused.is_promising`). The searches two-phase and latency yield nothing if, when they
+      start, their lower bound exceeds the time of `best`.
     """
     kind, method = setting.collective.kind, setting.method
     climb = partial(_search_chunk_counts, setting, best)
@@ -230,9 +207,12 @@ def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
         return [forms[method]]
     forms["two-phase"] = partial(_search_two_phases, setting, best)
     forms["latency"] = partial(_search_latency, setting, best)
+    # Imported here: numba takes a second.
+    from collhub_tacos.phases.fused import is_promising
+
     if not _has_trees(setting):
         del forms["latency"], forms["fused"]
-    elif not _is_promising(setting):
+    elif not is_promising(setting):
         del forms["fused"]
     # Forms with the highest bandwidth come first and those for the smallest sizes last: the earlier
     # results limit the sizes for which the later forms are tried.
@@ -256,18 +236,6 @@ def _has_trees(setting: Setting) -> bool:
         return False
     # If the network is disconnected, the spreading kernels report an unreachable pair.
     return bool(np.all(hops_from(setting.network, 0) >= 0))
-
-
-def _is_promising(setting: Setting) -> bool:
-    """Return whether packed trees may have a higher rate than two phases.
-
-    They may if 2 (NPUs - 1) times the strength of the network, the rate of packed trees,
-    exceeds NPUs times the smallest incoming bandwidth. False for more than 1024 NPUs, and
-    for sizes of less than one byte per chunk (`fused.is_promising`).
-    """
-    from collhub_tacos.phases.fused import is_promising
-
-    return is_promising(setting)
 
 
 def _search_fused(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:

@@ -6,7 +6,7 @@ Exceptions raised by a progress function end the search.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -155,8 +155,9 @@ class _SeedSearch(Generic[T]):
         raised. `seeds` must not be empty (`ValueError`).
         """
         is_interrupted = False
+        later_waves = [seeds[first : first + threads] for first in range(1, len(seeds), threads)]
         try:
-            for wave in _split_into_waves(seeds, threads):
+            for wave in (seeds[:1], *later_waves):
                 # If one seed reaches the goal, the later results of the wave are ignored, because
                 # their number depends on the number of threads.
                 results = self._run_wave(wave)
@@ -251,14 +252,3 @@ class _SeedSearch(Generic[T]):
         # of threads.
         self._after_trial()
         return cost <= self._goal
-
-
-def _split_into_waves(seeds: Sequence[int], threads: int) -> Iterator[Sequence[int]]:
-    """Yield the seeds in order: first a wave of one seed, then waves of `threads` seeds.
-
-    The last wave may be shorter. Without seeds, the only wave is empty. `threads` is at
-    least 1.
-    """
-    yield seeds[:1]
-    for first in range(1, len(seeds), threads):
-        yield seeds[first : first + threads]

@@ -46,7 +46,13 @@ def find_exact_all_gather(
     were skipped.
     """
     reason = f"not run, more than {MAX_COLUMNS} variables"
-    for copies in _list_copy_counts(origin, steps):
+    chunk_counts = distinct(np.bincount(origin, minlength=1))
+    chunk_counts = chunk_counts[chunk_counts > 0]
+    # Chunks can be divided into equal parts only if all NPUs with chunks have equally many.
+    common = math.gcd(int(chunk_counts[0]), steps) if len(chunk_counts) == 1 else 1
+    for copies in range(1, common + 1):
+        if common % copies:
+            continue
         chunks = _divide_chunks(origin, copies)
         columns = _build_columns(network, origin[chunks[0]], steps // copies)
         if columns is None:
@@ -63,21 +69,6 @@ def find_exact_all_gather(
     return reason
 
 
-def _list_copy_counts(origin: Int64Array, steps: int) -> list[int]:
-    """Return the numbers of equal parts into which chunks and steps can be divided, ascending.
-
-    They are the common divisors of `steps` and of the number of chunks per NPU. NPUs
-    without chunks are ignored; if the remaining NPUs have different numbers of chunks, or
-    if there are no chunks, the result is [1]. `origin`: NPU of each chunk.
-    """
-    count = distinct(np.bincount(origin, minlength=1))
-    count = count[count > 0]
-    if len(count) != 1:
-        return [1]
-    common = math.gcd(int(count[0]), steps)
-    return [part for part in range(1, common + 1) if common % part == 0]
-
-
 def _divide_chunks(origin: Int64Array, copies: int) -> Int64Array:
     """Divide the chunks into `copies` sets that are equal by NPU: int64[copies, chunks / copies].
 
@@ -86,9 +77,8 @@ def _divide_chunks(origin: Int64Array, copies: int) -> Int64Array:
     chunks of a column start at the same NPU. A row is ordered by NPU, then by number; with
     one copy only by number.
 
-    The caller ensures that all NPUs with chunks have equally many, divisible by `copies`
-    (see `_list_copy_counts`). Otherwise the rows are wrong, or `reshape` raises
-    `ValueError`.
+    The caller ensures that all NPUs with chunks have equally many, divisible by `copies`.
+    Otherwise the rows are wrong, or `reshape` raises `ValueError`.
     """
     if copies == 1:
         return np.arange(len(origin))[None, :]

@@ -170,7 +170,9 @@ def find_best_all_gather(
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
-    number = seeds or _choose_seed_count(network, len(origin))
+    # Every pair of a link and a chunk is examined once per seed.
+    pairs = max(1, network.num_links * len(origin))
+    number = seeds or max(1, min(_MAX_SEEDS, _PAIRS_FOR_SEEDS // pairs))
     variants = _generate_variants(network, origin, step_ps, arrival, is_quick=number > 1)
     min_steps = bound_steps(network, origin)
     tried = range(first_seed, first_seed + number)
@@ -196,17 +198,6 @@ def find_best_all_gather(
     # There is always a variant, and the first one is tried.
     assert best is not None
     return best
-
-
-def _choose_seed_count(network: LinkNetwork, num_chunks: int) -> int:
-    """Return how many seeds to try: 5 000 000 divided by the pairs of a link and a chunk.
-
-    The quotient is rounded down and limited to 1..20 (`_MAX_SEEDS`).
-    Every pair is examined once per seed.
-    """
-    # Every pair is examined once per seed.
-    pairs = max(1, network.num_links * num_chunks)
-    return max(1, min(_MAX_SEEDS, _PAIRS_FOR_SEEDS // pairs))
 
 
 def _generate_variants(

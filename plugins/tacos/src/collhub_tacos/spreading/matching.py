@@ -250,36 +250,19 @@ class _MatchedSpread:
         distance = np.where(self._needed, self._count_hops[origin], 0).astype(np.int16)
         state = build_initial_state(network, origin, distance, self._needed, seed)
         missing = int(state.counter[3])
-        step_limit = self._find_step_limit(limit_ps)
+        # The first step in which a message would not arrive before the limit.
+        step_limit = np.iinfo(np.int64).max
+        if limit_ps is not None:
+            step_limit = max(0, -(-(limit_ps - self._arrival_ps) // self._step_ps))
         while not advance(links, state, self._needed, lag, step_limit, _CHUNKS_PER_CALL):
             progress(1 - state.counter[3] / missing)
         if state.counter[3]:
             return None
         sent = state.counter[0]
-        return self._build_schedule(state.chunk[:sent], state.link[:sent], state.step[:sent])
-
-    def _find_step_limit(self, limit_ps: int | None) -> int:
-        """Return the first step in which a message would not arrive before `limit_ps`, at least 0.
-
-        For None it is the largest int64.
-        """
-        if limit_ps is None:
-            return np.iinfo(np.int64).max
-        return max(0, -(-(limit_ps - self._arrival_ps) // self._step_ps))
-
-    def _build_schedule(
-        self, chunk: Int64Array, link: Int64Array, step: Int64Array
-    ) -> LinkSchedule:
-        """Return the schedule of messages with a chunk, a link and a step, int64[messages] each.
-
-        A message of step s, from 0, starts at s times the duration of a step. It arrives after
-        the fixed time of an arrival. These times are final if all links have equal times and are
-        busy until the arrival. Otherwise all messages are moved to the earliest possible times,
-        in the same order on every link. No message reduces.
-        """
-        start = step * self._step_ps
+        start = state.step[:sent] * self._step_ps
+        finish = start + self._arrival_ps
         schedule = LinkSchedule.without_reduction(
-            self._network, chunk, link, start, start + self._arrival_ps
+            network, state.chunk[:sent], state.link[:sent], start, finish
         )
         if self._times.is_uniform:
             return schedule

@@ -547,10 +547,18 @@ def _spread_in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
     limit (`memory`), then for networks with switches, invalid link times, and chunks that
     cannot reach a node.
     """
-    from collhub_tacos.spreading.homogeneous import find_best_all_gather
+    from collhub_tacos.spreading.homogeneous import estimate_memory_bytes, find_best_all_gather
 
-    # The logs of all nodes are the largest arrays of a synthesis.
-    _check_memory(task)
+    # The logs of all nodes are the largest arrays of a synthesis. Logs of several seeds that are
+    # built at the same time are not added up.
+    needed, memory = estimate_memory_bytes(task.network, len(task.origin)), task.setting.memory
+    if needed > memory:
+        takes = f"the schedule takes {needed / _GIB:.1f} GiB"
+        raise InputError(
+            f"{takes}, the option memory allows {memory / _GIB:.1f} GiB",
+            cure="give -O memory=..., or fewer chunks",
+            code="memory",
+        )
     lockstep = find_best_all_gather(
         task.network,
         int(task.times.busy[0]),
@@ -569,24 +577,6 @@ def _spread_in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
     from collhub_tacos.schedules.retiming import retime
 
     return replace(result, schedule_or_log=retime(result.schedule(), task.times))
-
-
-def _check_memory(task: SpreadTask) -> None:
-    """Raise `InputError` (`memory`) if a log of the all-gather would exceed the memory limit.
-
-    The estimated size of one log, in bytes, may equal the limit of the option `memory`. Logs
-    of several seeds that are built at the same time are not added up.
-    """
-    from collhub_tacos.spreading.homogeneous import estimate_memory_bytes
-
-    needed, memory = estimate_memory_bytes(task.network, len(task.origin)), task.setting.memory
-    if needed > memory:
-        takes = f"the schedule takes {needed / _GIB:.1f} GiB"
-        raise InputError(
-            f"{takes}, the option memory allows {memory / _GIB:.1f} GiB",
-            cure="give -O memory=..., or fewer chunks",
-            code="memory",
-        )
 
 
 def _spread_on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:

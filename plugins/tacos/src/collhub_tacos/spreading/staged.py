@@ -310,13 +310,35 @@ def _schedule_promising(
 def _schedule_in_rounds(plan: RoutePlan, times: LinkTimes, grid: _Grid, root: int) -> LinkSchedule:
     """Schedule a broadcast from `root`, whose chunks are sent over `grid.lanes` lanes in turn.
 
-    A lane is a member of the root's group that forwards one chunk of each round to other
-    NPUs. Transfers have priority in the order of `_rank_by_rounds`. If the grid has a
-    single group (all NPUs), links send strictly in this order; otherwise a free link
-    chooses among its available messages (`schedule_by_rank`).
+    A lane is a member of the root's group that forwards one chunk of each round to other NPUs.
+
+    - Several groups of NPUs: a free link chooses among its available messages
+      (`schedule_by_rank`). The priority is by round (`chunk // grid.lanes`), then by distance,
+      then by chunk. The distance is (target - source) modulo the number of NPUs.
+    - A single group (all NPUs): links send strictly by slot, then by chunk. A transfer of chunk c
+      from the root has the slot c, any other transfer c + h. With an even number m of NPUs without
+      the root, h is the distance. Otherwise h in 0..m - 1 is such that 2 h = j - i modulo m for a
+      transfer from NPU root + 1 + i to NPU root + 1 + j (modulo the number of NPUs).
     """
-    rank = _rank_by_rounds(plan, grid, root)
-    return plan.schedule_by_rank(times, rank, is_fixed=grid.groups == 1)
+    network = plan.network
+    source, target = network.source[plan.link], network.destination[plan.link]
+    distance = (target - source) % network.num_npus
+    if grid.groups > 1:
+        rank = inverse(np.lexsort((plan.chunk, distance, plan.chunk // grid.lanes)))
+        return plan.schedule_by_rank(times, rank)
+    # NPU root + 1 + i has the index i. The transfers of a slot have different targets if chunk c
+    # starts at index c modulo the number of other NPUs.
+    num_others = network.num_npus - 1
+    ahead = distance
+    if num_others % 2:
+        # Half of the difference of the indices modulo an odd number.
+        target_index = (target - root - 1) % network.num_npus
+        source_index = (source - root - 1) % network.num_npus
+        ahead = (target_index - source_index) % num_others
+        ahead = ahead * (num_others + 1) // 2 % num_others
+    slot = plan.chunk + np.where(source == root, 0, ahead)
+    rank = inverse(np.lexsort((plan.chunk, slot)))
+    return plan.schedule_by_rank(times, rank, is_fixed=True)
 
 
 def _grow_outwards(start: _Growth, grid: _Grid) -> _Growth:
@@ -370,37 +392,6 @@ def _grow_on_lanes(
     return spread.send_directly(grid, 0).remove_repeats(origin)
 
 
-def _rank_by_rounds(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
-    """Return the position of every transfer of a plan in the sending order, int64, from 0.
-
-    If `grid` has several groups of NPUs, transfers are sorted by round (`chunk //
-    grid.lanes`), then by distance, then by chunk. The distance is (target - source) modulo the
-    number of NPUs. With a single group they are sorted by slot, then by chunk. Equal ones keep
-    the order of the plan.
-
-    The slot of a transfer of chunk c from the root is c; that of every other transfer is c +
-    h. Let m be the number of NPUs without the root.
-
-    - m is even: h is the distance.
-    - m is odd: NPU root + 1 + i (modulo the number of NPUs) has the index i. A transfer from
-      index i to index j has the h from 0 to m - 1 with 2 h = j - i modulo m.
-
-    Then the transfers of a slot have different targets if chunk c starts at index c modulo m.
-    """
-    network = plan.network
-    num_others = network.num_npus - 1
-    source, target = network.source[plan.link], network.destination[plan.link]
-    ahead = (target - source) % network.num_npus
-    if grid.groups > 1:
-        return inverse(np.lexsort((plan.chunk, ahead, plan.chunk // grid.lanes)))
-    if num_others % 2:
-        # Numbers among the other NPUs; half of the distance modulo an odd number.
-        distance = (target - root - 1) % network.num_npus - (source - root - 1) % network.num_npus
-        ahead = distance % num_others * (num_others + 1) // 2 % num_others
-    slot = plan.chunk + np.where(source == root, 0, ahead)
-    return inverse(np.lexsort((plan.chunk, slot)))
-
-
 def find_group_grids(network: LinkNetwork, times: LinkTimes) -> list[_Grid]:
     """Return grids of groups of NPUs that are near to each other, the smallest groups first.
 
@@ -415,26 +406,15 @@ def find_group_grids(network: LinkNetwork, times: LinkTimes) -> list[_Grid]:
     members = [npu for group in groups for npu in group]
     sizes = {len(group) for group in groups}
     is_partition = members == list(range(network.num_npus))
-    widths = sorted(
-        (sizes if is_partition and len(sizes) == 1 else set()) | _find_near_widths(network, times)
-    )
-    fitting = [width for width in widths if 1 < width < npus and npus % width == 0]
-    return [_Grid(width, npus // width) for width in fitting[:_MAX_LEVELS]]
-
-
-def _find_near_widths(network: LinkNetwork, times: LinkTimes) -> set[int]:
-    """Return the sizes of possible groups of NPU 0, by the arrival times of its messages.
-
-    A group has NPU 0 and all NPUs that it reaches over one arc within some time. It must
-    consist of NPUs 0 to size - 1. The largest arrival time is not used, so the set is empty if
-    all arcs from NPU 0 have equal times.
-    """
+    widths = sizes if is_partition and len(sizes) == 1 else set()
+    # Sets 0 to size - 1 of NPU 0 and the NPUs that it reaches over one arc within some time. The
+    # largest time is left out, because it gives all of them.
     from_first = np.flatnonzero(network.source == 0)
     arrival = times.arrival[from_first]
     neighbours = network.destination[from_first]
-    widths = set()
     for longest in np.unique(arrival)[:-1].tolist():
-        members = np.sort(neighbours[arrival <= longest])
-        if np.array_equal(members, np.arange(1, len(members) + 1)):
-            widths.add(len(members) + 1)
-    return widths
+        near = np.sort(neighbours[arrival <= longest])
+        if np.array_equal(near, np.arange(1, len(near) + 1)):
+            widths.add(len(near) + 1)
+    fitting = [width for width in sorted(widths) if 1 < width < npus and npus % width == 0]
+    return [_Grid(width, npus // width) for width in fitting[:_MAX_LEVELS]]
