@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from hub_core.columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array, first_positions
 
 
 class StepType(IntEnum):
@@ -113,3 +113,23 @@ class ThreadBlockProgram:
     def with_counts(self, count: Int64Array) -> ThreadBlockProgram:
         """Return a copy of the program with the column `count` (int64 per step) replaced."""
         return replace(self, count=count)
+
+
+def allocate_slots(
+    count: Int64Array, block: Int64Array, block_rank: Int64Array, scratch: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return the first scratch unit of each block's slot, and the scratch units of each rank.
+
+    Both are int64. A slot is additional scratch of a thread block. It is as large as the largest
+    `count` of the block, because a block executes one step at a time; 0 units without any. The
+    slots of a rank follow its existing scratch (`scratch`, in units), in the order of the blocks;
+    the second result includes them. `count`, `block`: units and thread block of each step that
+    needs a slot. `block_rank`: rank of each block, ascending.
+    """
+    size = np.zeros(len(block_rank), np.int64)
+    np.maximum.at(size, block, count)
+    slots_of_rank = np.zeros(len(scratch), np.int64)
+    np.add.at(slots_of_rank, block_rank, size)
+    before, before_rank = first_positions(size), first_positions(slots_of_rank)
+    first = scratch[block_rank] + before - before_rank[block_rank]
+    return first, scratch + slots_of_rank

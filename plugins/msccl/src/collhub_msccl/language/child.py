@@ -182,8 +182,47 @@ class _MscclLanguage:
         return self._recorder.programs != []
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """Report the trace of the chosen program, or an error that explains why there is none."""
-        return _build_report(self._recorder, end, chosen)
+        """Return the `trace` (JSON) and the `checks` of the selected program.
+
+        `chosen`: a number from 1 in the order of creation, else a name; None for the only program.
+        `checks`: entries of `show_check`, [] without any. `end`: report of the execution;
+        `exit_line` is the line of a call of `sys.exit`, if any. The first case that applies gives
+        an error report (message, line, code) instead:
+
+        1. `no-program`: the file created no program. The line is `exit_line`, or -1.
+        2. `several-programs`: `chosen` does not select exactly one program, also if it selects
+           none. The message lists the first 40 programs; the line is -1.
+        3. `check-failed`: building the trace raises an exception, for example in a user's check.
+           The message has its text and the first line printed meanwhile; the line is the program's.
+        """
+        if not self._recorder.programs:
+            line = end.get("exit_line")
+            ending = "" if line is None else f": it called sys.exit in line {line}"
+            return error_report(
+                f"defines no MSCCLProgram{ending}", -1 if line is None else line, "no-program"
+            )
+        fitting = chosen_places([program.name for program in self._recorder.programs], chosen)
+        if len(fitting) != 1:
+            described = []
+            for number, program in enumerate(self._recorder.programs, 1):
+                kind = f"{find_kind(program.collective)} of {program.num_ranks} ranks"
+                described.append(f"{number} {program.name!r} ({kind}, line {program._line})")
+            listed = ", ".join(described[:_MAX_LISTED_PROGRAMS])
+            hidden = len(described) - _MAX_LISTED_PROGRAMS
+            more = f", and {hidden} more" if hidden > 0 else ""
+            which = "" if chosen is None else f", none or several of which are {chosen!r}"
+            programs = format_count(len(described), "program")
+            message = f"defines {programs}{which}: {listed}{more}"
+            return error_report(message, -1, "several-programs")
+        program = self._recorder.programs[fitting[0]]
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            try:
+                checks = self._recorder.checks.get(fitting[0], [])
+                return {"trace": program.trace().to_json(), "checks": checks}
+            # This calls the user-defined collective, which may raise any exception.
+            except Exception as error:
+                first = "".join(f"; {line}" for line in printed.getvalue().splitlines()[:1])
+                return error_report(f"{error}{first}", program._line, "check-failed")
 
     def message(self, error: BaseException) -> str:
         """Return an explanation of an exception that a program raised; "" if there is none.
@@ -204,51 +243,3 @@ def main() -> None:
     output.
     """
     run_job(_MscclLanguage())
-
-
-def _build_report(recorder: _ProgramRecorder, outcome: Report, chosen: str | None) -> Report:
-    """Return the report of a file that was executed: `trace` and `checks` of the selected program.
-
-    `chosen`: a number from 1 in the order of creation or, if it is not the number of a
-    program, a name. None selects all programs, so that the file must have exactly one.
-    `trace` is JSON; `checks` are the entries of `show_check` for this program, [] without
-    any. `outcome`: report of the execution, whose `exit_line` is the line of a call of
-    `sys.exit`, if any.
-
-    The first case that applies gives an error report (message, line, code) instead:
-
-    1. `no-program`: the file created no program. The line is `exit_line`, or -1.
-    2. `several-programs`: `chosen` does not select exactly one program, also if it selects
-       none. The message lists the first 40 programs; the line is -1.
-    3. `check-failed`: building the trace raises an exception, for example in the check of a
-       user-defined collective. The message is that of the exception, followed by the first
-       line that was printed meanwhile. The line is that of the program.
-    """
-    if not recorder.programs:
-        line = outcome.get("exit_line")
-        ending = "" if line is None else f": it called sys.exit in line {line}"
-        return error_report(
-            f"defines no MSCCLProgram{ending}", -1 if line is None else line, "no-program"
-        )
-    fitting = chosen_places([program.name for program in recorder.programs], chosen)
-    if len(fitting) != 1:
-        described = []
-        for number, program in enumerate(recorder.programs, 1):
-            kind = f"{find_kind(program.collective)} of {program.num_ranks} ranks"
-            described.append(f"{number} {program.name!r} ({kind}, line {program._line})")
-        listed = ", ".join(described[:_MAX_LISTED_PROGRAMS])
-        hidden = len(described) - _MAX_LISTED_PROGRAMS
-        more = f", and {hidden} more" if hidden > 0 else ""
-        which = "" if chosen is None else f", none or several of which are {chosen!r}"
-        programs = format_count(len(described), "program")
-        message = f"defines {programs}{which}: {listed}{more}"
-        return error_report(message, -1, "several-programs")
-    program = recorder.programs[fitting[0]]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        try:
-            checks = recorder.checks.get(fitting[0], [])
-            return {"trace": program.trace().to_json(), "checks": checks}
-        # This calls the user-defined collective, which may raise any exception.
-        except Exception as error:
-            first = "".join(f"; {line}" for line in printed.getvalue().splitlines()[:1])
-            return error_report(f"{error}{first}", program._line, "check-failed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -92,27 +92,21 @@ class ReduceChunk:
         The list is computed at the first use and cached; the references to the parts of the sum are
         then dropped.
         """
-        if self._chunks is None:
-            self._chunks = list(self._walk())
-            self._parts = ()
-        return self._chunks
-
-    def _walk(self) -> Iterator[Chunk]:
-        """Yield the chunks of all nested parts, each as often as it occurs, in no defined order.
-
-        Parts may be sums of parts. Sums whose chunks are already listed yield that list; no sum is
-        changed.
-        """
+        if self._chunks is not None:
+            return self._chunks
+        chunks: list[Chunk] = []
         # A stack instead of recursion: a ring of a thousand ranks nests a thousand deep.
         waiting: list[Value] = [self]
         while waiting:
             value = waiting.pop()
             if isinstance(value, Chunk):
-                yield value
+                chunks.append(value)
             elif value._chunks is not None:
-                yield from value._chunks
+                chunks.extend(value._chunks)
             else:
                 waiting.extend(value._parts)
+        self._chunks, self._parts = chunks, ()
+        return chunks
 
     def reduce(self, rank: int, other: Value) -> ReduceChunk:
         """Sum with another value, computed on `rank`."""

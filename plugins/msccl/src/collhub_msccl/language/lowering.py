@@ -15,7 +15,7 @@ from collhub_msccl.accesses import Edges, find_accesses, find_conflicts_within_b
 from collhub_msccl.findings import build_provenance
 from collhub_msccl.language.operation_columns import Instances, assign_blocks
 from collhub_msccl.language.trace import COPY, INPUT, OPERATION_FIELDS, OUTPUT, Trace
-from hub_core.columns import BoolArray, Int64Array, group_of_entry, row_pointer, run_mask
+from hub_core.columns import Int64Array, group_of_entry, row_pointer, run_mask
 from hub_core.model import (
     Algorithm,
     Buffer,
@@ -103,8 +103,17 @@ def lower_collective(trace: Trace, instances: Instances) -> Collective:
     Raises `InputError` (`invalid-collective`) for values that `Collective` refuses.
     """
     kind = CollectiveKind(trace.kind)
-    contract = _build_contract(trace, instances) if kind is CollectiveKind.CUSTOM else None
-    if contract is not None:
+    contract = None
+    if kind is CollectiveKind.CUSTOM:
+        stated = trace.contract
+        if stated is None:
+            raise ValueError("the trace of a custom collective has no contract")
+        contract = CustomContract(
+            np.asarray(trace.input_sizes, np.int64) * instances.number,
+            np.asarray(trace.output_sizes, np.int64) * instances.number,
+            np.asarray(stated.defined, np.bool_),
+            None if stated.expected is None else _build_expected(stated.expected, instances),
+        )
         # The longest buffer of any rank: the full buffer of a custom collective has this length.
         units = int(max(contract.input_units.max(), contract.output_units.max(), 1))
     else:
@@ -117,27 +126,6 @@ def lower_collective(trace: Trace, instances: Instances) -> Collective:
         in_place=trace.is_in_place,
         out_of_place=not trace.is_in_place,
         contract=contract,
-    )
-
-
-def _build_contract(trace: Trace, instances: Instances) -> CustomContract:
-    """Build the contract of a user-defined collective for all instances; one chunk is one unit.
-
-    An instance is one of `instances.number` copies of the program. Input and output sizes per
-    rank are those of one instance in chunks, times the number of instances. `defined` is
-    unchanged. Expected results are those of `_build_expected`: all rows of instance 0, then of
-    instance 1, and so on. They are None if the trace does not define them. Raises `ValueError`
-    if the trace has no contract.
-    """
-    stated = trace.contract
-    if stated is None:
-        raise ValueError("the trace of a custom collective has no contract")
-    # Sizes are in chunks of one instance; one chunk is one unit.
-    return CustomContract(
-        np.asarray(trace.input_sizes, np.int64) * instances.number,
-        np.asarray(trace.output_sizes, np.int64) * instances.number,
-        np.asarray(stated.defined, np.bool_),
-        None if stated.expected is None else _build_expected(stated.expected, instances),
     )
 
 
@@ -251,32 +239,11 @@ def _build_rows(columns: Columns) -> tuple[Columns, Int64Array]:
     is_message = columns["src_rank"] != columns["dst_rank"]
     operation = group_of_entry(row_pointer(1 + is_message))
     is_second = ~run_mask(operation)
-    first = _build_first_rows(columns, is_message)
-    second = _build_second_rows(columns)
-    rows = {
-        name: np.where(is_second, second[name][operation], first[name][operation]) for name in first
-    }
-    for name, field in (("channel", "channel"), ("count", "size"), ("source_line", "line")):
-        rows[name] = columns[field][operation]
-    return rows, operation
-
-
-def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
-    """Return the step columns of the source ranks: row i is the step that runs operation i there.
-
-    The rank is the source rank, and the lane is the send block. The source operand is that of the
-    operation. Counts, dependencies and receives are not included.
-
-    - `is_message[i]` (source and destination are different ranks): SEND, also for a reduction. The
-      peer is the destination rank. The destination operand is UNKNOWN with offset 0.
-    - Otherwise: COPY for a copy, else REDUCE. The peer is -1. The destination operand is that of
-      the operation.
-    """
     is_copy = columns["kind"] == COPY
-    local = np.where(is_copy, StepKind.COPY, StepKind.REDUCE)
-    return {
+    local_kind = np.where(is_copy, StepKind.COPY, StepKind.REDUCE)
+    first = {
         "rank": columns["src_rank"],
-        "kind": np.where(is_message, StepKind.SEND, local),
+        "kind": np.where(is_message, StepKind.SEND, local_kind),
         "peer": np.where(is_message, columns["dst_rank"], -1),
         "src_buffer": columns["src_buffer"],
         "src_offset": columns["src_index"],
@@ -284,24 +251,8 @@ def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
         "dst_offset": np.where(is_message, 0, columns["dst_index"]),
         "lane": columns["send_block"],
     }
-
-
-def _build_second_rows(columns: Columns) -> Columns:
-    """Build one row of step columns for every operation, as its destination rank receives it.
-
-    Row i belongs to operation i; there are no rows without operations. The rank is the
-    destination rank, the peer is the source rank, and the destination operand is that of the
-    operation. The lane is the operation's receive block.
-
-    - A copy becomes RECV; its source operand is UNKNOWN with offset 0.
-    - Any other operation becomes RECV_REDUCE; its source operand equals its destination
-      operand, because the received data is added to the destination.
-
-    Local operations get rows by the same rules. Such rows have no meaning; the caller ignores
-    them.
-    """
-    is_copy = columns["kind"] == COPY
-    return {
+    # The receive of a message. For operations within a rank these values are not used.
+    second = {
         "rank": columns["dst_rank"],
         "kind": np.where(is_copy, StepKind.RECV, StepKind.RECV_REDUCE),
         "peer": columns["src_rank"],
@@ -312,6 +263,12 @@ def _build_second_rows(columns: Columns) -> Columns:
         "dst_offset": columns["dst_index"],
         "lane": columns["receive_block"],
     }
+    rows = {
+        name: np.where(is_second, second[name][operation], first[name][operation]) for name in first
+    }
+    for name, field in (("channel", "channel"), ("count", "size"), ("source_line", "line")):
+        rows[name] = columns[field][operation]
+    return rows, operation
 
 
 def _find_conflicts(rows: Columns, collective: Collective, scratch_units: Int64Array) -> Edges:

@@ -9,7 +9,6 @@ thread blocks and channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -46,7 +45,20 @@ def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
         return columns | {"send_block": nowhere, "receive_block": nowhere, "channel": channel}
     columns = columns | _complete_blocks(columns)
     assignment = _BlockAssignment(file)
-    messages = list(_iterate_messages(columns))
+    # The operations between different ranks, in program order.
+    messages: list[_BlockMessage] = []
+    rows = np.flatnonzero(columns["src_rank"] != columns["dst_rank"])
+    table = np.stack([columns[name][rows] for name in OPERATION_FIELDS], axis=1)
+    for operation, values in zip(rows.tolist(), table.tolist(), strict=True):
+        row = dict(zip(OPERATION_FIELDS, values, strict=True))
+        message = _BlockMessage(
+            operation,
+            sender=(row["src_rank"], row["send_block"]),
+            receiver=(row["dst_rank"], row["receive_block"]),
+            channel=row["channel"],
+            line=row["line"],
+        )
+        messages.append(message)
     # Three rounds, because a later message may determine the channel of an earlier one.
     for message in messages:
         assignment.add(message)
@@ -92,25 +104,6 @@ class _BlockMessage:
     receiver: RankBlock
     channel: int
     line: int
-
-
-def _iterate_messages(columns: Columns) -> Iterator[_BlockMessage]:
-    """Yield the operations between two different ranks, in program order.
-
-    Local operations are omitted. `operation` of a message is the row in `columns`; `sender` and
-    `receiver` are pairs (rank, thread block).
-    """
-    rows = np.flatnonzero(columns["src_rank"] != columns["dst_rank"])
-    table = np.stack([columns[name][rows] for name in OPERATION_FIELDS], axis=1)
-    for operation, values in zip(rows.tolist(), table.tolist(), strict=True):
-        row = dict(zip(OPERATION_FIELDS, values, strict=True))
-        yield _BlockMessage(
-            operation,
-            sender=(row["src_rank"], row["send_block"]),
-            receiver=(row["dst_rank"], row["receive_block"]),
-            channel=row["channel"],
-            line=row["line"],
-        )
 
 
 @dataclass(slots=True)

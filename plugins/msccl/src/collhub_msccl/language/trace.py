@@ -223,27 +223,19 @@ def list_instructions(
 ) -> list[Op]:
     """List the instructions of operations: one `Op` per local operation, two per message.
 
-    The order is that of the operations; a message is first a send, then a receive. `operations`:
-    rows of `OPERATION_FIELDS`. `numbers`: for each rank, the number of each of its buffers in the
-    trace.
+    The order is that of the operations. An operation within a rank is a `copy` or `reduce` with the
+    send block. A message is a `send` on the source rank with the send block, then on the
+    destination rank a `recv` (of a copy) or `recv_reduce_copy` with the receive block. Both have
+    the same source, destination, channel and line.
+
+    `operations`: rows of `OPERATION_FIELDS`. `numbers`: for each rank, the number of each of its
+    buffers in the trace. Raises `KeyError` for a number without buffer.
     """
     # Each number denotes one buffer of a rank, so the tables can be inverted.
     names = [{number: buffer for buffer, number in of_rank.items()} for of_rank in numbers]
-    return [op for operation in operations for op in _build_instructions(operation, names)]
-
-
-def _build_instructions(operation: tuple[int, ...], names: BufferNames) -> list[Op]:
-    """Build the instructions of one operation, given as a row of `OPERATION_FIELDS`.
-
-    - If source and destination rank are equal: one `copy` or `reduce` with the send block.
-    - Otherwise two: a `send` on the source rank with the send block, then on the destination rank a
-      `recv` (of a copy) or `recv_reduce_copy` (of a reduction) with the receive block.
-
-    All instructions have the same source, destination, channel and line. `names`: for each rank,
-    the buffers by their number. Raises `KeyError` for a number without buffer.
-    """
+    instructions: list[Op] = []
     # In the order of `OPERATION_FIELDS`.
-    (
+    for (
         kind,
         src_rank,
         src_buffer,
@@ -256,17 +248,19 @@ def _build_instructions(operation: tuple[int, ...], names: BufferNames) -> list[
         receive_block,
         channel,
         line,
-    ) = operation
-    src = ChunkRef(src_rank, names[src_rank][src_buffer], src_index, size)
-    dst = ChunkRef(dst_rank, names[dst_rank][dst_buffer], dst_index, size)
-    if src_rank == dst_rank:
-        local = Instruction.copy if kind == COPY else Instruction.reduce
-        return [Op(local, src_rank, src, dst, send_block, channel, line)]
-    receive = Instruction.recv if kind == COPY else Instruction.recv_reduce_copy
-    return [
-        Op(Instruction.send, src_rank, src, dst, send_block, channel, line),
-        Op(receive, dst_rank, src, dst, receive_block, channel, line),
-    ]
+    ) in operations:
+        src = ChunkRef(src_rank, names[src_rank][src_buffer], src_index, size)
+        dst = ChunkRef(dst_rank, names[dst_rank][dst_buffer], dst_index, size)
+        if src_rank == dst_rank:
+            local = Instruction.copy if kind == COPY else Instruction.reduce
+            instructions.append(Op(local, src_rank, src, dst, send_block, channel, line))
+            continue
+        receive = Instruction.recv if kind == COPY else Instruction.recv_reduce_copy
+        instructions += [
+            Op(Instruction.send, src_rank, src, dst, send_block, channel, line),
+            Op(receive, dst_rank, src, dst, receive_block, channel, line),
+        ]
+    return instructions
 
 
 _KINDS: dict[type[Collective], str] = {

@@ -194,7 +194,14 @@ def _replace_nops(
     raised for cycles of nops (`cyclic-dependencies`), and for nops that depend on more than 2^22
     steps in total (`too-many-dependencies`).
     """
-    owner = _find_delayed_steps(program, waits.is_nop | fusion.joins)[waits.waiting]
+    # The first step from each step on that does not pass a wait on: a cumulative minimum from the
+    # end.
+    size = len(program)
+    candidates = np.where(waits.is_nop | fusion.joins, size, np.arange(size))
+    following = np.minimum.accumulate(candidates[::-1])[::-1]
+    last_following = np.minimum(following, size - 1)
+    is_in_block = (following < size) & (program.block[last_following] == program.block)
+    owner = np.where(is_in_block, following, -1)[waits.waiting]
     _warn_of_unfinished_chains(program, owner, findings)
     for_nop = waits.is_nop[waits.parent]
     parents = [waits.parent[~for_nop]]
@@ -241,22 +248,6 @@ def _warn_of_unfinished_chains(
         message,
         rank=program.rank,
     )
-
-
-def _find_delayed_steps(program: ThreadBlockProgram, passes_on: BoolArray) -> Int64Array:
-    """Return for every step which step a wait at this step delays; int64, -1 for none.
-
-    It is the first step from this one on, in the same thread block, for which `passes_on` is False.
-    `passes_on`: bool per step, True for nops, and for `re` steps that are fused to an earlier `re`.
-    """
-    size = len(program)
-    rows = np.arange(size, dtype=np.int64)
-    # Next row that does not pass on: a cumulative minimum from the end.
-    candidates = np.where(passes_on, size, rows)
-    owner = np.minimum.accumulate(candidates[::-1])[::-1]
-    last_owner = np.minimum(owner, size - 1)
-    is_inside = (owner < size) & (program.block[last_owner] == program.block)
-    return np.where(is_inside, owner, -1)
 
 
 def _find_steps_before_nops(

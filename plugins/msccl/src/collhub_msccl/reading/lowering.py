@@ -15,7 +15,7 @@ import numpy as np
 from collhub_msccl.accesses import Edges
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.dependencies import fuse_reductions, resolve_dependencies
-from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
+from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram, allocate_slots
 from collhub_msccl.true_dependencies import insert_true_dependencies
 from hub_core.columns import BoolArray, Int64Array, first_positions
 from hub_core.model import Buffer, Collective, StepKind, StepTable
@@ -116,7 +116,12 @@ def lower(
     declared = resolve_dependencies(program, fusion, findings)
     # All members of a chain of `re` move the count of the last one.
     program = program.with_counts(fusion.count)
-    slot, scratch_units = _allocate_slots(program, findings)
+    is_rrs = program.is_type(StepType.RECV_REDUCE_SEND)
+    slot, scratch_units = allocate_slots(
+        program.count[is_rrs], program.block[is_rrs], program.block_rank, program.scratch_chunks
+    )
+    if is_rrs.any():
+        _check_scratch(program, scratch_units - program.scratch_chunks, findings)
     # Plain rows of each step: 0, 1 or 2.
     width = _TRAITS.rows[program.type]
     regions = _choose_operands(program, slot, is_dsl_reading)
@@ -149,31 +154,6 @@ def lower(
     return Lowered(rows, data, control, program.block_indptr, scratch_units)
 
 
-def _allocate_slots(
-    program: ThreadBlockProgram, findings: FileFindings
-) -> tuple[Int64Array, Int64Array]:
-    """Return the first scratch unit of each block's slot, and the scratch units of each rank.
-
-    Both are int64. A slot is additional scratch of a thread block for the values of its `rrs`
-    steps, which a file does not store. Its size is the count of the largest `rrs` of the thread
-    block, 0 if there is none. The slots of a rank follow its declared scratch, in the order of
-    thread blocks; the second result includes them. Raises `InputError` if a step reaches beyond the
-    declared scratch of a rank with slots.
-    """
-    size = np.zeros(len(program.block_id), np.int64)
-    is_rrs = program.is_type(StepType.RECV_REDUCE_SEND)
-    np.maximum.at(size, program.block[is_rrs], program.count[is_rrs])
-    before = first_positions(size)
-    total = np.zeros(program.num_ranks, np.int64)
-    np.add.at(total, program.block_rank, size)
-    before_rank = first_positions(total)
-    rank = program.block_rank
-    slot = program.scratch_chunks[rank] + before - before_rank[rank]
-    if is_rrs.any():
-        _check_scratch(program, total, findings)
-    return slot, program.scratch_chunks + total
-
-
 def _check_scratch(
     program: ThreadBlockProgram,
     slots_of_rank: Int64Array,
@@ -181,7 +161,7 @@ def _check_scratch(
 ) -> None:
     """Raise `InputError` for steps that access scratch beyond `s_chunks`, in ranks with slots.
 
-    `slots_of_rank`: units of all slots of each rank (see `_allocate_slots`). A step reaches beyond
+    `slots_of_rank`: units of all slots of each rank (see `allocate_slots`). A step reaches beyond
     if its offset plus count exceeds `s_chunks` (`scratch-range`). Other errors recorded in
     `findings` are raised too. In ranks without slots, the verification reports such steps instead.
     """

@@ -359,7 +359,9 @@ def read_copies(
     for gpu, attributes, line in document.copies:
         rank = ranks[gpu]
         sizes = int(program.input_chunks[rank]), int(program.output_chunks[rank])
-        offsets = [_parse_offset(attributes.get(name, "")) for name in ("i_off", "o_off")]
+        texts = attributes.get("i_off", ""), attributes.get("o_off", "")
+        parsed = [parse_whole(text, 10**9 - 1) for text in texts]
+        offsets = [-1 if offset is None else offset for offset in parsed]
         if not all(0 <= at < size for at, size in zip(offsets, sizes, strict=True)):
             units = f"from {attributes.get('i_off')} to {attributes.get('o_off')}"
             message = f"<copy> {units} is outside the buffers of {sizes} chunks"
@@ -367,15 +369,6 @@ def read_copies(
         rows.append((rank, *offsets, line))
     findings.raise_errors()
     return Copies(*np.asarray(rows, np.int64).reshape(-1, 4).T)
-
-
-def _parse_offset(text: str) -> int:
-    """Parse an offset, a decimal number of at most 9 digits.
-
-    -1 for any other text, also for a negative number.
-    """
-    offset = parse_whole(text, 10**9 - 1)
-    return -1 if offset is None else offset
 
 
 def insert_copies(

@@ -130,30 +130,16 @@ def _find_calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
         conditions.append(f"number of {count} divisible by {chunks}")
     if collective in _REDUCING:
         conditions.append(_OPERATORS)
-    for is_in_place in _read_modes(algo, runtime):
-        yield LoadableCall(collective, ranks, is_in_place, *sizes, tuple(conditions))
-
-
-def _read_modes(algo: RawElement, runtime: Runtime) -> list[bool]:
-    """List the modes of calls that use the file: True for in place, False for out of place.
-
-    A runtime with both modes uses the file in every mode whose attribute (`inplace`,
-    `outofplace`) is 1, in this order; the list may be empty. microsoft/msccl has only
-    `inplace`, and the list has exactly one mode; an all-to-all is always out of place.
-    Numbers other than 1 count as 0. Raises `KeyError` for a missing attribute that is
-    needed.
-    """
     # The runtimes treat every number except 1 as 0.
-    in_place = read_number(algo.attributes["inplace"]) == 1
+    modes = [True] if read_number(algo.attributes["inplace"]) == 1 else []
     if not runtime.has_both_modes:
-        # microsoft/msccl refuses in-place all-to-all calls; for other calls the file serves exactly
-        # the mode of the attribute.
-        is_all_to_all = algo.attributes["coll"] == "alltoall"
-        return [in_place and not is_all_to_all]
-    modes = [True] if in_place else []
-    if read_number(algo.attributes["outofplace"]) == 1:
+        # The file serves exactly the mode of the attribute; microsoft/msccl refuses all-to-all
+        # calls in place.
+        modes = [bool(modes) and collective != "alltoall"]
+    elif read_number(algo.attributes["outofplace"]) == 1:
         modes.append(False)
-    return modes
+    for is_in_place in modes:
+        yield LoadableCall(collective, ranks, is_in_place, *sizes, tuple(conditions))
 
 
 def _read_sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | None:

@@ -53,7 +53,12 @@ def check_algo(algo: RawElement, refusals: Refusals) -> None:
         if name not in algo.attributes:
             message = f"<algo> has no attribute {name!r}, which {runtime.title} requires"
             refusals.refuse_once("missing-attribute", f"algo {name}", message, algo.line, cure)
-    _check_collective(algo, refusals)
+    collective = algo.attributes.get("coll")
+    if collective not in runtime.collectives:
+        known = ", ".join(sorted(runtime.collectives))
+        message = f"{runtime.title} knows no coll={collective!r}; it knows {known}"
+        cure = f"'collhub convert -O runtime={runtime.name}' uses its spelling"
+        refusals.refuse("unknown-collective", message, algo.line, cure)
     # A missing `proto` is refused above.
     protocol = algo.attributes.get("proto")
     if protocol is not None and protocol not in FIFO_CAPACITY:
@@ -74,45 +79,16 @@ def check_algo(algo: RawElement, refusals: Refusals) -> None:
     if len(algo.children) > MAX_CHILDREN:
         message = f"{len(algo.children)} <gpu>; more than {MAX_CHILDREN} overrun an array"
         refusals.refuse("too-many-elements", message, algo.line)
-    _check_ranks(algo, refusals)
-
-
-def _check_collective(algo: RawElement, refusals: Refusals) -> None:
-    """Record a refusal (`unknown-collective`) if the runtime does not know the attribute `coll`.
-
-    This is also so if the attribute is missing. The comparison with the runtime's names is exact,
-    including case. The message lists the known names in alphabetical order. Nothing is raised.
-    """
-    runtime = refusals.runtime
-    name = algo.attributes.get("coll")
-    if name in runtime.collectives:
-        return
-    known = ", ".join(sorted(runtime.collectives))
-    refusals.refuse(
-        "unknown-collective",
-        f"{runtime.title} knows no coll={name!r}; it knows {known}",
-        algo.line,
-        f"'collhub convert -O runtime={runtime.name}' uses its spelling",
-    )
-
-
-def _check_ranks(algo: RawElement, refusals: Refusals) -> None:
-    """Warn if the ids of the `<gpu>` elements are not 0..ngpus-1, each once, in any order.
-
-    A rank executes all elements with its id and no others, so a rank would have no program or a
-    mixed one. There is one warning `missing-rank` for the file. An id that is missing or not a
-    number counts as 0.
-    """
     ids = sorted(read_number(gpu.attributes.get("id", "")) for gpu in algo.children)
-    expected = read_number(algo.attributes.get("ngpus", "0"))
-    # A damaged count may need more memory than exists.
-    if len(ids) == expected and ids == list(range(expected)):
-        return
-    message = (
-        f"the ids of <gpu> are not 0..{expected - 1}, each once:"
-        " some rank has no program, or a mixed one"
-    )
-    refusals.warn("missing-rank", message, algo.line)
+    ranks = read_number(algo.attributes.get("ngpus", "0"))
+    # The lengths are compared first, because a damaged count may need more memory than exists.
+    if len(ids) != ranks or ids != list(range(ranks)):
+        # A rank executes all elements with its id and no others.
+        message = (
+            f"the ids of <gpu> are not 0..{ranks - 1}, each once:"
+            " some rank has no program, or a mixed one"
+        )
+        refusals.warn("missing-rank", message, algo.line)
 
 
 def check_gpu(
@@ -312,16 +288,24 @@ def check_step(
     if not 0 <= read_number(attributes["s"]) < runtime.max_steps:
         message = f"{name}: {runtime.title} takes {runtime.max_steps} steps a thread block"
         refusals.refuse("too-many-steps", message, step.line, cause=block.line)
-    _check_type(step, name, refusals)
+    kind = attributes["type"]
+    if kind not in runtime.step_types:
+        reason, cure = f"{kind!r} is no step type", ""
+        if kind in _TYPES:
+            reason = f"{runtime.title} has no step type {kind!r}"
+            cure = f"'collhub convert -O runtime={runtime.name}' writes steps that it has"
+        refusals.refuse_once("refused-type", kind, f"{name}: {reason}", step.line, cure)
+    elif kind == "ra":
+        message = f"{name}: the interpreter leaves the thread block at 'ra'"
+        refusals.warn("refused-type", message, step.line)
     # The parsers check neither for a nop.
-    if attributes["type"] != "nop":
+    if kind != "nop":
         if not 0 <= read_number(attributes["cnt"]) <= MAX_COUNT:
             message = f"{name}: cnt {attributes['cnt']} is not in 0..{MAX_COUNT}"
             refusals.refuse("count-limit", message, step.line)
         if read_number(attributes["hasdep"]) not in (0, 1):
             message = f"{name}: hasdep {attributes['hasdep']} is not 0 or 1"
             refusals.refuse("attribute-range", message, step.line)
-        kind = attributes["type"]
         for side, types, words in (
             ("send", _SENDING, "sends"),
             ("recv", _RECEIVING, "receives"),
@@ -337,31 +321,6 @@ def check_step(
         refusals.warn("dependency-limit", message, step.line)
     for side in ("src", "dst"):
         _check_operand(step, side, gpu, name, refusals)
-
-
-def _check_type(
-    step: RawElement,
-    name: str,
-    refusals: Refusals,
-) -> None:
-    """Refuse a step whose type the runtime `refusals.runtime` lacks, once per type and file.
-
-    The refusal and the warning below have the code `refused-type` and are added to `refusals`. A
-    type `ra` that the runtime has gives one warning per step, because the interpreter leaves the
-    thread block at it. Any other type of the runtime has no effect. `name`: name of the step for
-    messages. The step must have a `type` (`KeyError`).
-    """
-    runtime, kind = refusals.runtime, step.attributes["type"]
-    if kind in runtime.step_types:
-        if kind == "ra":
-            message = f"{name}: the interpreter leaves the thread block at 'ra'"
-            refusals.warn("refused-type", message, step.line)
-        return
-    reason, cure = f"{kind!r} is no step type", ""
-    if kind in _TYPES:
-        reason = f"{runtime.title} has no step type {kind!r}"
-        cure = f"'collhub convert -O runtime={runtime.name}' writes steps that it has"
-    refusals.refuse_once("refused-type", kind, f"{name}: {reason}", step.line, cure)
 
 
 def _check_operand(

@@ -312,37 +312,13 @@ class _Assembly:
             room = max(self._limits.max_steps - 2, 1)
             in_messages = -(-int(steps * (1 - local_share)) // room)
             in_local = -(-int(steps * local_share) // room)
-            required = in_messages, in_local
-            present = int(messages[lane]), int(local[lane])
-            messages[lane], local[lane] = _increase_cuts(
-                present, required, has_local=share[lane] > 0
-            )
+            present_messages, present_local = int(messages[lane]), int(local[lane])
+            is_first = present_messages == 1 and present_local == 0
+            # Each division adds an unknown number of waits.
+            more = 0 if is_first else max(1, max(present_messages, present_local) // 4)
+            messages[lane] = max(present_messages + more, in_messages, 1)
+            local[lane] = max(present_local + more, in_local) if local_share > 0 else 0
         self._cuts = Cuts(messages, local)
-
-
-def _increase_cuts(
-    present: tuple[int, int],
-    required: tuple[int, int],
-    has_local: bool,
-) -> tuple[int, int]:
-    """Return larger numbers of thread blocks for a lane, as (for messages, for local steps).
-
-    A lane is a sequence of steps of one rank, which is divided among these thread blocks.
-    `present`: the numbers now; (1, 0) is an undivided lane. `required`: the numbers that its steps
-    need. `has_local`: whether the lane has local steps; if not, the second result is 0.
-
-    Otherwise each result is the largest of these:
-
-    - the required number, and 1 for messages
-    - the present number; unless the lane is undivided, plus a quarter of the larger present number,
-      rounded down but at least 1, since each division adds an unknown number of waits
-    """
-    messages, local = present
-    is_first = messages == 1 and local == 0
-    more = 0 if is_first else max(1, max(messages, local) // 4)
-    grown_messages = max(messages + more, required[0], 1)
-    grown_local = max(local + more, required[1]) if has_local else 0
-    return grown_messages, grown_local
 
 
 def _are_usable(blocks: Blocks, limit: int) -> bool:

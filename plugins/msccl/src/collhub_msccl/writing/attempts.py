@@ -238,24 +238,16 @@ def build_free_draft(algorithm: Algorithm, full: StepDraft) -> StepDraft:
     """Return the steps with as few dependencies as possible, for new thread blocks.
 
     `full`: the draft with control dependencies, as producers order the steps. The result has data
-    dependencies only, with separate scratch for every value if values can be renamed
-    (`_draft_without_reuse`), else as they are (`_draft_without_control`). Raises the errors of
-    `build_draft`.
+    dependencies only. Every value has separate scratch if values can be renamed
+    (`rename_scratch_values`) and the algorithm is correct before and after that; its steps are cut
+    to at most `MAX_COUNT` units. Otherwise it is that of `_draft_without_control`. Raises the
+    errors of `build_draft`.
     """
-    return _draft_without_reuse(algorithm) or _draft_without_control(algorithm, full)
-
-
-def _draft_without_reuse(algorithm: Algorithm) -> StepDraft | None:
-    """Return the steps with data dependencies only, and with separate scratch for every value.
-
-    Without reused scratch, fewer steps must wait for each other. Steps are cut to at most
-    `MAX_COUNT` units. None if values cannot be renamed, or if the algorithm or the result fails
-    verification. Raises the errors of `build_draft`.
-    """
+    # Without reused scratch, fewer steps must wait for each other.
     renamed = rename_scratch_values(algorithm)
-    if renamed is None or not verify(algorithm).ok or not verify(renamed).ok:
-        return None
-    return cut_counts(build_draft(renamed, with_control=False), MAX_COUNT)
+    if renamed is not None and verify(algorithm).ok and verify(renamed).ok:
+        return cut_counts(build_draft(renamed, with_control=False), MAX_COUNT)
+    return _draft_without_control(algorithm, full)
 
 
 def _draft_without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:

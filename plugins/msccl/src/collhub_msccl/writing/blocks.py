@@ -109,9 +109,15 @@ def cut_lanes(
     # Lanes are numbered by rank, so blocks are sorted by rank too.
     rank = np.zeros(len(keys), np.int64)
     rank[of_row] = draft.rank
-    connection_of_part, connection_part_of_row = _number_connection_parts(connection, part, width)
+    # Number the parts of connections that have a row; -1 for local rows.
+    is_message = connection >= 0
+    part_keys, part_number = np.unique(
+        connection[is_message] * width + part[is_message], return_inverse=True
+    )
+    connection_part_of_row = np.full(len(draft), -1, np.int64)
+    connection_part_of_row[is_message] = part_number.reshape(-1)
+    source, destination, channel = triples[part_keys // width].T
     sends, receives = draft.sends, draft.receives
-    source, destination, channel = triples[connection_of_part].T
     return Blocks(
         of_row,
         rank,
@@ -124,26 +130,6 @@ def cut_lanes(
         destination=destination,
         channel=channel,
     )
-
-
-def _number_connection_parts(
-    connection: Int64Array,
-    part: Int64Array,
-    width: int,
-) -> tuple[Int64Array, Int64Array]:
-    """Number the parts of all connections from 0, ordered by (connection, part).
-
-    `connection`: connection of each row, -1 for local rows. `part`: part of each row within
-    its connection, below `width`. Only parts with a row get a number. Return the connection
-    of each numbered part, and the number of the part of every row, -1 for local rows; both
-    int64.
-    """
-    is_message = connection >= 0
-    keys = connection[is_message] * width + part[is_message]
-    known, number = np.unique(keys, return_inverse=True)
-    of_row = np.full(len(connection), -1, np.int64)
-    of_row[is_message] = number.reshape(-1)
-    return known // width, of_row
 
 
 def _collect_per_block(

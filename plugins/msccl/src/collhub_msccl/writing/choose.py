@@ -197,7 +197,10 @@ class ProgramSearch:
                 assert isinstance(outcome, NoProgramError)
                 reason = outcome
             raise self._build_error(reason, is_deadlock=is_deadlock)
-        return _find_best(candidates, longest)
+        eligible = [one for one in candidates if longest is None or one.figures.makespan <= longest]
+        # A single safe program is best without its cost, because all unsafe ones cost more.
+        safe = [one for one in eligible if one.is_safe] or eligible
+        return safe[0] if len(safe) == 1 else min(safe, key=lambda one: one.cost)
 
     @cached_property
     def _free(self) -> StepDraft:
@@ -217,8 +220,13 @@ class ProgramSearch:
            error names the rank with the most, of equal ones the lowest.
         """
         task, limits = self._task, self._task.limits
-        if _count_necessary_channels(task, self._full) > limits.max_channels:
-            return NoProgramError.of_channels(limits.max_channels)
+        if task.channels is None:
+            # Messages of different channels stay on different connections, and connections
+            # between the same ranks need different channels.
+            source, destination, _ = self._full.connections[1].T
+            connections = np.bincount(source * self._full.num_ranks + destination)
+            if int(connections.max(initial=0)) > limits.max_channels:
+                return NoProgramError.of_channels(limits.max_channels)
         needed = _count_blocks_per_rank(task.algorithm, task.channels is not None)
         rank = int(needed.argmax())
         if int(needed[rank]) > limits.max_blocks:
@@ -325,29 +333,6 @@ def _sort_rows(rows: Lowered) -> tuple[dict[str, Int64Array], Edges, Edges]:
         (position[rows.data[0]], position[rows.data[1]]),
         (position[rows.control[0]], position[rows.control[1]]),
     )
-
-
-def _find_best(candidates: list[ChosenProgram], longest: int | None) -> ChosenProgram:
-    """Return the program with the lowest cost, the first of equal ones.
-
-    `longest`: largest makespan that is allowed, None for any; a candidate must have it. A single
-    safe program is returned without its cost, because all unsafe ones cost more.
-    """
-    eligible = [one for one in candidates if longest is None or one.figures.makespan <= longest]
-    safe = [one for one in eligible if one.is_safe] or eligible
-    return safe[0] if len(safe) == 1 else min(safe, key=lambda one: one.cost)
-
-
-def _count_necessary_channels(task: WritingTask, draft: StepDraft) -> int:
-    """Return a number of channels that every assignment to thread blocks needs; 0 if unknown.
-
-    If channels are not chosen freely, messages of different channels between the same two ranks
-    stay on different connections, and connections between the same ranks need different channels.
-    """
-    if task.channels is not None:
-        return 0
-    source, destination, _ = draft.connections[1].T
-    return int(np.bincount(source * draft.num_ranks + destination).max(initial=0))
 
 
 def has_unstated_channels(algorithm: Algorithm) -> bool:

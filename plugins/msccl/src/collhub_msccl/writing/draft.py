@@ -188,9 +188,9 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
 def cut_counts(draft: StepDraft, max_count: int) -> StepDraft:
     """Return a draft in which no step has more than `max_count` units, by splitting larger steps.
 
-    Without larger steps, the draft itself is returned. The chunks of a step are consecutive rows.
-    All but the last have `max_count` units: 10 units with `max_count` 4 give 4, 4 and 2. The
-    columns are those of `_cut_columns`. The dependencies are, in this order:
+    Without larger steps, the draft itself is returned. The chunks of a step are consecutive rows
+    with consecutive ranges. All but the last have `max_count` units: 10 units with `max_count` 4
+    give 4, 4 and 2. Partners are chunks of equal number. The dependencies are, in this order:
 
     1. The first chunk of a step waits for the last chunk of each predecessor, except in case 2.
     2. A send can depend on a receive and forward exactly the region that the receive writes. Chunk
@@ -208,40 +208,6 @@ def cut_counts(draft: StepDraft, max_count: int) -> StepDraft:
     forward_keys = receive * row_count + send
     is_forward = np.isin(draft.parents * row_count + draft.children, forward_keys)
     of_pair, chunk = _number_chunks(chunk_counts[receive])
-    _, within = _number_chunks(chunk_counts)
-    # Consecutive chunks of one step are ordered.
-    inner = np.flatnonzero(within > 0)
-    full_waits = last[draft.parents[~is_forward]], first[draft.children[~is_forward]]
-    chunk_waits = first[receive[of_pair]] + chunk, first[send[of_pair]] + chunk
-    return StepDraft(
-        num_ranks=draft.num_ranks,
-        parents=np.concatenate([full_waits[0], chunk_waits[0], inner - 1]),
-        children=np.concatenate([full_waits[1], chunk_waits[1], inner]),
-        **_cut_columns(draft, chunk_counts, max_count),
-    )
-
-
-def _number_chunks(count: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """For rows with these numbers of chunks: row of each chunk, and its index within the row."""
-    return group_of_entry(row_pointer(count)), counted_positions(count)
-
-
-def _cut_columns(
-    draft: StepDraft,
-    chunk_counts: Int64Array,
-    max_count: int,
-) -> dict[str, Int64Array]:
-    """Return the columns of the chunks of all rows, by name, in the order of the rows.
-
-    `chunk_counts`: number of chunks of each row. The chunks of a row are consecutive and all but
-    the last have `max_count` units: a row of 10 units at offset 3 gives, with `max_count` 4, the
-    offsets 3, 7, 11 and the counts 4, 4, 2. This holds for source and destination; the offset of an
-    unused side (buffer UNKNOWN) is kept.
-
-    `partner` is the row of the chunk with the same number in the partner's row, -1 without a
-    partner. All other columns are repeated for each chunk. Dependencies are not included. The draft
-    is not changed.
-    """
     row, within = _number_chunks(chunk_counts)
     columns = {name: getattr(draft, name)[row] for name in (*STEP_COLUMNS, "partner")}
     for side in ("src", "dst"):
@@ -250,12 +216,24 @@ def _cut_columns(
         columns[f"{side}_offset"] = columns[f"{side}_offset"] + np.where(
             is_used, within * max_count, 0
         )
-    # All chunks have the maximum size, except the last.
     columns["count"] = np.minimum(max_count, columns["count"] - within * max_count)
-    first = first_positions(chunk_counts)
     partner = columns["partner"]
     columns["partner"] = np.where(partner >= 0, first[partner] + within, -1)
-    return columns
+    # Consecutive chunks of one step are ordered.
+    inner = np.flatnonzero(within > 0)
+    full_waits = last[draft.parents[~is_forward]], first[draft.children[~is_forward]]
+    chunk_waits = first[receive[of_pair]] + chunk, first[send[of_pair]] + chunk
+    return StepDraft(
+        num_ranks=draft.num_ranks,
+        parents=np.concatenate([full_waits[0], chunk_waits[0], inner - 1]),
+        children=np.concatenate([full_waits[1], chunk_waits[1], inner]),
+        **columns,
+    )
+
+
+def _number_chunks(count: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """For rows with these numbers of chunks: row of each chunk, and its index within the row."""
+    return group_of_entry(row_pointer(count)), counted_positions(count)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -292,10 +270,14 @@ def arrange(
     """
     sends = np.flatnonzero(draft.sends)
     receives = draft.partner[sends]
-    earlier, later = _find_connection_order(draft)
+    connection, _ = draft.connections
+    rows = np.arange(len(draft))
+    # The k-th send of a connection is matched by its k-th receive: both sides keep their order.
+    sent = find_neighbours(np.where(draft.sends, connection, -1), rows)
+    received = find_neighbours(np.where(draft.receives, connection, -1), rows)
     # A message is an order too: its receive follows its send.
-    all_parents = np.concatenate([draft.parents, sends, earlier, parents])
-    all_children = np.concatenate([draft.children, receives, later, children])
+    all_parents = np.concatenate([draft.parents, sends, sent[0], received[0], parents])
+    all_children = np.concatenate([draft.children, receives, sent[1], received[1], children])
     into, fused = fusable
     while True:
         node = np.arange(len(draft))
@@ -332,24 +314,6 @@ def find_neighbours(key: Int64Array, order: Int64Array) -> Edges:
     before, after = rows[:-1], rows[1:]
     is_same = key[before] == key[after]
     return before[is_same], after[is_same]
-
-
-def _find_connection_order(draft: StepDraft) -> Edges:
-    """Return the pairs (row, next row) on each side of each connection, as two arrays.
-
-    The pairs of sends come first, then those of receives. Each part is sorted by connection (its
-    number in the table of `draft.connections`), then by row. Example: the sends 1, 4 and 6 of one
-    connection give (1, 4) and (4, 6). Both arrays are empty if no connection has two messages.
-
-    The k-th send is matched by the k-th receive, so both sides must keep the order of rows.
-    """
-    connection, _ = draft.connections
-    rows = np.arange(len(draft))
-    sends = find_neighbours(np.where(draft.sends, connection, -1), rows)
-    receives = find_neighbours(np.where(draft.receives, connection, -1), rows)
-    earlier = np.concatenate([sends[0], receives[0]])
-    later = np.concatenate([sends[1], receives[1]])
-    return earlier, later
 
 
 def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray:

@@ -50,9 +50,9 @@ class Target:
     def build_attributes(self, program: ThreadBlockProgram, largest: int | None) -> dict[str, str]:
         """Return the attributes of `<algo>` for a program, as texts in the order of the file.
 
-        First come `name`, `proto`, `nchannels` (`_count_channels`), `nchunksperloop` (units of the
-        collective), `ngpus` (ranks), `coll` and `inplace` (1 or 0). The other attributes depend on
-        the runtime; `minBytes` is always `self.min_bytes`:
+        First come `name`, `proto`, `nchannels`, `nchunksperloop` (units of the collective), `ngpus`
+        (ranks), `coll` and `inplace` (1 or 0). `nchannels` is the highest channel plus 1, or a
+        larger imported number that the runtime permits. The others depend on the runtime:
 
         - It has both modes in one file (`has_both_modes`): `outofplace` (1 or 0), `minBytes`, and
           `maxBytes`, which is `largest`, or 0 for None.
@@ -60,12 +60,17 @@ class Target:
           `maxBytes` is `largest` + 1, because the runtime excludes it, or `DEFAULT_MAX_BYTES` for
           None.
 
-        `largest`: bytes of the largest call that may use the file, None for no limit.
+        `minBytes` is `self.min_bytes`. `largest`: largest size in bytes, None for no limit.
         """
+        # The runtimes open connections only for channels below nchannels.
+        channels = int(program.channel.max(initial=0)) + 1
+        imported_channels = _parse_size(self.imported.get("nchannels", ""))
+        if imported_channels is not None and imported_channels <= self.runtime.max_channels:
+            channels = max(channels, imported_channels)
         written: dict[str, str | int] = {
             "name": self.name,
             "proto": self.protocol,
-            "nchannels": self._count_channels(program),
+            "nchannels": channels,
             "nchunksperloop": self.collective.unit_count,
             "ngpus": self.collective.num_ranks,
             "coll": self.spelling,
@@ -84,19 +89,6 @@ class Target:
                 written["nthreads"] = threads
         return {name: str(value) for name, value in written.items()}
 
-    def _count_channels(self, program: ThreadBlockProgram) -> int:
-        """Return the number of channels that the file declares: the highest channel plus 1.
-
-        It is 1 without thread blocks. If the algorithm was read from a file that declares more
-        channels, that number is kept, unless it exceeds the runtime's limit.
-        """
-        # The runtimes open connections only for channels below nchannels.
-        used = int(program.channel.max(initial=0)) + 1
-        imported_count = _parse_size(self.imported.get("nchannels", ""))
-        if imported_count is not None and used < imported_count <= self.runtime.max_channels:
-            return imported_count
-        return used
-
 
 def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
     """Choose the values of the header: runtime, modes, collective, sizes, protocol and name.
@@ -109,7 +101,7 @@ def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
     - Protocol: default Simple. An unknown one also becomes Simple.
     - Sizes in bytes, both inclusive: default 0 and no maximum.
     - Name: default is the source file's name, else `coll_ranks`. It is cut to 63 characters;
-      special characters become `_`.
+      special characters become `_`, and `2D` of an all-to-all becomes `2D_file`.
     - Collective: the imported name is used only for a custom collective and if the runtime knows
       it. Default: the runtime's name of this kind; if it has none, its name of custom collectives.
     - Modes: default are those of the algorithm; if the runtime has one mode per file,
@@ -131,20 +123,28 @@ def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
     else:
         # Only microsoft/msccl accepts all custom collectives.
         is_custom = algorithm.collective.kind is CollectiveKind.CUSTOM
-        name = options.collective or imported.get("coll", "")
+        coll = options.collective or imported.get("coll", "")
         executor, msccl = RUNTIMES["executor"], RUNTIMES["msccl"]
-        runtime = msccl if is_custom and name not in executor.collectives else executor
+        runtime = msccl if is_custom and coll not in executor.collectives else executor
     collective = _choose_modes(algorithm.collective, runtime, options)
     spelling = _choose_spelling(algorithm, runtime, options, imported)
     protocol = options.proto or imported.get("proto", "Simple")
     smallest, largest = _choose_sizes(options, imported)
+    source = PurePath(algorithm.provenance.source_name).stem
+    default = f"{spelling}_{algorithm.num_ranks}"
+    chosen_name = options.name or imported.get("name") or source or default
+    # The parsers decode no entities.
+    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", chosen_name)[:_MAX_NAME_CHARACTERS]
+    # For this name microsoft/msccl runs a built-in algorithm instead of the file's.
+    if name == "2D" and spelling == "alltoall":
+        name = "2D_file"
     return Target(
         runtime,
         collective,
         spelling,
         declared_chunks=_choose_declared_chunks(algorithm, runtime),
         protocol=protocol if protocol in FIFO_CAPACITY else "Simple",
-        name=_choose_name(algorithm, spelling, options, imported),
+        name=name,
         min_bytes=smallest,
         max_bytes=largest,
         imported=imported,
@@ -288,30 +288,6 @@ def _choose_declared_chunks(
             code="runtime-limit",
         )
     return np.where(inputs > 0, chunk_count, 0), np.where(outputs > 0, chunk_count, 0)
-
-
-def _choose_name(
-    algorithm: Algorithm,
-    spelling: str,
-    options: WriteOptions,
-    imported: Mapping[str, str],
-) -> str:
-    """Return the name of the algorithm for the file.
-
-    It is the first of these that is not empty: the option, the imported name, the name of
-    the source file without folder and last suffix, or `{spelling}_{ranks}`. Characters
-    other than letters, digits and `_.+-` become `_`, because the parsers decode no
-    entities. The name is cut to 63 characters. `2D` of an all-to-all becomes `2D_file`,
-    because microsoft/msccl has a built-in algorithm `2D`.
-    """
-    source = PurePath(algorithm.provenance.source_name).stem
-    default = f"{spelling}_{algorithm.num_ranks}"
-    chosen = options.name or imported.get("name") or source or default
-    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", chosen)[:_MAX_NAME_CHARACTERS]
-    # For this name microsoft/msccl runs a built-in algorithm instead of the file's.
-    if name == "2D" and spelling == "alltoall":
-        return "2D_file"
-    return name
 
 
 def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[int, int | None]:

@@ -143,44 +143,30 @@ def compute_link_times(algorithm: Algorithm) -> tuple[int, ...]:
     link to a switch and one back. The unit is 2^-30 of the time in which one full buffer crosses a
     link. The calls differ only in the latency of links, given by `_LATENCIES`: half of that time
     for the small call, 2^-10 of it for the large one. The lanes of `algorithm` are thread blocks;
-    their order must be part of the control dependencies (not checked).
+    their order must be part of the control dependencies (not checked). Unmatched messages are not
+    reported.
     """
-    steps = _list_steps(algorithm)
-    size = len(steps.rank)
+    steps, size = algorithm.steps, len(algorithm.steps)
+    messages = matched_messages(steps)
+    partner = np.full(size, NONE, np.int64)
+    partner[messages.send], partner[messages.receive] = messages.receive, messages.send
+    parents, waiting = steps.edges()
+    child_start, children = csr(parents, waiting, size)
+    unit_time = max(_BUFFER_TIME // algorithm.collective.unit_count, 1)
+    link_steps = LinkSteps(
+        steps.rank.astype(np.int64),
+        steps.is_kind(StepKind.SEND).astype(np.int64),
+        steps.count.astype(np.int64) * unit_time,
+        partner,
+        np.bincount(waiting, minlength=size),
+        child_start,
+        children,
+        algorithm.num_ranks,
+    )
     times = []
     for latency in _LATENCIES:
         missing, ready, has_begun, has_arrived = np.zeros((4, size), np.int64)
         free = np.zeros(2 * algorithm.num_ranks, np.int64)
         state = LinkState(missing, ready, has_begun, has_arrived, free)
-        times.append(int(run(simulate_links, size, steps, state, latency)))
+        times.append(int(run(simulate_links, size, link_steps, state, latency)))
     return tuple(times)
-
-
-def _list_steps(algorithm: Algorithm) -> LinkSteps:
-    """Return the steps of an algorithm for the simulation, in the order of the rows.
-
-    - `time`: number of units of the step times the time of a unit, also for steps that do not send.
-      A unit takes `_BUFFER_TIME` // `unit_count`, at least 1.
-    - `partner`: the step at the other side of the message, `NONE` without one. Unmatched messages
-      are not reported.
-    - `waits`: number of data and control dependencies of the step. The send of a receive does not
-      count. The dependencies must include the program order of the lanes (not checked).
-    - `child_start`, `children`: the steps that wait for a step, in the order of the dependencies.
-    """
-    steps = algorithm.steps
-    messages = matched_messages(steps)
-    partner = np.full(len(steps), NONE, np.int64)
-    partner[messages.send], partner[messages.receive] = messages.receive, messages.send
-    parents, waiting = steps.edges()
-    child_start, children = csr(parents, waiting, len(steps))
-    unit_time = max(_BUFFER_TIME // algorithm.collective.unit_count, 1)
-    return LinkSteps(
-        steps.rank.astype(np.int64),
-        steps.is_kind(StepKind.SEND).astype(np.int64),
-        steps.count.astype(np.int64) * unit_time,
-        partner,
-        np.bincount(waiting, minlength=len(steps)),
-        child_start,
-        children,
-        algorithm.num_ranks,
-    )

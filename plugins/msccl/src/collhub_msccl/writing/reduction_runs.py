@@ -17,9 +17,9 @@ import numpy as np
 
 from collhub_msccl.accesses import Columns, Edges
 from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS
-from collhub_msccl.thread_block_program import StepType
+from collhub_msccl.thread_block_program import StepType, allocate_slots
 from collhub_msccl.writing.draft import StepDraft
-from hub_core.columns import BoolArray, Int64Array, first_positions
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Buffer, StepKind
 
 NEVER = np.iinfo(np.int64).max
@@ -201,9 +201,11 @@ def unfuse_reducing_receives(
         is_apart &= np.abs(distance) >= receive_columns["count"]
     # Neither in all modes: only a separate slot is correct in each.
     is_copied = ~is_one & ~is_apart
-    slot, scratch = _allocate_slots(
-        receive_columns["count"], block[reducing], ~is_apart, block_rank, scratch
+    block_of_step, count = block[reducing], receive_columns["count"]
+    slot_of_block, scratch = allocate_slots(
+        count[~is_apart], block_of_step[~is_apart], block_rank, scratch
     )
+    slot = slot_of_block[block_of_step]
     receive = _set_type(_move_to_slot(receive_columns, "dst", slot, ~is_apart), StepType.RECV)
     reduce = _move_to_slot(receive_columns, "src", slot, is_one)
     reduce = _set_type(_move_to_slot(reduce, "dst", slot, is_copied), StepType.REDUCE)
@@ -229,32 +231,6 @@ def _set_type(columns: dict[str, Int64Array], step_type: StepType) -> dict[str, 
     """
     types = np.full(len(columns["count"]), step_type, np.int64)
     return {**columns, "type": types}
-
-
-def _allocate_slots(
-    count: Int64Array,
-    block: Int64Array,
-    is_needed: BoolArray,
-    block_rank: Int64Array,
-    scratch: Int64Array,
-) -> tuple[Int64Array, Int64Array]:
-    """Return the first unit of each step's slot (additional scratch), and scratch units by rank.
-
-    All steps of a thread block share one slot, as large as its largest step with
-    `is_needed`; 0 units without such a step. The slots of a rank follow its existing
-    scratch (`scratch`, in units), in the order of the blocks. The second result includes
-    the slots. A step without `is_needed` has a first unit too, which must not be used.
-    `block`: block of each step. `block_rank`: rank of each block, ascending. Both results
-    are int64.
-    """
-    size = np.zeros(len(block_rank), np.int64)
-    np.maximum.at(size, block[is_needed], count[is_needed])
-    before = first_positions(size)
-    of_rank = np.zeros(len(scratch), np.int64)
-    np.add.at(of_rank, block_rank, size)
-    before_rank = first_positions(of_rank)
-    start = scratch[block_rank] + before - before_rank[block_rank]
-    return start[block], scratch + of_rank
 
 
 def _move_to_slot(

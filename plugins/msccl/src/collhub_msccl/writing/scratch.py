@@ -284,10 +284,19 @@ def rename_scratch_values(algorithm: Algorithm) -> Algorithm | None:
         offset = columns[f"{side}_offset"].copy()
         offset[accesses.row[is_side]] = new_start[is_side]
         columns[f"{side}_offset"] = offset
-    keys = _find_kept_dependencies(algorithm.steps, accesses)
-    table = _order_by_memory(algorithm, columns, scratch_units, keys)
-    if table is None:
-        return None
+    # Dependencies as parent * rows + child.
+    keys = [_find_kept_dependencies(algorithm.steps, accesses)]
+    collective, rank = algorithm.collective, columns["rank"].astype(np.int64)
+    for in_place in list_claimed_modes(collective):
+        base = collective.memory_layout(in_place, scratch_units).base
+        # Every rank counts as one thread block, whose rows are in a possible order of execution.
+        unit_accesses = find_accesses(columns, rank, base)
+        if unit_accesses is None:
+            return None
+        parents, children = find_conflicts_within_blocks(unit_accesses)
+        keys.append(parents * len(rank) + children)
+    pairs = np.divmod(np.unique(np.concatenate(keys)), max(len(rank), 1))
+    table = StepTable.from_columns(algorithm.num_ranks, columns, pairs)
     return replace(algorithm, steps=table, scratch_units=scratch_units)
 
 
@@ -351,9 +360,16 @@ def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Arra
     are consecutive from unit 0, ordered by the lowest index in `accesses` of one of their accesses.
     An access of 0 units forms an empty range. A rank without accesses needs 0 units.
     """
+    # One entry per access and unit, sorted by unit. The values of all units are numbered from 1.
+    width = int((accesses.start + accesses.count).max(initial=0)) + 1
+    access = group_of_entry(row_pointer(accesses.count))
+    unit = expanded_ranges(accesses.rank * width + accesses.start, accesses.count)
+    # A step reads before it writes.
+    order = np.lexsort((accesses.is_write[access], accesses.row[access], unit))
+    access = access[order]
+    value = np.cumsum(run_mask(unit[order]) | accesses.is_defining[access])
     # Accesses that share a value, directly or transitively, are one group, numbered by its first
     # access.
-    access, value = _number_values(accesses)
     leader = list(range(len(accesses.row)))
     first_access: dict[int, int] = {}
     for number, name in zip(access.tolist(), value.tolist(), strict=True):
@@ -369,13 +385,13 @@ def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Arra
     np.maximum.at(high, group, accesses.start + accesses.count)
     rank = np.zeros(size, np.int64)
     rank[group] = accesses.rank
-    order = np.argsort(rank, kind="stable")
-    end = np.cumsum((high - low)[order])
+    by_rank = np.argsort(rank, kind="stable")
+    end = np.cumsum((high - low)[by_rank])
     total = np.zeros(num_ranks, np.int64)
     np.add.at(total, rank, high - low)
     before_rank = first_positions(total)
     first = np.empty(size, np.int64)
-    first[order] = end - (high - low)[order] - before_rank[rank[order]]
+    first[by_rank] = end - (high - low)[by_rank] - before_rank[rank[by_rank]]
     return accesses.start + (first - low)[group], total
 
 
@@ -389,31 +405,6 @@ def _find_leader(leader: list[int], number: int) -> int:
         leader[number] = leader[leader[number]]
         number = leader[number]
     return number
-
-
-def _number_values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
-    """Number the successive values in scratch, and find the value of every accessed unit.
-
-    Each access contributes one entry per unit that it covers. The result is two int64 arrays
-    of equal length: the index of the access in `accesses`, and the number of the value, from
-    1.
-
-    - Entries are sorted by rank, by unit of scratch, then by row. Within a row, the read of a
-      unit comes before its write.
-    - The first entry of a unit on a rank begins a new value, also if it is a read.
-    - An access marked in `is_defining` begins a new value in each of its units.
-    - Any other entry has the same value as the entry before it.
-
-    Values are numbered consecutively over all units and ranks. Without accesses both arrays
-    are empty.
-    """
-    width = int((accesses.start + accesses.count).max(initial=0)) + 1
-    access = group_of_entry(row_pointer(accesses.count))
-    unit = expanded_ranges(accesses.rank * width + accesses.start, accesses.count)
-    # A step reads before it writes.
-    order = np.lexsort((accesses.is_write[access], accesses.row[access], unit))
-    access = access[order]
-    return access, np.cumsum(run_mask(unit[order]) | accesses.is_defining[access])
 
 
 def _find_kept_dependencies(steps: StepTable, accesses: _ScratchAccesses) -> Int64Array:
@@ -434,38 +425,3 @@ def _find_kept_dependencies(steps: StepTable, accesses: _ScratchAccesses) -> Int
         first = np.maximum(start[parent_side, parents], start[child_side, children])
         is_shared |= first < np.minimum(end[parent_side, parents], end[child_side, children])
     return parents[~is_shared] * len(steps) + children[~is_shared]
-
-
-def _order_by_memory(
-    algorithm: Algorithm,
-    columns: Columns,
-    scratch_units: Int64Array,
-    kept_keys: Int64Array,
-) -> StepTable | None:
-    """Build a step table in which data dependencies order all steps with conflicting accesses.
-
-    `columns`: one entry per row of a step table, in its order. `kept_keys`: dependencies
-    that remain, as parent * rows + child. `scratch_units`: size of SCRATCH by rank, int64.
-
-    - Two rows of a rank conflict if they access a common unit and at least one writes it.
-      Units are compared by address, because buffers can share memory in place.
-    - The later row of a conflict depends on the earlier one, unless other conflicts of the
-      same unit already order both. `kept_keys` and messages do not count for this.
-    - Conflicts of all modes (in place, out of place) that the collective claims count. If
-      it claims none, only the dependencies of `kept_keys` remain.
-
-    The table has no control dependencies, and each dependency once. Returns None if a mode
-    has too many accesses to analyse.
-    """
-    collective, rank = algorithm.collective, columns["rank"].astype(np.int64)
-    keys = [kept_keys]
-    for in_place in list_claimed_modes(collective):
-        base = collective.memory_layout(in_place, scratch_units).base
-        # Every rank counts as one thread block, whose rows are in a possible order of execution.
-        accesses = find_accesses(columns, rank, base)
-        if accesses is None:
-            return None
-        parents, children = find_conflicts_within_blocks(accesses)
-        keys.append(parents * len(rank) + children)
-    pairs = np.divmod(np.unique(np.concatenate(keys)), max(len(rank), 1))
-    return StepTable.from_columns(algorithm.num_ranks, columns, pairs)

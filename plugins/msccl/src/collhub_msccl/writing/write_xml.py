@@ -127,7 +127,13 @@ def _measure_within(coarse: Algorithm, options: WriteOptions, limits: RuntimeLim
     Otherwise the result is that of `measure_fit` without limits. Raises `LimitError` if a rank
     needs too many thread blocks, and as `write` does.
     """
-    _check_necessary_blocks(coarse, limits, f"{options.runtime} cannot run the algorithm")
+    # A thread block serves at most one connection per direction.
+    needed = count_necessary_blocks(coarse)
+    if limits.max_blocks is not None and needed > limits.max_blocks:
+        resource = RESOURCES["blocks"]
+        excess = f"at least {needed} {resource.noun}, {resource.bound.format(limits.max_blocks)}"
+        message = f"{options.runtime} cannot run the algorithm: {excess}"
+        raise LimitError(message).about(resource.name)
     target, task = _create_task(coarse, options)
     search = ProgramSearch(task)
     chosen = search.find_any()
@@ -136,22 +142,6 @@ def _measure_within(coarse: Algorithm, options: WriteOptions, limits: RuntimeLim
         if not fit.find_excess(limits):
             return fit
     return _measure(coarse, target, search)
-
-
-def _check_necessary_blocks(algorithm: Algorithm, limits: RuntimeLimits, begin: str) -> None:
-    """Raise `LimitError` if every program of an algorithm needs too many thread blocks.
-
-    The number needed is that of the rank with most connections in one direction
-    (`count_necessary_blocks`), because a thread block serves at most one connection per
-    direction. The error is raised if it exceeds `limits.max_blocks`; None means no limit.
-    The message begins with `begin` and a colon, and has both numbers, but no rank.
-    """
-    needed = count_necessary_blocks(algorithm)
-    if limits.max_blocks is not None and needed > limits.max_blocks:
-        resource = RESOURCES["blocks"]
-        bound = resource.bound.format(limits.max_blocks)
-        message = f"{begin}: at least {needed} {resource.noun}, {bound}"
-        raise LimitError(message).about(resource.name)
 
 
 def _measure(coarse: Algorithm, target: Target, search: ProgramSearch) -> RuntimeFit:
@@ -338,22 +328,14 @@ def _find_collective_losses(
     if collective.reduce_op is not ReduceOp.SUM:
         consequence = "the file serves calls with every operator that the runtime knows"
         yield Loss("reduce_op", str(collective.reduce_op), consequence)
-    if collective.root is not None and not _is_root_inferable(coarse):
+    if collective.root is None:
+        return
+    columns = {name: getattr(coarse.steps, name).astype(np.int64) for name in COLUMN_DTYPES}
+    is_aliased = coarse.collective.in_place and not coarse.collective.out_of_place
+    roots = find_possible_roots(collective.kind, columns, collective.num_ranks, is_aliased)
+    if roots != [collective.root]:
         consequence = "it cannot be inferred from the steps; reading the file requires -O root"
         yield Loss("root", f"rank {collective.root}", consequence)
-
-
-def _is_root_inferable(algorithm: Algorithm) -> bool:
-    """Check whether the reader will infer the root of the collective from the steps of a file.
-
-    It does if `find_possible_roots` permits exactly one rank and this is the root. False
-    for a collective without a root. `algorithm`: in the units of the file.
-    """
-    collective, steps = algorithm.collective, algorithm.steps
-    columns = {name: getattr(steps, name).astype(np.int64) for name in COLUMN_DTYPES}
-    is_aliased = collective.in_place and not collective.out_of_place
-    roots = find_possible_roots(collective.kind, columns, collective.num_ranks, is_aliased)
-    return roots == [collective.root]
 
 
 def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]:
