@@ -8,7 +8,7 @@ signals or awaits channel or semaphore i and requests range i of a port operatio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -108,8 +108,16 @@ def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
     """
     table, items = plan.operations, plan.items
     stored: dict[int, set[int]] = {}
-    for row, peer in _iterate_plain_remote_stores(plan):
-        stored.setdefault(row, set()).add(peer)
+    operands = plan.operands
+    is_remote = (operands.is_dst == 1) & (operands.scope == Scope.REMOTE)
+    is_remote &= table.channel_type[operands.operation] == _MEMORY
+    for at in np.flatnonzero(is_remote).tolist():
+        row = int(operands.operation[at])
+        operation = plan.operation(row)
+        if operation and not operation.has_packets(True, int(operands.position[at])):
+            gpu = plan.gpus[plan.blocks[int(table.block[row])].rank]
+            peer = gpu.remote_buffers[int(operands.reference[at])].rank
+            stored.setdefault(row, set()).add(peer)
     relaxed: dict[int, set[int]] = {}
     is_relaxed = np.asarray([operation.name == "rlxsignal" for operation in KNOWN] + [False])
     for row, item in zip(items.operation.tolist(), items.item.tolist(), strict=True):
@@ -132,25 +140,6 @@ def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
         for peer in sorted(relaxed.get(row, set()) & pending):
             message = f"a relaxed signal does not order the data stored at rank {peer} before"
             findings.warn_at("relaxed-signal", row, message, "use signal and wait")
-
-
-def _iterate_plain_remote_stores(plan: Plan) -> Iterator[tuple[int, int]]:
-    """Yield (row, rank) for every destination stored over a memory channel without packets.
-
-    `row`: row of the operation. `rank`: remote rank whose memory it writes. Every remote
-    destination operand gives one pair, so that a pair can occur several times. Pairs are in
-    the order of the operands. Operands that the operation's kind stores as packets, and
-    unknown operations, are skipped.
-    """
-    table, operands = plan.operations, plan.operands
-    is_remote = (operands.is_dst == 1) & (operands.scope == Scope.REMOTE)
-    is_remote &= table.channel_type[operands.operation] == _MEMORY
-    for at in np.flatnonzero(is_remote).tolist():
-        row = int(operands.operation[at])
-        operation = plan.operation(row)
-        if operation and not operation.has_packets(True, int(operands.position[at])):
-            gpu = plan.gpus[plan.blocks[int(table.block[row])].rank]
-            yield row, gpu.remote_buffers[int(operands.reference[at])].rank
 
 
 def check_pipelines(

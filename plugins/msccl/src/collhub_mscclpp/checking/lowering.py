@@ -362,31 +362,14 @@ def as_executed(plan: Plan) -> tuple[Int64Array, Int64Array]:
     buffer_of_first[operands.operation[first]] = operands.buffer[first]
     takes_first = is_source & is_memory & _FIRST_BUFFER[code]
     buffer = np.where(takes_first, buffer_of_first[operands.operation], operands.buffer)
-    return buffer, _indices_as_executed(plan, _IS_GET[code])
-
-
-def _indices_as_executed(
-    plan: Plan,
-    is_get: UInt8Array,
-) -> Int64Array:
-    """Return the index of every operand as the executor uses it; the plan is not changed.
-
-    In a get, a source uses the index of the destination at the same position, and vice versa. All
-    other indices are those of the plan. `is_get`: mask of the operands of gets, each of which must
-    have a counterpart.
-    """
-    operands = plan.operands
     index = operands.index.copy()
-    rows = np.flatnonzero(is_get)
-    if not len(rows):
-        return index
-    keys = {
+    row_of_side = {
         (int(operands.operation[row]), int(operands.position[row]), int(operands.is_dst[row])): row
-        for row in rows.tolist()
+        for row in np.flatnonzero(_IS_GET[code]).tolist()
     }
-    for (operation, position, is_dst), row in keys.items():
-        index[row] = operands.index[keys[operation, position, 1 - is_dst]]
-    return index
+    for (operation, position, is_dst), row in row_of_side.items():
+        index[row] = operands.index[row_of_side[operation, position, 1 - is_dst]]
+    return buffer, index
 
 
 def puts_stored_packets(plan: Plan) -> BoolArray:
@@ -506,21 +489,16 @@ class _Pairing:
         target: int,
         initial: int,
     ) -> int:
-        if key not in self._numbers:
-            self._numbers[key] = len(self.names)
-            self.names.append(_words(key))
-            self.targets.append(target)
-            self.initial.append(initial)
-        return self._numbers[key]
-
-
-def _words(key: tuple[object, ...]) -> str:
-    """Return the name of a counter for messages, given by its key.
-
-    The keys are ("semaphore", rank, number) and (channel type, sender, receiver, number). For
-    example `semaphore 0 of rank 1`, or `memory connection 0 from rank 1 to rank 2`.
-    """
-    if key[0] == "semaphore":
-        return f"semaphore {key[2]} of rank {key[1]}"
-    kind, source, target, which = key
-    return f"{kind} connection {which} from rank {source} to rank {target}"
+        if key in self._numbers:
+            return self._numbers[key]
+        if key[0] == "semaphore":
+            name = f"semaphore {key[2]} of rank {key[1]}"
+        else:
+            kind, source, destination, which = key
+            name = f"{kind} connection {which} from rank {source} to rank {destination}"
+        number = len(self.names)
+        self._numbers[key] = number
+        self.names.append(name)
+        self.targets.append(target)
+        self.initial.append(initial)
+        return number

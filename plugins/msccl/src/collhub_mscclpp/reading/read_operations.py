@@ -115,10 +115,14 @@ class OperationReader:
         name = value.member("name").text()
         row = len(self._operations["block"])
         operation = OPERATIONS.get(name)
+        channel_type = -1
+        if operation is not None and operation.channel_types:
+            type_name = value.member("channel_type").choice(operation.channel_types)
+            channel_type = CHANNEL_TYPES.index(type_name)
         values = {
             "block": context.number,
             "code": CODES.get(name, UNKNOWN_CODE),
-            "channel_type": _read_channel_type(value, operation),
+            "channel_type": channel_type,
             "pipeline": context.pipeline,
             "place": position,
             "flushed": _count_flushed(value, operation, context),
@@ -208,21 +212,6 @@ def _to_columns(lists: Mapping[str, list[int]]) -> dict[str, np.ndarray]:
 
 def _read_type_name(value: JsonValue) -> str:
     return value.member("channel_type").choice(CHANNEL_TYPES)
-
-
-def _read_channel_type(
-    value: JsonValue,
-    operation: Operation | None,
-) -> int:
-    """Return the code of the operation's channel type.
-
-    Returns -1 for unknown operations and for operations without channels. Raises `InputError` if
-    the type is missing or the operation does not permit it.
-    """
-    if operation is None or not operation.channel_types:
-        return -1
-    name = value.member("channel_type").choice(operation.channel_types)
-    return CHANNEL_TYPES.index(name)
 
 
 def _read_part(value: JsonValue) -> dict[str, int]:

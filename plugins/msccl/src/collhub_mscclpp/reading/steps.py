@@ -187,26 +187,12 @@ class StepList:
         dependencies on missing rows or between ranks, and cycles.
         """
         columns = {name: np.asarray(values, np.int64) for name, values in self._columns.items()}
-        data = self._find_dependencies(columns)
-        return StepTable.from_columns(self._num_ranks, columns, data, self._control, file)
-
-    def _find_dependencies(self, columns: dict[str, Int64Array]) -> tuple[Int64Array, Int64Array]:
-        """Find the pairs of steps that access the same memory cell, at least one of them writing.
-
-        Returns two int64 arrays of equal length, the rows of earlier and of later steps, sorted
-        by later step. For each cell:
-
-        - A step that reads or writes it depends on the last earlier step that wrote it.
-        - A step that writes it also depends on all steps that read it since that write.
-
-        Pairs can occur repeatedly. A step does not depend on itself. `columns`: only `count`,
-        the cells of each step, is used.
-        """
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.reading.true_dependencies import dependencies
 
         read_base = np.asarray(self._read_base, np.int64)
         write_base = np.asarray(self._write_base, np.int64)
+        # The number of pairs is known only after the first attempt if the room does not suffice.
         room = 4 * len(read_base) + 1
         while True:
             parents, children = np.zeros(room, np.int64), np.zeros(room, np.int64)
@@ -219,8 +205,10 @@ class StepList:
                 children,
             )
             if count <= room:
-                return parents[:count], children[:count]
+                break
             room = count
+        data = parents[:count], children[:count]
+        return StepTable.from_columns(self._num_ranks, columns, data, self._control, file)
 
     def _add(
         self,
@@ -234,8 +222,8 @@ class StepList:
         """Append a step and return its row, counted from 0.
 
         `source`, `target`: ranges that the step reads and writes. For None the buffer is UNKNOWN,
-        the offset 0 and the first cell -1. The first cells of both are recorded for
-        `_find_dependencies`. `cells`: count of the step. The source line is the current
+        the offset 0 and the first cell -1. The first cells of both are recorded for the
+        dependencies. `cells`: count of the step. The source line is the current
         `self.line`.
 
         `values` override any of these columns; names that are no columns are ignored. All

@@ -252,15 +252,22 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
 
     Other members are options and fixed values, except: `inplace` is true if only calls in place
     are supported and the kind is not in `UNSTATED_IN_PLACE`. Double scratch is used only for
-    packets. The message sizes are those of `_find_min_bytes` and `_find_max_bytes`. Then
-    follows one object per rank (`_format_gpu`), in the order of the ranks. Raises `UsageError`
-    if slices do not suffice for the requested `max_size`.
+    packets. The largest message size is that of `_find_max_bytes`; the smallest is the option
+    `min_size` (default 0), with several thread blocks (`tbg`) at least 16 bytes * `tbg` per chunk
+    of the message. One object per rank follows (`_format_gpu`), in the order of the ranks. Raises
+    `UsageError` if slices do not suffice for the requested `max_size`.
     """
     work = draft.work
     # All chunks of a plan have one size, also chunks of scratch.
     counts = count_chunks(draft)
     collective, options = draft.work.algorithm.collective, draft.options
     is_packets = options.protocol == PACKETS
+    min_bytes = options.min_size or 0
+    if options.tbg != 1:
+        # With less, the executor loses data: it takes the part number modulo the number of 16-byte
+        # units of a chunk (`calcOffset`).
+        chunks = _count_message_chunks(draft, counts)
+        min_bytes = max(min_bytes, options.tbg * ALIGNMENT * chunks)
     members = {
         "collective": NAMES.get(collective.kind, "custom"),
         "protocol": options.protocol,
@@ -269,7 +276,7 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
         "use_double_scratch_buffer": is_packets,
         "buffer_alignment": ALIGNMENT,
         "num_threads_per_block": 1024,
-        "min_message_size": _find_min_bytes(draft, counts),
+        "min_message_size": min_bytes,
         "max_message_size": _find_max_bytes(draft, counts),
     }
     header = json.dumps(members, separators=(",", ":"))[1:-1]
@@ -309,21 +316,6 @@ def _find_max_bytes(draft: Draft, counts: Int64Array) -> int:
         )
         raise UsageError(message, cure="choose larger slices")
     return min(requested, possible)
-
-
-def _find_min_bytes(draft: Draft, counts: Int64Array) -> int:
-    """Return the smallest message size that the plan serves, in bytes.
-
-    It is the option `min_size`, by default 0. If several thread blocks (`tbg`) share the
-    work, it is at least 16 * `tbg` * the number of chunks of the buffer to which message
-    sizes refer. With less, the executor loses data, because it takes the part number modulo
-    the number of 16-byte units of a chunk (`calcOffset`). `counts`: result of
-    `count_chunks`.
-    """
-    requested = draft.options.min_size or 0
-    if draft.options.tbg == 1:
-        return requested
-    return max(requested, draft.options.tbg * ALIGNMENT * _count_message_chunks(draft, counts))
 
 
 def _count_message_chunks(draft: Draft, counts: Int64Array) -> int:
