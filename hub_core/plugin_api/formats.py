@@ -348,7 +348,7 @@ class _GunzipStream(io.RawIOBase):
             raise self._error(message, cure, "truncated") from None
         self._size += count
         if self._size > UNCHECKED_BYTES + MAX_EXPANSION * self._file.tell():
-            message = f"the archive expands to more than {MAX_EXPANSION} times its size"
+            message = f"the archive expands to more than {MAX_EXPANSION} times the bytes read so far"
             cure = "decompress it with gunzip if its content is needed"
             raise self._error(message, cure, "bomb")
         return count

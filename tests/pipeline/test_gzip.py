@@ -75,7 +75,7 @@ def test_an_archive_that_expands_too_far_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("hub_core.plugin_api.formats.UNCHECKED_BYTES", 0)
     archive = gzip.compress(bytes(10_000_000))
     with (
-        pytest.raises(InputError, match="expands to more than 300 times its size"),
+        pytest.raises(InputError, match="expands to more than 300 times the bytes read"),
         decompressed(io.BytesIO(archive), "a.gz") as content,
     ):
         content.read()

@@ -389,7 +389,7 @@ def test_a_cache_that_cannot_be_written_is_named(
     ("measured", "timeout_s", "says"),
     [
         (dies_for_bruck, None, "the process that measured it died"),
-        (hangs_for_bruck, 5.0, "the time limit was reached (5 s, --timeout)"),
+        (hangs_for_bruck, 15.0, "the time limit was reached (15 s, --timeout)"),
         (lacks_memory_for_bruck, None, "it ran out of memory"),
     ],
 )
