@@ -157,7 +157,7 @@ def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
     - `bound`: the lower bound, and the data that prove it (`_describe_binding`)
     - `status`: optimal with its proof or the maximum excess over it in percent, and the method
     - `predicted`: the time with latency, and the largest number of chunks of a unit task
-    - `layout`: the kind of the layout, and its copies or padding
+    - `layout`: the kind of the layout, and its copies with their total bytes, or its padding
     - `algorithm`: ranks, steps and the size in bytes
 
     Then follow, if they apply: `simulated` for a plan with a simulated time; `cut` with the parts
@@ -168,6 +168,12 @@ def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
     status = f"at most {100 * outcome.gap:.3g} % above the optimum"
     if outcome.status == "optimal":
         status = f"optimal, proved by the {outcome.proof}"
+    layout, copies = lowered.layout, "no copies"
+    if lowered.copies:
+        copied = format_bytes(lowered.copied_bytes)
+        copies = f"{lowered.copies} copies of {copied} before and after the messages"
+    elif layout.padding_bytes:
+        copies += f", {format_bytes(layout.padding_bytes)} of padding"
     moved = sum(move.tensor.num_bytes for move in plan.moves)
     fields = {
         "resharding": f"{format_count(len(plan.moves), 'tensor')} of {format_bytes(moved)}, "
@@ -181,7 +187,7 @@ def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
         "status": f"{status}; found by {outcome.method}",
         "predicted": f"{plan.predicted_s:.6g} s with latency and "
         f"{max(plan.chunks.values(), default=0)} chunks",
-        "layout": _describe_layout(lowered),
+        "layout": f"{layout.kind}, {copies}",
         "algorithm": f"{algorithm.num_ranks} ranks, {len(algorithm.steps)} steps, "
         f"size {algorithm.collective_bytes}B",
     }
@@ -251,19 +257,3 @@ def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
         source, destination = (topology.node_name(int(end)) for end in ends)
         links.append(BindingLink(source=source, destination=destination, weight=weight))
     return links
-
-
-def _describe_layout(lowered: Lowered) -> str:
-    """Describe the layout of the buffers in one text: its kind, then its copies or its padding.
-
-    - With copies: `KIND, N copies of SIZE before and after the messages`. SIZE is the size of
-      all copies together. Padding is not mentioned.
-    - Without copies: `KIND, no copies`, followed by `, SIZE of padding` unless this is 0
-      bytes.
-    """
-    layout = lowered.layout
-    if lowered.copies:
-        copied = format_bytes(lowered.copied_bytes)
-        return f"{layout.kind}, {lowered.copies} copies of {copied} before and after the messages"
-    padding = f", {format_bytes(layout.padding_bytes)} of padding" if layout.padding_bytes else ""
-    return f"{layout.kind}, no copies{padding}"
