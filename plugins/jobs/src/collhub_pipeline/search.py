@@ -81,9 +81,9 @@ def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
 
     1. All named schedules such as 1F1B, and variants of 1F1B, are tried.
     2. The placements (with their sets of recomputed stages) that can fit the memory are searched
-       one after the other, by ascending number of chunks. A placement is left out if its lower
-       bound is not below the best objective so far. The search ends when the best objective is the
-       lower bound of all fitting placements.
+       one after the other, by ascending number of chunks; each search also improves the 3 best
+       named schedules of its space. A placement is left out if its lower bound is not below the
+       best objective so far. The search ends at the lower bound of all fitting placements.
 
     `budget` (None: no limit) counts the passes of all candidates. At its limit the search ends in
     either step, the cut is recorded in it, and the best schedule so far is returned.
@@ -110,7 +110,17 @@ def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
         if best.key is not None and space.compute_bounds(shape).value >= best.key[0]:
             # No order with this placement is faster.
             continue
-        is_cut = _search_space(space, shape, best, bound)
+        # Named schedules with this placement and recomputation are improved, too.
+        seeds = [
+            schedule
+            for schedule in best.named
+            if schedule.device_of == (space.device_of,) and schedule.recomputed == space.recomputed
+        ]
+        seeds = sorted(seeds, key=shape.measure)[:_SEEDS]
+        search = ListSearch(shape, space.device_of, space.recomputed, budget)
+        for schedule in search.search(seeds, Fraction(bound)):
+            best.offer(schedule)
+        is_cut = bool(budget.reason)
     if is_cut:
         budget.cut("search of schedules", f"those after the first {best.count}")
     if best.schedule is not None:
@@ -259,25 +269,6 @@ def _generate_variants(shape: Shape) -> Iterator[Schedule]:
         for tenths in range(0, 31, 5):
             delays = [tenths * stage // 10 for stage in range(devices)]
             yield with_delays(SEARCHED, warmups, delays, micros)
-
-
-def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
-    """Search the orders of passes for one placement; return whether the budget is used up.
-
-    The search also starts from named schedules that have this placement and recompute the
-    same stages, at most the 3 best of them (`_SEEDS`). All schedules that are found, also bad
-    ones, are offered to `best`. The search of this placement stops at the first improved
-    schedule with an objective of at most `bound`, or when the budget is used up.
-    """
-    search = ListSearch(shape, space.device_of, space.recomputed, best.budget)
-    known = [
-        schedule
-        for schedule in best.named
-        if schedule.device_of == (space.device_of,) and schedule.recomputed == space.recomputed
-    ]
-    for schedule in search.search(sorted(known, key=shape.measure)[:_SEEDS], Fraction(bound)):
-        best.offer(schedule)
-    return bool(best.budget.reason)
 
 
 def _refuse_memory(shape: Shape, spaces: list[Space]) -> UsageError:
