@@ -123,7 +123,7 @@ def read_module(
 
     - `devices`: of the header, 1 replica and 1 partition if it states neither. With
       `assumes_devices`, such a module has the fewest that its collectives allow
-      (`count_devices`), with a note above one device.
+      (`count_devices`), with a note above one device; at most `MAX_RANKS` (65 536) in all.
     - `trip_counts`: iterations of each `while` by line: the recorded count, otherwise that
       derived from its counter, otherwise `trip_count` (None: unknown).
     - `aliases`: output number to the parameter whose memory it reuses, from the header:
@@ -161,28 +161,17 @@ def read_module(
         message = "the module has no ENTRY computation" if module else "the file has no HloModule"
         raise invalid(message, statements.file, 1, "copy or dump the file again", "cut")
     if assumes_devices:
-        _assume_devices(module)
-    return module
-
-
-def _assume_devices(module: Module) -> None:
-    """Set the numbers of replicas and partitions of a module from its collectives, and add a note.
-
-    The numbers are the smallest that the collectives of all computations allow (`count_devices`).
-    The module is not changed if their product, the number of devices, is 1 or above `MAX_RANKS` (65
-    536). Whether the module states a number of devices is not checked here.
-    """
-    devices = Devices(
-        *count_devices(
+        counts = count_devices(
             instruction
             for computation in module.computations.values()
             for instruction in computation.instructions.values()
             if collective_of(instruction.opcode) is not None
         )
-    )
-    if 1 < devices.count <= MAX_RANKS:
-        module.devices = devices
-        module.note_assumed_devices()
+        devices = Devices(*counts)
+        if 1 < devices.count <= MAX_RANKS:
+            module.devices = devices
+            module.note_assumed_devices()
+    return module
 
 
 def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
