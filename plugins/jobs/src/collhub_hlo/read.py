@@ -87,7 +87,38 @@ def _evaluate(module: Module, options: HloOptions, source: Source, format_name: 
     program = evaluate(module, options, file)
     for code, text, severity in _notes(module, program, options, format_name):
         source.report(Diagnostic(code, text, severity, Location(file)))
-    return _workload(module, program, options, source, format_name)
+    count = module.devices.count
+    tables = _Tables(program.calls, count)
+    columns, rows = tables.columns(program, options), len(program.kind)
+    edges = repeat_edges((program.before, program.after), rows, count)
+    is_data = not module.is_scheduled or options.order == "data"
+    no_edges = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    nodes = NodeColumns.from_columns(
+        count,
+        columns,
+        edges if is_data else no_edges,
+        no_edges if is_data else edges,
+        source.name,
+    )
+    calls: list[JsonValue] = [_call_to_json(call) for call in program.calls[:_MAX_LISTED_CALLS]]
+    entry = module.entry
+    assert entry
+    facts: dict[str, JsonValue] = {
+        "module": module.name,
+        "replicas": module.devices.replicas,
+        "partitions": module.devices.partitions,
+        "is_scheduled": module.is_scheduled,
+        "products": entry.products,
+        "product_operations": entry.product_operations,
+        "collectives": calls,
+    }
+    return Workload(
+        nodes,
+        tuple(program.names),
+        tables.groups,
+        provenance=Provenance(format_name, "", source.name, source.sha256()),
+        extensions={EXTENSION: facts},
+    )
 
 
 def lines(workload: Workload) -> Sequence[str]:
@@ -167,43 +198,6 @@ def _notes(
         rate = f"{options.tflops:g} TFLOP/s and {options.memory_bandwidth / 1e12:g} TB/s"
         notes.append(("hlo-roofline", f"durations are estimates for {rate}", Severity.NOTE))
     return notes
-
-
-def _workload(
-    module: Module, program: Program, options: HloOptions, source: Source, format_name: str
-) -> Workload:
-    count = module.devices.count
-    tables = _Tables(program.calls, count)
-    columns, rows = tables.columns(program, options), len(program.kind)
-    edges = repeat_edges((program.before, program.after), rows, count)
-    is_data = not module.is_scheduled or options.order == "data"
-    no_edges = np.zeros(0, np.int64), np.zeros(0, np.int64)
-    nodes = NodeColumns.from_columns(
-        count,
-        columns,
-        edges if is_data else no_edges,
-        no_edges if is_data else edges,
-        source.name,
-    )
-    calls: list[JsonValue] = [_call_to_json(call) for call in program.calls[:_MAX_LISTED_CALLS]]
-    entry = module.entry
-    assert entry
-    facts: dict[str, JsonValue] = {
-        "module": module.name,
-        "replicas": module.devices.replicas,
-        "partitions": module.devices.partitions,
-        "is_scheduled": module.is_scheduled,
-        "products": entry.products,
-        "product_operations": entry.product_operations,
-        "collectives": calls,
-    }
-    return Workload(
-        nodes,
-        tuple(program.names),
-        tables.groups,
-        provenance=Provenance(format_name, "", source.name, source.sha256()),
-        extensions={EXTENSION: facts},
-    )
 
 
 def _call_to_json(call: Call) -> dict[str, JsonValue]:

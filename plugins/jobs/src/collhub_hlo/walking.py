@@ -288,9 +288,9 @@ class _Evaluation:
         1. No computation is called, or the first one called does no work (`visits` is 0): no frame.
         2. A fusion also calls the computation, so its instructions are not known: it is added as
            one row of computation, without a frame.
-        3. A loop of 0 iterations: no frame. Raises `InputError` if the number of iterations is
-           unknown.
+        3. A loop of 0 iterations: no frame. `InputError` if the number of iterations is unknown.
         4. Otherwise a frame is pushed; for a loop, `remaining` is the number of further iterations.
+           Those above the option `iterations` are left out, and recorded as a loss.
 
         `entered` of the frame, for which its rows without operands wait, is empty if the module has
         a schedule. Otherwise it is the rows of the operands and the `entered` of the caller.
@@ -311,7 +311,15 @@ class _Evaluation:
             self._compute(frame, instruction)
             return
         if instruction.opcode == "while":
-            trips = self._trip_count(instruction)
+            known_trips = self._module.trip_counts[instruction.line]
+            if known_trips is None:
+                raise _unknown_trips(self._file, instruction.line)
+            limit = self._options.iterations
+            if known_trips > limit:
+                self._lose(
+                    f"loops of more than {limit} iterations, of which the others are left out"
+                )
+            trips = min(known_trips, limit)
             if not trips:
                 return
         is_async = instruction.opcode == "async-start"
@@ -365,15 +373,6 @@ class _Evaluation:
         caller.tail = frame.tail
         is_call = frame.caller.opcode == "call"
         caller.values[frame.caller.name] = result if is_call else self._union(self._flat(result))
-
-    def _trip_count(self, loop: Instruction) -> int:
-        trips = self._module.trip_counts[loop.line]
-        if trips is None:
-            raise _unknown_trips(self._file, loop.line)
-        if trips > self._options.iterations:
-            limit = self._options.iterations
-            self._lose(f"loops of more than {limit} iterations, of which the others are left out")
-        return min(trips, self._options.iterations)
 
     def _frame(
         self,
