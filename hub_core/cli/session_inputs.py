@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hub_core.plugin_api import (
         CheckReport,
         CheckRequest,
+        Format,
         Subject,
         WorkloadRequest,
         WorkloadTimes,
@@ -61,9 +62,8 @@ class SessionInputs(SessionState):
         Raises `InputError` if a file whose content decides is unreadable, or in rule 2 empty.
         """
         from hub_core.pipeline.sources import are_one_set, are_rank_files
-        from hub_core.plugin_api import FormatReader
 
-        formats = [provided.offer.format for provided in self.registry().all(FormatReader)]
+        formats = self._formats()
         if are_one_set(files, formats):
             return True
         if are_rank_files(files, formats):
@@ -76,7 +76,8 @@ class SessionInputs(SessionState):
         """Open IN and find its reader (of algorithms or workloads); only the first bytes are read.
 
         `source_format`: name of the reader; None chooses it by suffix and content
-        (`pipeline.detection.find_reader`). `more`: further files of the same job. If `more` is
+        (`pipeline.detection.find_reader`). `more`: further files of the same job. If these are all
+        files of the set that `source` names, their ranks are those of their names. If `more` is
         empty and `source` is the first of `rank_files` (rank files that IN names), the others are
         used.
 
@@ -85,10 +86,13 @@ class SessionInputs(SessionState):
         if no reader or several readers fit.
         """
         from hub_core.pipeline.inputs import open_algorithm
+        from hub_core.pipeline.sources import are_one_set
 
         keep_freed_memory()
         if not more and self.rank_files[:1] == (source,):
             more = self.rank_files[1:]
+        elif more and are_one_set((source, *more), self._formats()):
+            more = ()
         return open_algorithm(
             source,
             format=source_format,
@@ -96,6 +100,11 @@ class SessionInputs(SessionState):
             report=self.report_finding,
             more=more,
         )
+
+    def _formats(self) -> list[Format]:
+        from hub_core.plugin_api import FormatReader
+
+        return [provided.offer.format for provided in self.registry().all(FormatReader)]
 
     def read_model(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm | Workload:
         """Read the algorithm or workload in an opened input, without verification.

@@ -227,6 +227,17 @@ def test_a_job_in_another_format_is_profiled_on_a_network(
 
 
 @pytest.mark.needs_plugins
+def test_rank_files_of_another_format_are_one_job_by_their_names(collhub, tmp_path: Path) -> None:
+    files = []
+    for artifact in writing.write(training_step(), NoOptions()).artifacts:
+        files.append(tmp_path / f"job{artifact.name}")
+        files[-1].write_bytes(artifact.content())
+    run = collhub("profile", *reversed(files), "--topology", "ring:4", "--json")
+    assert run.code == 0, run.err
+    assert run.report()["num_ranks"] == len(files) == 4
+
+
+@pytest.mark.needs_plugins
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
