@@ -60,8 +60,12 @@ class Piece:
             some = int(present.argmax())
             values = [np.where(present, column, column[some]) for column in values]
         if all(bool((column == column[0]).all()) for column in values):
-            head = _append_numbers(head, [int(column[0]) for column in values], lengths)
-            values, lengths = (), ()
+            # Numbers that are equal in all records become a part of the head, encoded only once.
+            numbers = b"".join(varint(int(column[0])) for column in values)
+            text = bytearray(head + numbers)
+            for position, constant in lengths:
+                text[position] = len(numbers) + constant
+            head, values, lengths = bytes(text), (), ()
         self.present = present
         self._values, self._lengths = values, lengths
         self._widths = [varint_widths(column) for column in values]
@@ -97,23 +101,6 @@ class Piece:
                 if index >= shortest:
                     mask[:, column_index] &= widths > index
                 column_index += 1
-
-
-def _append_numbers(
-    head: bytes, values: Sequence[int], lengths: Sequence[tuple[int, int]]
-) -> bytes:
-    """Return `head` followed by the numbers as varints, with the length bytes in the head set.
-
-    Used for a piece whose numbers are equal in all records, which is then encoded only once.
-    `values`: numbers of at least 0. `lengths`: (position, constant) of every length byte; the byte
-    at this position is overwritten by the number of bytes of all varints plus the constant. The sum
-    must be below 128, because a length takes one byte here; this is not checked.
-    """
-    numbers = b"".join(varint(value) for value in values)
-    text = bytearray(head + numbers)
-    for position, constant in lengths:
-        text[position] = len(numbers) + constant
-    return bytes(text)
 
 
 def number_field(tag: int, values: Column, present: BoolArray | None = None) -> Piece:
@@ -215,30 +202,13 @@ def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
 
     A record consists of those pieces (encoded fields) that are present in it, in the order of
     `pieces`. A number takes only the bytes of its own varint, even if other records need more.
-    `records`: the number of records; with 0 the result is empty. There must be at least one piece.
+    `records`: the number of records; with 0 the result is empty. There must be 1 to 63 pieces.
     """
     widths = [len(piece.template) for piece in pieces]
     matrix = np.empty((records, sum(widths)), np.uint8)
     # Written row by row, which is sequential in memory, unlike piece by piece.
     matrix[:] = np.concatenate([piece.template for piece in pieces])
-    mask = _compute_mask(pieces, widths, records)
-    for piece, first, width in zip(pieces, first_positions(widths), widths, strict=True):
-        part = slice(first, first + width)
-        piece.fill(matrix[:, part], mask[:, part])
-    compressed: Bytes = matrix[mask]
-    return compressed
-
-
-def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) -> BoolArray:
-    """Return bool[records, columns]: True for the columns of every piece that a record contains.
-
-    Columns are the bytes of all pieces, one piece after the other, in their order. `widths`: number
-    of columns of each piece. A record contains a piece if `piece.present` (bool per record) is True
-    for the record, or is None. At most 63 pieces are possible.
-
-    With widths 2 and 1, a record that contains only the second piece has (False, False, True).
-    Columns that a shorter varint leaves unused are still True; `Piece.fill` clears them.
-    """
+    # Combination of the pieces of every record: bit i is set if piece i is present.
     code = np.zeros(records, np.int64)
     for number, piece in enumerate(pieces):
         is_present = np.True_ if piece.present is None else piece.present
@@ -247,8 +217,13 @@ def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) 
     codes, combination = np.unique(code, return_inverse=True)
     has_piece = (codes[:, None] >> np.arange(len(pieces))) & 1
     rows = np.repeat(has_piece.astype(np.bool_), widths, axis=1)
+    # True for all columns of a piece; `Piece.fill` clears those that short varints leave unused.
     mask: BoolArray = rows[combination]
-    return mask
+    for piece, first, width in zip(pieces, first_positions(widths), widths, strict=True):
+        part = slice(first, first + width)
+        piece.fill(matrix[:, part], mask[:, part])
+    compressed: Bytes = matrix[mask]
+    return compressed
 
 
 def _insert_bytes(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) -> Bytes:

@@ -264,32 +264,24 @@ class _Index:
         plain_ids = np.arange(len(batch)) - self._first[batch.file_of_node]
         self.is_plain = np.ones(len(self._first), np.bool_)
         self.is_plain[batch.file_of_node[ids != plain_ids.astype(np.uint64)]] = False
-        if not self.is_plain.all():
-            self._sort()
-
-    def _sort(self) -> None:
-        """Sort all nodes of the batch by (file, id) for binary searches.
-
-        Sets `_distinct` (ascending distinct ids of the batch), `_order` (rows of the nodes in
-        sorted order) and `_sorted_keys` (their keys of `_build_keys`, ascending). Raise
-        `TraceError` (`duplicate-id`) if an id occurs twice in one file. The error is about the
-        first such file and its smallest repeated id, and names the second node with this id.
-        """
+        if self.is_plain.all():
+            return
+        # All nodes of the batch, sorted by (file, id) for binary searches.
         self._distinct = distinct(self._ids)
-        keys = self._build_keys(self._batch.file_of_node, self._ids)
+        keys = self._build_keys(batch.file_of_node, self._ids)
         self._order = np.argsort(keys, kind="stable")
         self._sorted_keys = keys[self._order]
         doubled = np.flatnonzero(self._sorted_keys[1:] == self._sorted_keys[:-1])
         if len(doubled):
             node = int(self._order[doubled[0] + 1])
             message = f"a second node has id {self._ids[node]}"
-            raise self._batch.error_at(node, message, "duplicate-id")
+            raise batch.error_at(node, message, "duplicate-id")
 
     def _build_keys(self, file: Int64Array, ids: UInt64Array) -> Int64Array:
         """Combine the file number and the node id of every entry to one key (int64).
 
         Different pairs have different keys, ordered by file, then id. The key is -1 for an id
-        that no node of the batch has, in any file. Needs `_distinct`, which `_sort` sets first.
+        that no node of the batch has, in any file. Needs `_distinct`, which is set first.
         """
         number = rows_of(ids, self._distinct)
         return np.where(number >= 0, file * len(self._distinct) + number, -1)
@@ -305,7 +297,13 @@ class _Index:
         """
         children = group_of_entry(dependencies.indptr)
         file = self._batch.file_of_node[children]
-        position, exists = self._find_positions(file, dependencies.ids)
+        if self.is_plain.all():
+            # The common case needs no search: the id is the position in the file.
+            exists: BoolArray = dependencies.ids < self._sizes[file].astype(np.uint64)
+            position = self._first[file] + np.where(exists, dependencies.ids, 0).astype(np.int64)
+        else:
+            sorted_position = rows_of(self._build_keys(file, dependencies.ids), self._sorted_keys)
+            position, exists = self._order[sorted_position], sorted_position >= 0
         # The error names the first one and counts the others.
         lost = np.flatnonzero(~exists)
         if len(lost) and not drop_dangling:
@@ -316,16 +314,3 @@ class _Index:
             message = f"{node}, which is not in the file{more}"
             raise self._batch.error_at(child, message, "dangling-dependency", cure)
         return Edges(position, children).only(exists), len(lost)
-
-    def _find_positions(self, file: Int64Array, ids: UInt64Array) -> tuple[Int64Array, BoolArray]:
-        """Return (row in the batch, whether the node exists) for each pair of file and node id.
-
-        `file` (index of the file in the batch) and `ids` have one entry per searched node. Only
-        this file is searched. If the node does not exist, its row is an arbitrary number.
-        """
-        if self.is_plain.all():
-            # The common case needs no search: the id is the position in the file.
-            exists: BoolArray = ids < self._sizes[file].astype(np.uint64)
-            return self._first[file] + np.where(exists, ids, 0).astype(np.int64), exists
-        position = rows_of(self._build_keys(file, ids), self._sorted_keys)
-        return self._order[position], position >= 0

@@ -206,10 +206,10 @@ def _decode_usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
 def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
     """Decode a GlobalMetadata record by protobuf: (version, attributes).
 
-    An attribute is (name, kind, value) as of `_get_kind_and_value`, in the order of the
-    record; names may repeat. The version is "" if it is missing. Unknown fields are
-    ignored. Raise `WireError` (`malformed-metadata`, position 0) if protobuf cannot parse
-    the body.
+    An attribute is (name, kind, value), in the order of the record; names may repeat. The
+    value of a list is a tuple; without a value, kind and value are None. The version is ""
+    if it is missing. Unknown fields are ignored. Raise `WireError` (`malformed-metadata`,
+    position 0) if protobuf cannot parse the body.
     """
     from google.protobuf.message import DecodeError
 
@@ -221,20 +221,16 @@ def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
     except DecodeError:
         reason = "record 0 is not a GlobalMetadata record"
         raise WireError(reason, 0, "malformed-metadata") from None
-    return message.version, [(each.name, *_get_kind_and_value(each)) for each in message.attr]
-
-
-def _get_kind_and_value(attribute: Any) -> tuple[Kind | None, AttributeValue]:
-    """Return kind and value of an AttributeProto; the value of a list is a tuple.
-
-    The kind is the number of the field that is set. (None, None) if no value is set.
-    """
-    one_of = attribute.WhichOneof("value")
-    if one_of is None:
-        return None, None
-    # The kind is the number of the field.
-    field_number = attribute.DESCRIPTOR.fields_by_name[one_of].number
-    value: Any = getattr(attribute, one_of)
-    if hasattr(value, "values"):
-        value = tuple(value.values)
-    return Kind(field_number), value
+    entries: _Entries = []
+    for attribute in message.attr:
+        one_of = attribute.WhichOneof("value")
+        if one_of is None:
+            entries.append((attribute.name, None, None))
+            continue
+        # The kind is the number of the field.
+        kind = Kind(attribute.DESCRIPTOR.fields_by_name[one_of].number)
+        value: Any = getattr(attribute, one_of)
+        if hasattr(value, "values"):
+            value = tuple(value.values)
+        entries.append((attribute.name, kind, value))
+    return message.version, entries

@@ -282,7 +282,14 @@ class _Header:
         1. A list ends inside a number; the first such list by node.
         2. A number has more than 10 bytes; it need not be the first such number.
         """
-        nodes, starts, stops = self._ordered_runs(column)
+        # Byte ranges of the encoded dependencies, by node, without empty ones.
+        empty = np.zeros(0, np.int64)
+        runs = [(empty, empty, empty), *self._runs[column]]
+        nodes, starts, stops = (np.concatenate(part) for part in zip(*runs, strict=True))
+        # Stable, because several runs of a node keep their order.
+        order = np.argsort(nodes, kind="stable")
+        order = order[stops[order] > starts[order]]
+        nodes, starts, stops = nodes[order], starts[order], stops[order]
         data = self._batch.data
         open_ended = np.flatnonzero(data[stops - 1] >= 128)
         if len(open_ended):
@@ -298,20 +305,3 @@ class _Header:
             raise WireError("a dependency of more than 10 bytes", int(starts[run])) from None
         owner = nodes[np.searchsorted(ends, first, side="right")]
         return Dependencies(group_pointer(owner, len(self._batch)), ids)
-
-    def _ordered_runs(self, column: str) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return the byte ranges of the encoded dependencies, sorted by node, as parallel arrays.
-
-        `column`: the kind of the dependencies, "data" or "control". The arrays are (nodes,
-        starts, stops), all int64. In entry i, bytes `starts[i]` to `stops[i]` - 1 of the
-        batch's data encode dependencies of node `nodes[i]`. Empty ranges are left out. Several
-        ranges of one node keep the order in which they were read. Without ranges, the arrays
-        are empty.
-        """
-        empty = np.zeros(0, np.int64)
-        runs = [(empty, empty, empty), *self._runs[column]]
-        nodes, starts, stops = (np.concatenate(part) for part in zip(*runs, strict=True))
-        # Stable, because several runs of a node keep their order.
-        order = np.argsort(nodes, kind="stable")
-        order = order[stops[order] > starts[order]]
-        return nodes[order], starts[order], stops[order]
