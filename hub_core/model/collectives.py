@@ -116,15 +116,17 @@ class Collective:
     counts: UnitCounts | None = None
 
     def __post_init__(self) -> None:
-        if reason := self._defect() or self._claim_defect() or self._counts_defect():
+        if reason := self._defect() or self._counts_defect():
             message = f"{self.kind} of {self.num_ranks} ranks: {reason}"
             raise InputError(message, code="invalid-collective")
 
     def _defect(self) -> str | None:
-        """Return a text about the first defect of ranks, units and root, or None.
+        """Return a text about the first defect of all fields but the counts, or None.
 
         Checked in this order: 1 to `MAX_RANKS` ranks; 1 to 2^62 units; a root that is a rank if the
-        kind has one, and no root if not.
+        kind has one, and no root if not; the unit count is a multiple of the number of parts of the
+        buffer; a custom collective has a contract, and others have none; at least one of in place
+        and out of place is claimed.
         """
         if not 1 <= self.num_ranks <= MAX_RANKS:
             return f"the number of ranks is not in 1..{MAX_RANKS}"
@@ -135,15 +137,6 @@ class Collective:
             return f"root {self.root} is not a rank"
         if not is_rooted and self.root is not None:
             return f"a root ({self.root}) has no meaning here"
-        return None
-
-    def _claim_defect(self) -> str | None:
-        """Return a text about the first defect of unit count, contract and modes, or None.
-
-        Checked in this order: the unit count is a multiple of the number of parts of the buffer; a
-        custom collective has a contract, and others have none; at least one of in place and out of
-        place is claimed.
-        """
         if self.unit_count % self.kind.traits.parts(self.num_ranks):
             return f"unit_count {self.unit_count} is not a multiple of the number of ranks"
         if (self.contract is not None) != (self.kind is CollectiveKind.CUSTOM):
@@ -358,12 +351,15 @@ class Collective:
         """
         scratch = np.asarray(scratch_units, np.int64)
         size = np.stack([self.input_units(), self.output_units(), scratch], axis=1)
-        separate = self._buffers_apart(in_place)
+        traits = self.kind.traits
+        # By rank: whether INPUT and OUTPUT do not overlap.
+        separate: BoolArray = np.full(self.num_ranks, not in_place)
+        if in_place and traits.is_rooted and traits.is_split:
+            separate = np.arange(self.num_ranks) != self.root
         # Aliased buffers occupy the size of the larger one.
         both = size[:, Buffer.INPUT], size[:, Buffer.OUTPUT]
         span = np.where(separate, both[0] + both[1], np.maximum(*both))
         shift = np.zeros_like(size)
-        traits = self.kind.traits
         if in_place and (traits.input_is_part or traits.output_is_part):
             # The buffer that is a part of the other one starts at this part.
             part = Buffer.INPUT if traits.input_is_part else Buffer.OUTPUT
@@ -377,18 +373,6 @@ class Collective:
         shift[:, Buffer.SCRATCH] = span
         borders = row_pointer(span + scratch)
         return MemoryLayout(borders[:-1, None] + shift, size, int(borders[-1]))
-
-    def _buffers_apart(self, in_place: bool) -> BoolArray:
-        """Return for which ranks INPUT and OUTPUT do not overlap: bool[num_ranks].
-
-        Out of place, this is every rank. In place, it is no rank, except that in a gather or
-        scatter it is every rank but the root.
-        """
-        traits = self.kind.traits
-        if in_place and traits.is_rooted and traits.is_split:
-            is_other: BoolArray = np.arange(self.num_ranks) != self.root
-            return is_other
-        return np.full(self.num_ranks, not in_place)
 
     def _at_root(self, units: int) -> Int64Array:
         """Return int64[num_ranks]: `units` at the root, 0 at all other ranks.

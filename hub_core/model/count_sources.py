@@ -156,8 +156,8 @@ def parse_counts(text: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts 
     - `shift:K`: rank r sends one unit to rank (r + K) mod n (1 to n - 1). Only for kinds with
       counts per pair.
     - `zipf:S[,seed=N][,units=U]`: every rank sends U units (default 4096; 1 to 2^40) to random
-      ranks, itself included. The receiver at place k of a random order of the ranks has a
-      probability proportional to k^-S (S from 0 to 16). Default seed: 0.
+      ranks, itself included. The receiver at place k of a random order of the ranks, equal for
+      all senders, has a probability proportional to k^-S (S from 0 to 16). Default seed: 0.
     - `experts:E[,top=K][,tokens=T][,skew=S][,seed=N][,replicas=R]`: the units of
       `TokenRouting.count_units`; for the numbers see `_parse_routing`.
 
@@ -175,8 +175,8 @@ def parse_counts(text: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts 
     fields = _split_fields(text, name, rest)
     shape = (num_ranks, num_ranks) if is_per_pair else (num_ranks,)
     if name == "uniform":
-        units = _number(text, fields, "uniform", 1, 1, 1 << 40)
-        return UnitCounts.from_table(np.full(shape, int(units), np.int64), is_per_pair)
+        units = int(_number(text, fields, "uniform", 1, 1, 1 << 40))
+        return UnitCounts.from_table(np.full(shape, units, np.int64), is_per_pair)
     if name == "shift":
         if not is_per_pair:
             raise _usage(text, f"{kind} has counts per rank, shift has counts per pair")
@@ -184,7 +184,14 @@ def parse_counts(text: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts 
         shifted = np.roll(np.eye(num_ranks, dtype=np.int64), distance, axis=1)
         return UnitCounts.from_table(shifted, is_per_pair)
     if name == "zipf":
-        table = _draw_zipf(text, fields, num_ranks)
+        skew = _number(text, fields, "zipf", 0.0, 0.0, 16.0)
+        seed = int(_number(text, fields, "seed", 0, 0, 2**63 - 1))
+        units = int(_number(text, fields, "units", _DEFAULT_UNITS, 1, 1 << 40))
+        generator = np.random.default_rng(seed)
+        popularity: Float64Array = np.arange(1, num_ranks + 1, dtype=np.float64) ** -skew
+        popularity = popularity[generator.permutation(num_ranks)]
+        drawn = generator.multinomial(units, popularity / popularity.sum(), num_ranks)
+        table: Int64Array = drawn.astype(np.int64)
     else:
         table = _parse_routing(text, fields, num_ranks).count_units(num_ranks)
     # Per rank, a part has the units that all ranks together send to that rank.
@@ -333,25 +340,6 @@ def _number(
     if not low <= value <= high:
         raise _usage(text, f"{name} is {fields[name][:40]}, expected {low:g}..{high:g}")
     return value
-
-
-def _draw_zipf(text: str, fields: dict[str, str], num_ranks: int) -> Int64Array:
-    """Draw the units from every rank to every rank, int64[ranks, ranks], by Zipf's law.
-
-    The numbers in `fields` are `zipf` (0..16, default 0), `seed` (0..2^63 - 1, default 0)
-    and `units` (1..2^40, default 4096). Row s is a multinomial draw of `units` units of
-    sender s. The probability of a receiver, which may be the sender itself, is proportional
-    to k ** -zipf. Here k, from 1 on, is its position in a random order of the ranks that is
-    the same for all senders. Equal arguments give the same table. Raises `UsageError` for
-    values outside of their limits; `text`: the complete form, for this error.
-    """
-    skew = _number(text, fields, "zipf", 0.0, 0.0, 16.0)
-    seed = int(_number(text, fields, "seed", 0, 0, 2**63 - 1))
-    units = int(_number(text, fields, "units", _DEFAULT_UNITS, 1, 1 << 40))
-    generator = np.random.default_rng(seed)
-    popularity: Float64Array = np.arange(1, num_ranks + 1, dtype=np.float64) ** -skew
-    popularity = popularity[generator.permutation(num_ranks)]
-    return generator.multinomial(units, popularity / popularity.sum(), num_ranks).astype(np.int64)
 
 
 def _parse_routing(text: str, fields: dict[str, str], num_ranks: int) -> TokenRouting:

@@ -129,13 +129,37 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
 
     One finding is added to `findings` per message with a peer that is no rank (`peer-range`) or
     is the rank itself (`self-message`), per message without a partner (`unmatched-send`,
-    `unmatched-receive`), and per matched pair with different counts (`count-mismatch`); such a
-    pair remains matched. Of each code, at most `CAP` findings are listed.
+    `unmatched-receive`), and per matched pair with different counts (`count-mismatch`, at the
+    receiving step); such a pair remains matched. Of each code, at most `CAP` findings are listed.
     """
     messages = matched_messages(steps)
-    _report_peers(steps, findings)
-    _report_lonely(steps, messages, findings)
-    _report_unequal(steps, messages, findings)
+    _, outside, is_to_self = _judge_peers(steps)
+    unequal = np.flatnonzero(steps.count[messages.send] != steps.count[messages.receive])
+    sends, receives = messages.send[unequal], messages.receive[unequal]
+    partner = dict(zip(receives[:CAP].tolist(), sends[:CAP].tolist(), strict=True))
+
+    def say_outside(row: int) -> str:
+        expected = f"expected 0..{steps.num_ranks - 1}"
+        return f"peer {int(steps.peer[row])} is not a rank, {expected}: {action(steps, row)}"
+
+    def say_own(row: int) -> str:
+        return f"the peer of a message is the rank itself: {action(steps, row)}"
+
+    def say_lonely(row: int) -> str:
+        partner = f"rank {int(steps.peer[row])} on channel {int(steps.channel[row])}"
+        return f"nothing at {partner} matches this {action(steps, row)}"
+
+    def say_unequal(row: int) -> str:
+        send = partner[row]
+        counts = f"{int(steps.count[row])} units are expected, {int(steps.count[send])} are sent"
+        return f"{counts}: this {action(steps, row)} matches {describe(steps, send)}"
+
+    findings.add_rows("peer-range", steps, np.flatnonzero(outside), say_outside)
+    cure = "use a local copy"
+    findings.add_rows("self-message", steps, np.flatnonzero(is_to_self), say_own, cure=cure)
+    findings.add_rows("unmatched-send", steps, messages.lonely_sends, say_lonely)
+    findings.add_rows("unmatched-receive", steps, messages.lonely_receives, say_lonely)
+    findings.add_rows("count-mismatch", steps, receives, say_unequal)
     return messages
 
 
@@ -216,57 +240,3 @@ def _judge_peers(steps: StepTable) -> tuple[BoolArray, BoolArray, BoolArray]:
     outside = is_message & ((steps.peer < 0) | (steps.peer >= steps.num_ranks))
     is_to_self = is_message & (steps.peer == steps.rank)
     return is_message, outside, is_to_self
-
-
-def _report_peers(steps: StepTable, findings: Findings) -> None:
-    """Add a finding for every message whose peer is not another rank of the collective.
-
-    The codes are `peer-range` if the peer is not a rank, and `self-message` if it is the rank
-    itself. The first `CAP` of each are listed, and the other messages are only counted.
-    """
-    _, outside, is_to_self = _judge_peers(steps)
-
-    def say_outside(row: int) -> str:
-        expected = f"expected 0..{steps.num_ranks - 1}"
-        return f"peer {int(steps.peer[row])} is not a rank, {expected}: {action(steps, row)}"
-
-    def say_own(row: int) -> str:
-        return f"the peer of a message is the rank itself: {action(steps, row)}"
-
-    findings.add_rows("peer-range", steps, np.flatnonzero(outside), say_outside)
-    findings.add_rows(
-        "self-message", steps, np.flatnonzero(is_to_self), say_own, cure="use a local copy"
-    )
-
-
-def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> None:
-    """Add a finding for every send without a receive, and for every receive without a send.
-
-    The codes are `unmatched-send` and `unmatched-receive`. The first `CAP` of each are listed, and
-    the others are only counted.
-    """
-
-    def say(row: int) -> str:
-        partner = f"rank {int(steps.peer[row])} on channel {int(steps.channel[row])}"
-        return f"nothing at {partner} matches this {action(steps, row)}"
-
-    findings.add_rows("unmatched-send", steps, messages.lonely_sends, say)
-    findings.add_rows("unmatched-receive", steps, messages.lonely_receives, say)
-
-
-def _report_unequal(steps: StepTable, messages: Messages, findings: Findings) -> None:
-    """Add a finding (`count-mismatch`) for every matched pair with different numbers of units.
-
-    It is located at the receiving step and gives both numbers. The first `CAP` are listed, and the
-    others are only counted.
-    """
-    unequal = np.flatnonzero(steps.count[messages.send] != steps.count[messages.receive])
-    sends, receives = messages.send[unequal], messages.receive[unequal]
-    partner = dict(zip(receives[:CAP].tolist(), sends[:CAP].tolist(), strict=True))
-
-    def say(row: int) -> str:
-        send = partner[row]
-        counts = f"{int(steps.count[row])} units are expected, {int(steps.count[send])} are sent"
-        return f"{counts}: this {action(steps, row)} matches {describe(steps, send)}"
-
-    findings.add_rows("count-mismatch", steps, receives, say)
