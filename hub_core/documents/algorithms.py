@@ -180,7 +180,14 @@ class _Document:
         self._findings: list[Diagnostic] = []
         self._root = parse_json_object(content, file)
         # The schema is checked first, so that another format is reported as such.
-        self._check_name()
+        name = self._root.get("schema")
+        if name != SCHEMA:
+            if isinstance(name, str) and name.startswith("collhub/algorithm-"):
+                message, cure = describe_other_version(name, SCHEMA)
+                self._fail(message, "$.schema", cure=cure)
+            actual = "there is none" if name is None else f"got {str(name)[:80]!r}"
+            cure = "name the format with --from; 'collhub formats' lists them"
+            self._fail(f"expected {SCHEMA!r}, {actual}", "$.schema", cure=cure)
         extensions = self._root.get("extensions")
         if is_too_deep(extensions):
             self._fail(f"values are nested deeper than {MAX_DEPTH} levels", "$.extensions")
@@ -204,7 +211,12 @@ class _Document:
         contract = self._build_contract(collective.get("contract"), num_ranks)
         kind, counts = CollectiveKind(collective["kind"]), None
         if "counts" in collective:
-            counts = self._build_counts(collective["counts"], kind.traits.has_counts_per_pair)
+            table, is_per_pair = collective["counts"], kind.traits.has_counts_per_pair
+            try:
+                counts = UnitCounts.from_table(table, is_per_pair, "$.collective.counts")
+            except InputError as error:
+                finding = replace(error.diagnostics[0], location=Location(self._file))
+                self._findings.append(finding)
         columns, data, control = self._build_step_arrays(root["steps"], num_ranks)
         if self._findings:
             raise InputError(self._findings)
@@ -239,22 +251,6 @@ class _Document:
         location = Location(self._file)
         raise InputError(f"{path}: {message}", location=location, cure=cure, code="invalid-json")
 
-    def _check_name(self) -> None:
-        """Raise `InputError` at `$.schema` unless the member `schema` is `collhub/algorithm-1`.
-
-        The cure is to upgrade collhub for a text that begins with `collhub/algorithm-` (another
-        version), else, also without the member, to name the format with `--from`.
-        """
-        name = self._root.get("schema")
-        if name == SCHEMA:
-            return
-        if isinstance(name, str) and name.startswith("collhub/algorithm-"):
-            message, cure = describe_other_version(name, SCHEMA)
-            self._fail(message, "$.schema", cure=cure)
-        actual = "there is none" if name is None else f"got {str(name)[:80]!r}"
-        cure = "name the format with --from; 'collhub formats' lists them"
-        self._fail(f"expected {SCHEMA!r}, {actual}", "$.schema", cure=cure)
-
     def _build_contract(self, document: JsonObject | None, num_ranks: int) -> CustomContract | None:
         """Build the contract of a custom collective; None without `document` or with any defect.
 
@@ -285,15 +281,6 @@ class _Document:
         defined = np.asarray(document["defined"], np.bool_)
         expected = None if rows is None else Contributions(**columns)
         return CustomContract(**sizes, defined=defined, expected=expected)
-
-    def _build_counts(self, table: object, is_per_pair: bool) -> UnitCounts | None:
-        """Build the counts of an uneven collective; None, and a recorded defect, if invalid."""
-        try:
-            return UnitCounts.from_table(table, is_per_pair, "$.collective.counts")
-        except InputError as error:
-            finding = replace(error.diagnostics[0], location=Location(self._file))
-            self._findings.append(finding)
-            return None
 
     def _build_step_arrays(
         self, document: JsonObject, num_ranks: int

@@ -74,7 +74,15 @@ def parse_json_object(content: bytes, file: str, allow_nan: bool = False) -> Jso
         cure = "give a file that begins with {"
         _fail(file, "this is not a JSON object", cure=cure)
     try:
-        return _parse(content, allow_nan)
+        text = content.decode("utf-8")
+        refuse = None if allow_nan else _refuse_constant
+        root: JsonObject = json.loads(
+            text, object_pairs_hook=_build_unique_object, parse_constant=refuse
+        )
+        if _SURROGATE.search(content):
+            # Two escapes may form a character; an unpaired one cannot be written as UTF-8.
+            json.dumps(root, ensure_ascii=False).encode("utf-8")
+        return root
     except UnicodeDecodeError as error:
         _fail(file, f"byte {error.start} is not UTF-8")
     except UnicodeEncodeError:
@@ -127,18 +135,6 @@ def _format_json(name: str, value: object) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         message = f"{name} cannot be written as JSON: {error}"
         raise InputError(message, code="not-json") from None
-
-
-def _parse(content: bytes, allow_nan: bool) -> JsonObject:
-    text = content.decode("utf-8")
-    refuse = None if allow_nan else _refuse_constant
-    root: JsonObject = json.loads(
-        text, object_pairs_hook=_build_unique_object, parse_constant=refuse
-    )
-    if _SURROGATE.search(content):
-        # Two escapes may form a character; an unpaired one cannot be written as UTF-8.
-        json.dumps(root, ensure_ascii=False).encode("utf-8")
-    return root
 
 
 def is_too_deep(value: object) -> bool:
