@@ -73,8 +73,8 @@ def lower_bounds_ps(
       divided by the bandwidth of the links out of the set
     - bytes that all blocks of a partition must send (receive), divided by the bandwidth of all
       links out of (into) them (all-reduce: 2 (blocks - 1) S, Patarasuk and Yuan, JPDC 2009)
-    - if every byte has one destination and the network is small: `_distance_ns`, the sum of bytes
-      times distance over all pairs of ranks, divided by the bandwidth of all links
+    - if every byte has one destination and the network is small (`_plain_distances`): the sum of
+      bytes times distance over all pairs of ranks, divided by the bandwidth of all links
     - the minimum latency of a path from a rank to one that depends on it (`_latency_ns`)
     - all-reduce, broadcast, reduce: latency and bandwidth together, by pairs of ranks and by the
       data that a message can unite or inform on its way (`pair_bounds`)
@@ -195,7 +195,10 @@ class _Links:
         nodes, and by pairs of ranks (`_pairs`). The result is not rounded, and infinite if a
         necessary path is missing.
         """
-        bounds = [self._latency_ns, self._distance_ns(traffic)]
+        bounds = [self._latency_ns]
+        for distance, capacity in self._plain_distances:
+            # Every byte travels its distance, and the links have this capacity in total.
+            bounds.append(_byte_lengths(distance, traffic) / capacity)
         for label in self._partitions:
             bounds += self.partition_ns(label, traffic)
         for position in self._orders:
@@ -343,20 +346,6 @@ class _Links:
             latencies = arcs.lengths_from(start, self.topology.latency_ns)[self.members]
             farthest = max(farthest, float(latencies[sends[rank]].max()))
         return farthest
-
-    def _distance_ns(self, traffic: Traffic) -> float:
-        """Return a lower bound in ns from the distance that every byte must travel.
-
-        It is the sum of bytes times distance over all pairs of ranks, divided by the sum of
-        bandwidth times length of all links: the larger result for links of length 1 and of length 1
-        / bandwidth, infinite without a path for some bytes. Latencies are ignored. 0 if the kind of
-        collective is not in `UNICAST`, and if ranks times links exceed `_MAX_DISTANCE_WORK`.
-        """
-        times = (
-            _byte_lengths(distance, traffic) / capacity
-            for distance, capacity in self._plain_distances
-        )
-        return max(times, default=0.0)
 
     @cached_property
     def _plain_distances(self) -> list[tuple[Float64Array, float]]:

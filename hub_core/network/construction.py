@@ -311,28 +311,18 @@ def _dimension_links(
         groups = np.unique(node - coordinate * stride, return_inverse=True)[1]
         switch = first_switch + groups
         return np.stack([node, switch], 1).ravel(), np.stack([switch, node], 1).ravel()
-    neighbour = _neighbours(dimension.kind, coordinate, dimension.size)
+    # Candidate coordinates of neighbours, one row per node, in the order of links.
+    neighbour: Int64Array = coordinate[:, None] + np.asarray([1, -1], np.int64)
+    if dimension.kind is DimensionKind.FULLY_CONNECTED:
+        everywhere = np.arange(dimension.size, dtype=np.int64)
+        neighbour = np.broadcast_to(everywhere, (npus, dimension.size))
+    elif dimension.kind is DimensionKind.RING:
+        # In a ring of two, both directions are the same link.
+        directions = 1 if dimension.size == 2 else 2
+        neighbour = neighbour[:, :directions] % dimension.size
     is_inside = (neighbour >= 0) & (neighbour < dimension.size)
     row, column = np.nonzero(is_inside & (neighbour != coordinate[:, None]))
     return node[row], node[row] + (neighbour[row, column] - coordinate[row]) * stride
-
-
-def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64Array:
-    """Return candidate coordinates of neighbours, one row per node, in the order of links.
-
-    In lines and rings, the next higher coordinate is first, then the next lower one; in rings
-    modulo `size`. A ring of two has only one candidate, because both directions are the same link.
-    In a fully connected dimension, all coordinates from 0 to size-1 are candidates. The caller
-    removes candidates that are outside of a line or equal to the node's coordinate.
-    """
-    if kind is DimensionKind.FULLY_CONNECTED:
-        return np.broadcast_to(np.arange(size, dtype=np.int64), (len(coordinate), size))
-    steps: Int64Array = coordinate[:, None] + np.asarray([1, -1], np.int64)
-    if kind is DimensionKind.LINE:
-        return steps
-    around: Int64Array = steps % size
-    # In a ring of two, both directions are the same link.
-    return around[:, :1] if size == 2 else around
 
 
 def _switch_names(part: Topology, plane: int, taken: Sequence[str]) -> list[str]:

@@ -76,7 +76,7 @@ def orders(topology: Topology) -> Iterator[Int64Array]:
     - For every line and ring, if the network has dimensions: the coordinate of every NPU.
       Switches have the position `NO_BLOCK`.
     - The number of links from NPU 0 to every node, then from the NPU that is farthest from
-      it.
+      it, of equally far ones the lowest. A node without a path has the number of all nodes.
     - For 3 to 256 nodes: up to three orders by eigenvectors of the smallest eigenvalues of
       the network's Laplacian (Fiedler 1973), which divides a network where its links are
       few and slow.
@@ -84,7 +84,13 @@ def orders(topology: Topology) -> Iterator[Int64Array]:
     for label, kind in _coordinates(topology):
         if kind in (DimensionKind.LINE, DimensionKind.RING):
             yield label
-    yield from _distances(topology)
+    nodes, ones = np.arange(topology.num_nodes), np.ones(topology.num_links)
+    start = 0
+    for _ in range(2):
+        hops = topology.arcs().lengths_from(nodes == start, ones)
+        distance = np.where(np.isfinite(hops), hops, topology.num_nodes).astype(np.int64)
+        yield distance
+        start = int(np.argmax(distance[: topology.num_npus]))
     yield from _spectral_orders(topology)
 
 
@@ -188,7 +194,11 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
         for top in range(int(level.max())):
             low = level <= top
             yield _components(topology, low[topology.source] & low[topology.destination])
-        yield _first_switches(topology)
+        label = np.arange(topology.num_nodes)
+        joins = (topology.source < topology.num_npus) & (topology.destination >= topology.num_npus)
+        npus, first = np.unique(topology.source[joins], return_index=True)
+        label[npus] = topology.destination[joins][first]
+        yield label
     for label, _ in _coordinates(topology):
         yield label
 
@@ -210,19 +220,6 @@ def _components(topology: Topology, mask: BoolArray) -> Int64Array:
         if np.array_equal(minimum, label):
             return label
         label = minimum
-
-
-def _first_switches(topology: Topology) -> Int64Array:
-    """Return the first switch of every NPU: int64[nodes].
-
-    It is the destination of the NPU's first link to a switch, in link order. Switches, and NPUs
-    without such a link, have their own number.
-    """
-    label = np.arange(topology.num_nodes)
-    joins = (topology.source < topology.num_npus) & (topology.destination >= topology.num_npus)
-    npus, first = np.unique(topology.source[joins], return_index=True)
-    label[npus] = topology.destination[joins][first]
-    return label
 
 
 def _coordinates(topology: Topology) -> Iterator[tuple[Int64Array, DimensionKind]]:
@@ -276,25 +273,6 @@ def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
         extended[switch[is_majority]] = pairs[is_majority] % count
         free = np.flatnonzero(extended[npus:] < 0) + npus
     return extended
-
-
-def _distances(topology: Topology) -> Iterator[Int64Array]:
-    """Yield the number of links from NPU 0 to every node, then from the NPU farthest from it.
-
-    Each of the two results is int64[nodes], with the minimum number of links along their direction,
-    through NPUs and switches. The start has 0. A node without a path has the number of all nodes,
-    so it counts as the farthest. Of equally far NPUs the one with the lowest number is the second
-    start.
-    """
-    nodes, ones = np.arange(topology.num_nodes), np.ones(topology.num_links)
-    start = 0
-    for _ in range(2):
-        distance = topology.arcs().lengths_from(nodes == start, ones)
-        links: Int64Array = np.where(np.isfinite(distance), distance, topology.num_nodes).astype(
-            np.int64
-        )
-        yield links
-        start = int(np.argmax(links[: topology.num_npus]))
 
 
 def _spectral_orders(topology: Topology) -> Iterator[Int64Array]:

@@ -275,7 +275,9 @@ def find_separation(topology: Topology, fails: BoolArray) -> Separation | None:
         if is_backwards:
             tail, head = head, tail
         while True:
-            reached = _reach(topology, keeps, is_backwards)
+            # The nodes that NPU 0 reaches, or that reach it, over the remaining links.
+            arcs = remove_rows(topology, ~keeps).arcs(backwards=is_backwards)
+            reached = arcs.hops(np.zeros(1, np.int64))[0] >= 0
             lost = np.flatnonzero(~reached[: topology.num_npus])
             if not len(lost):
                 break
@@ -290,17 +292,6 @@ def find_separation(topology: Topology, fails: BoolArray) -> Separation | None:
     if separated is None:
         return None
     return Separation(tuple(separated[0].tolist()), separated[1], tuple(restored))
-
-
-def _reach(topology: Topology, keeps: BoolArray, is_backwards: bool) -> BoolArray:
-    """Return which nodes NPU 0 reaches over the links where `keeps` is True: bool[nodes].
-
-    With `is_backwards`, the nodes that reach NPU 0. NPU 0 itself is included.
-    """
-    part = remove_rows(topology, ~keeps)
-    (hops,) = part.arcs(backwards=is_backwards).hops(np.zeros(1, np.int64))
-    reached: BoolArray = hops >= 0
-    return reached
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,22 +133,12 @@ def describe_separation(
     `describe_nodes`.
     """
     names = [describe_nodes(topology, [npu]) for npu in (source, destination)]
-    cut = _describe_cut(topology, np.flatnonzero(is_reached))
-    return f"{names[0]} cannot reach {names[1]}: no link leaves {cut}"
-
-
-def _describe_cut(topology: Topology, closed: Int64Array) -> str:
-    """Describe a set of nodes as a text: its NPUs, then `and` and its switches if it has any.
-
-    `closed`: node numbers; NPUs have the lowest ones. Both lists are formatted by
-    `describe_nodes`, for example `NPUs 0-3`. The set must have at least one NPU.
-    """
-    npus = closed[closed < topology.num_npus]
+    closed = np.flatnonzero(is_reached)
+    cut = describe_nodes(topology, closed[closed < topology.num_npus])
     switches = closed[closed >= topology.num_npus]
-    text = describe_nodes(topology, npus)
-    if not len(switches):
-        return text
-    return f"{text} and {describe_nodes(topology, switches)}"
+    if len(switches):
+        cut += f" and {describe_nodes(topology, switches)}"
+    return f"{names[0]} cannot reach {names[1]}: no link leaves {cut}"
 
 
 def describe_nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str:
@@ -163,30 +153,12 @@ def describe_nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str
     noun = "NPU" if len(chosen) == 1 else "NPUs"
     is_npu = chosen[0] < topology.num_npus
     if is_npu and not topology.node_names:
-        return f"{noun} {_shorten(format_ranks(chosen))}"
-    shown = _list_names(topology, chosen)
+        ranks = format_ranks(chosen)
+        if len(ranks) > _MAX_LIST_WIDTH:
+            ranks = f"{ranks[: ranks.rindex(',', 0, _MAX_LIST_WIDTH)]},..."
+        return f"{noun} {ranks}"
+    shown = ", ".join(topology.node_name(node) for node in chosen[:_MAX_NAMES])
+    if len(chosen) > _MAX_NAMES:
+        shown += f" and {len(chosen) - _MAX_NAMES} more"
     # Names of switches contain the word already.
     return f"{noun} {shown}" if is_npu else shown
-
-
-def _list_names(topology: Topology, nodes: Sequence[int]) -> str:
-    """List the names of nodes, separated by commas.
-
-    Only the first 8 are named; `and N more` follows if there are others.
-    """
-    names = [topology.node_name(node) for node in nodes[:_MAX_NAMES]]
-    shown = ", ".join(names)
-    if len(nodes) > _MAX_NAMES:
-        shown += f" and {len(nodes) - _MAX_NAMES} more"
-    return shown
-
-
-def _shorten(ranks: str) -> str:
-    """Shorten a comma-separated list of ranks of more than `_MAX_LIST_WIDTH` characters.
-
-    A longer list is cut at its last comma within this width, and `,...` is appended. A list
-    within the width stays unchanged.
-    """
-    if len(ranks) <= _MAX_LIST_WIDTH:
-        return ranks
-    return f"{ranks[: ranks.rindex(',', 0, _MAX_LIST_WIDTH)]},..."

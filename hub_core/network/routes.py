@@ -62,7 +62,11 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
     direct_rows = np.flatnonzero(direct >= 0)
     distant = np.flatnonzero((direct < 0) & (sources != destinations))
     parts = [(direct_rows, Routes(np.arange(len(direct_rows) + 1), direct[direct_rows]))]
-    if _has_few_sources(sources[distant], destinations[distant]):
+    # Searches from few sources replace many searches, one per destination.
+    source_count, destination_count = (
+        len(np.unique(ends[distant])) for ends in (sources, destinations)
+    )
+    if _DESTINATIONS_PER_SOURCE * source_count < destination_count:
         routes = find_routes_from_sources(topology, sources[distant], destinations[distant])
         if routes is not None:
             parts += [(distant[pairs], Routes(indptr, links)) for pairs, indptr, links in routes]
@@ -70,11 +74,6 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
     if len(distant):
         parts += _distant_routes(topology, sources, destinations, distant)
     return joined_routes(len(sources), parts)
-
-
-def _has_few_sources(sources: Int64Array, destinations: Int64Array) -> bool:
-    """Return whether searches from the sources are much fewer than searches per destination."""
-    return _DESTINATIONS_PER_SOURCE * len(np.unique(sources)) < len(np.unique(destinations))
 
 
 def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Routes:

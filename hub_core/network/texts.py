@@ -153,7 +153,7 @@ class TopologyText:
         """
         argument = self.argument if text is None else text
         parts = argument.split(separator)
-        wrong = next((part for part in parts if not _is_size(part)), None)
+        wrong = next((part for part in parts if not parse_whole(part, _MAX_SIZE)), None)
         if wrong is not None:
             place = "" if wrong == argument else f" in {argument!r}"
             message = f"{wrong!r}{place} is not a size" if argument else "the size is missing"
@@ -331,14 +331,6 @@ def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology
             raise text.error(f"{name}:{argument[0]} is more than one dimension", cure)
         dimensions.append(Dimension(DIMENSIONS[name], sizes[0], *pair))
     return grid(text.text, dimensions)
-
-
-def _is_size(text: str) -> bool:
-    """Return whether a text is a whole number from 1 to `_MAX_SIZE`.
-
-    Only ASCII digits are accepted, without a sign.
-    """
-    return bool(parse_whole(text, _MAX_SIZE))
 
 
 def _without(text: str, keys: Sequence[str]) -> str:

@@ -248,7 +248,13 @@ class Topology(NotebookDisplay):
         Raises `UsageError` (`invalid-subset`) for an NPU that does not exist or is listed twice,
         and for no NPUs.
         """
-        self._check_subset(npus)
+        outside = [npu for npu in npus if not 0 <= npu < self.num_npus]
+        if outside or not npus or len(set(npus)) < len(npus):
+            wrong = "a subset names no NPU, or one twice"
+            if outside:
+                wrong = f"NPU {outside[0]} is not in 0..{self.num_npus - 1}"
+            cure = "name each NPU once, as 0,2,4-7"
+            raise UsageError(f"topology {self.name}: {wrong}", cure=cure, code="invalid-subset")
         nodes = np.concatenate([np.asarray(npus), np.arange(self.num_npus, self.num_nodes)])
         number = positions_in(nodes, self.num_nodes)
         source, destination = number[self.source], number[self.destination]
@@ -259,9 +265,12 @@ class Topology(NotebookDisplay):
         groups = {
             name: tuple(numbers[npu] for npu in members) for name, members in self.groups.items()
         }
+        # Each plane of a text has a list, so that the name can be parsed again.
+        planes = PLANE_SEPARATOR.split(self.name) if self.num_planes > 1 else [self.name]
+        choice = f"npus={format_ranks(npus)}"
         return self._part(
             rows,
-            name=self._name_of_subset(format_ranks(npus)),
+            name="+".join(f"{plane}{'&' if '?' in plane else '?'}{choice}" for plane in planes),
             num_npus=len(npus),
             num_nodes=len(nodes),
             source=source[rows],
@@ -273,31 +282,6 @@ class Topology(NotebookDisplay):
             measured_switches=self.measured_switches and self.measured_switches.renumber(numbers),
             plane=np.unique(self.plane[rows], return_inverse=True)[1].astype(np.int64),
         )
-
-    def _check_subset(self, npus: Sequence[int]) -> None:
-        """Raise `UsageError` (code `invalid-subset`) unless `npus` can be the NPUs of a subset.
-
-        Refused are an empty list, numbers outside of the NPUs, and repeated numbers; the first
-        number out of range is named before the others are checked. Any order is allowed.
-        """
-        outside = [npu for npu in npus if not 0 <= npu < self.num_npus]
-        if outside:
-            wrong = f"NPU {outside[0]} is not in 0..{self.num_npus - 1}"
-        elif not npus or len(set(npus)) < len(npus):
-            wrong = "a subset names no NPU, or one twice"
-        else:
-            return
-        cure = "name each NPU once, as 0,2,4-7"
-        raise UsageError(f"topology {self.name}: {wrong}", cure=cure, code="invalid-subset")
-
-    def _name_of_subset(self, npus: str) -> str:
-        """Return the name of the topology with `npus=...` added to the text of every plane.
-
-        The name can be parsed again as a topology text. `npus`: a list such as `0,2,4-7`.
-        """
-        # Each plane of a text has a list, so that the name can be parsed again.
-        parts = PLANE_SEPARATOR.split(self.name) if self.num_planes > 1 else [self.name]
-        return "+".join(f"{part}{'&' if '?' in part else '?'}npus={npus}" for part in parts)
 
     @property
     def num_planes(self) -> int:
