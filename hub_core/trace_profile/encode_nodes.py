@@ -198,9 +198,16 @@ class _ProfileNodes:
         nodes = self._nodes
         control = self._ids(nodes.control_indptr, nodes.control_indices)
         data = self._ids(nodes.data_indptr, nodes.data_indices)
-        if self._plan.is_flat:
-            return packed_field(_DATA_TAG, *_merge_lists(data, control))
-        return [*packed_field(_CONTROL_TAG, *control), *packed_field(_DATA_TAG, *data)]
+        if not self._plan.is_flat:
+            return [*packed_field(_CONTROL_TAG, *control), *packed_field(_DATA_TAG, *data)]
+        owner = np.concatenate([group_of_entry(data[0]), group_of_entry(control[0])])
+        ids = np.concatenate([data[1], control[1]])
+        both = np.stack([owner.astype(np.uint64), ids])
+        _, first = np.unique(both, axis=1, return_index=True)
+        # The first of equal entries is the data dependency.
+        selected = np.sort(first)
+        indptr, order = csr(owner[selected], selected, len(data[0]) - 1)
+        return packed_field(_DATA_TAG, indptr, ids[order])
 
     def _ids(self, indptr: Int64Array, indices: Int64Array) -> _Lists:
         """Return the ids of the parents of this batch of nodes: (row pointer, ids as uint64).
@@ -327,20 +334,3 @@ class _ProfileNodes:
             number_attribute("duration_ns", Kind.INT64, duration, duration >= 0),
             number_attribute("source_line", Kind.INT32, line, has_line),
         ]
-
-
-def _merge_lists(data: _Lists, control: _Lists) -> _Lists:
-    """Return, per node, the ids of its data dependencies and then of its control dependencies.
-
-    An id that a node has several times is kept only at its first position. Arguments and
-    result have the form (row pointer by node, ids as uint64); both arguments have the same
-    number of nodes.
-    """
-    owner = np.concatenate([group_of_entry(data[0]), group_of_entry(control[0])])
-    ids = np.concatenate([data[1], control[1]])
-    both = np.stack([owner.astype(np.uint64), ids])
-    _, first = np.unique(both, axis=1, return_index=True)
-    # The first of equal entries is the data dependency.
-    selected = np.sort(first)
-    indptr, order = csr(owner[selected], selected, len(data[0]) - 1)
-    return indptr, ids[order]

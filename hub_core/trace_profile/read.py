@@ -94,7 +94,15 @@ def rank_parts(source: Source) -> list[SourcePart]:
     """
     by_rank: dict[int, SourcePart] = {}
     for part in source.parts:
-        rank = _find_rank(part, len(source.parts))
+        if part.rank is not None:
+            rank = part.rank
+        elif match := _RANK_IN_NAME.search(part.name):
+            rank = int(match[1])
+        elif len(source.parts) == 1:
+            rank = 0
+        else:
+            message = "the file name does not contain the rank"
+            raise _create_error(part.name, message, "name the files PREFIX.<rank>.et")
         if rank in by_rank:
             message = f"{by_rank[rank].name} is of rank {rank} too"
             raise _create_error(part.name, message, "keep the files of one set in the folder")
@@ -317,23 +325,6 @@ def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, Jso
     if metadata.version and not known:
         selected["version"] = metadata.version
     return selected
-
-
-def _find_rank(part: SourcePart, count: int) -> int:
-    """Return a part's declared rank, else the rank in its file name, else 0 for a single file.
-
-    The rank in the name is the number of one to nine digits before the suffix, such as 3 in
-    `trace.3.et`. `count`: number of files. Raise `InputError` (`rank-files`) if there are
-    several files and this one has no rank.
-    """
-    if part.rank is not None:
-        return part.rank
-    if match := _RANK_IN_NAME.search(part.name):
-        return int(match[1])
-    if count == 1:
-        return 0
-    message = "the file name does not contain the rank"
-    raise _create_error(part.name, message, "name the files PREFIX.<rank>.et")
 
 
 def _create_error(name: str, message: str, cure: str = "") -> InputError:

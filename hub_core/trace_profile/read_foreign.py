@@ -214,7 +214,13 @@ def foreign_sizes(
             message = "some messages state their size in bytes, others only in chunks"
             raise InputError(message, location=Location(name), code="size-mismatch")
         return _compute_symbolic_sizes(joined, num_ranks, metadata, name)
-    units = size or _compute_traffic(joined, sizes)
+    units = size or 0
+    if not size:
+        rank = joined.columns["rank"]
+        is_send = joined.columns["kind"] == StepKind.SEND
+        # Local steps carry no bytes. Doubles, because a sum of hostile sizes must not overflow.
+        sums = [np.bincount(rank[side], sizes[side].astype(float)) for side in (is_send, ~is_send)]
+        units = int(max(side.max(initial=1) for side in sums))
     if units > MAX_UNITS:
         message = "the messages carry more than 2^62 bytes"
         raise InputError(message, location=Location(name), code="attribute-range")
@@ -241,19 +247,6 @@ def _compute_symbolic_sizes(
         units *= num_ranks
     collective = _build_collective(_find_kind(metadata, num_ranks, units), num_ranks, units)
     return ForeignSizes(collective, count * scale, scale, None)
-
-
-def _compute_traffic(joined: Joined, sizes: Int64Array) -> int:
-    """Return the maximum number of bytes that any rank sends, or receives; at least 1.
-
-    Bytes sent and bytes received by a rank are not added. `sizes`: bytes of every step, 0
-    for local steps. Sums are doubles, so they are exact up to 2^53.
-    """
-    rank = joined.columns["rank"]
-    is_send = joined.columns["kind"] == StepKind.SEND
-    # Local steps carry no bytes. Doubles, because a sum of hostile sizes must not overflow.
-    sums = [np.bincount(rank[side], sizes[side].astype(float)) for side in (is_send, ~is_send)]
-    return int(max(side.max(initial=1) for side in sums))
 
 
 def _find_kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind:

@@ -58,7 +58,12 @@ def profile_chunk(
     is_idle = is_idle_file[batch.file_of_node] & fields.is_comp
     columns = _build_columns(fields, is_half, is_combine, sizes.num_ranks)
     _check_bytes(fields, columns["count"], sizes)
-    _check_chunks(fields, columns["count"], sizes.unit_count)
+    # Chunks are units in this profile; -1 is no size.
+    expected_chunks = {"total_chunk_cnt": sizes.unit_count, "msg_chunk_cnt": columns["count"]}
+    for name, expected in expected_chunks.items():
+        values = fields.numbers(name, fields.is_message, -1, _MAX_INT32, -1)
+        wrong = (values != -1) & (values != expected)
+        fields.refuse(wrong, f"{name} contradicts unit_count or region", "size-mismatch")
     is_first = ~(is_combine | is_idle)
     _check_step_counts(fields, is_first, step_counts)
     row_of_node = np.cumsum(is_first) - 1
@@ -94,7 +99,12 @@ def _build_columns(
     must be below `num_ranks`.
     """
     columns: dict[str, Column] = {"rank": fields.rank, **_read_regions(fields, is_half, is_combine)}
-    duration = _read_durations(fields)
+    micros = fields.micros()
+    # proto3 does not distinguish 0 from absent.
+    rounded = np.where(micros > 0, micros * 1000, -1)
+    # The attribute has no rounding error.
+    exact = fields.numbers("duration_ns", fields.everywhere, 0, LARGEST, -1)
+    duration = np.where(exact >= 0, exact, rounded)
     duration[is_half] = duration[is_combine]
     comp_kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), 0)
     # The first condition decides, so halves precede receives.
@@ -173,19 +183,6 @@ def _check_bytes(fields: NodeFields, count: Column, sizes_of_set: StatedSizes) -
     fields.refuse(has_size & (sizes != expected), message, "size-mismatch")
 
 
-def _check_chunks(fields: NodeFields, count: Column, unit_count: int) -> None:
-    """Raise `TraceError` (code `size-mismatch`) for a message whose sizes in chunks are wrong.
-
-    Chunks are units here: `total_chunk_cnt` must be `unit_count`, and `msg_chunk_cnt` the units of
-    the message's region (`count`). A missing attribute and -1 are no size and not checked.
-    """
-    # Chunks are units in this profile.
-    for name, expected in (("total_chunk_cnt", unit_count), ("msg_chunk_cnt", count)):
-        values = fields.numbers(name, fields.is_message, -1, _MAX_INT32, -1)
-        wrong = (values != -1) & (values != expected)
-        fields.refuse(wrong, f"{name} contradicts unit_count or region", "size-mismatch")
-
-
 def _read_regions(
     fields: NodeFields, is_half: BoolArray, is_combine: BoolArray
 ) -> dict[str, Int64Array]:
@@ -248,54 +245,31 @@ def _find_receive_reduces(fields: NodeFields, links: ResolvedLinks) -> tuple[Boo
     - `missing-attribute`: a COMP, of any step, has no comp_kind.
     """
     is_half = fields.numbers("is_rrc", fields.is_receive, 0, 1, 0) == 1
-    is_pair = _find_combining_halves(fields, is_half)
-    lacks = is_half & ~np.append(is_pair[1:], False)
-    message = "no COMP_NODE with comp_kind 0 follows the receiving half of a receive-reduce"
-    fields.refuse(lacks, message, "receive-reduce")
-    unfit = is_pair & ~_depends_on_previous(links, len(is_pair))
-    message = "it must depend on its receiving half, and on nothing else"
-    fields.refuse(unfit, message, "receive-reduce")
-    message = "it depends on the receiving half of a receive-reduce instead of its COMP_NODE"
-    for edges in (links.data, links.control):
-        is_early = is_half[edges.parents] & ~is_pair[edges.children]
-        fields.refuse(
-            _build_mask(edges.children[is_early], len(is_half)), message, "receive-reduce"
-        )
-    fields.require("comp_kind", fields.is_comp)
-    return is_half, is_pair
-
-
-def _find_combining_halves(fields: NodeFields, is_half: BoolArray) -> BoolArray:
-    """Return which nodes are the combining halves of receive-reduce steps: bool[nodes].
-
-    Such a node is a COMP node with `comp_kind` 0 (reduction). The node directly before it in
-    the batch has the same rank and is in `is_half`: bool[nodes], the receiving halves. The
-    first node of a batch is no combining half, nor is a COMP node without `comp_kind`. Raises
-    `TraceError` if the `comp_kind` of any COMP node is no integer (`attribute-kind`) or
-    unknown (`attribute-range`).
-    """
     kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), -1)
     is_pair: BoolArray = fields.is_comp & (kind == CompKind.REDUCE)
     # The first node of a batch has no predecessor; that of another file has one of another rank.
     is_pair[:1] = False
     is_pair[1:] &= is_half[:-1]
     is_pair[1:] &= fields.rank[1:] == fields.rank[:-1]
-    return is_pair
-
-
-def _depends_on_previous(links: ResolvedLinks, nodes: int) -> BoolArray:
-    """Return which nodes have exactly one dependency, a data dependency on the previous node.
-
-    The result is bool[nodes]. Data and control dependencies are counted together, and a
-    dependency that is listed twice counts twice. The previous node is the row before.
-    """
-    parents = np.zeros(nodes, np.int64)
+    lacks = is_half & ~np.append(is_pair[1:], False)
+    message = "no COMP_NODE with comp_kind 0 follows the receiving half of a receive-reduce"
+    fields.refuse(lacks, message, "receive-reduce")
+    nodes = len(is_pair)
+    # A dependency that is listed twice counts twice.
+    dependencies = np.zeros(nodes, np.int64)
     for edges in (links.data, links.control):
-        parents += np.bincount(edges.children, minlength=nodes)
+        dependencies += np.bincount(edges.children, minlength=nodes)
     is_next = links.data.parents == links.data.children - 1
-    is_only: BoolArray = parents == 1
-    is_only &= _build_mask(links.data.children[is_next], nodes)
-    return is_only
+    depends_on_previous = _build_mask(links.data.children[is_next], nodes)
+    unfit = is_pair & ~((dependencies == 1) & depends_on_previous)
+    message = "it must depend on its receiving half, and on nothing else"
+    fields.refuse(unfit, message, "receive-reduce")
+    message = "it depends on the receiving half of a receive-reduce instead of its COMP_NODE"
+    for edges in (links.data, links.control):
+        is_early = is_half[edges.parents] & ~is_pair[edges.children]
+        fields.refuse(_build_mask(edges.children[is_early], nodes), message, "receive-reduce")
+    fields.require("comp_kind", fields.is_comp)
+    return is_half, is_pair
 
 
 def _build_mask(rows: Int64Array, count: int) -> BoolArray:
@@ -320,21 +294,6 @@ def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int
         message = f"the file ends here with {counts}"
         cure = "the file is cut off or was changed: get it again"
         raise fields.fail(int(indptr[file + 1]) - 1, message, "step-count", cure)
-
-
-def _read_durations(fields: NodeFields) -> Int64Array:
-    """Return the duration of every node in ns (int64), -1 if it has none.
-
-    The attribute `duration_ns` (0 is a duration) takes precedence over the field in
-    microseconds (0 counts as absent). Raise `TraceError` if one of the two is negative or
-    too large (more than 2^62 ns), or if `duration_ns` is no integer.
-    """
-    micros = fields.micros()
-    # proto3 does not distinguish 0 from absent.
-    rounded = np.where(micros > 0, micros * 1000, -1)
-    # The attribute has no rounding error.
-    exact = fields.numbers("duration_ns", fields.everywhere, 0, LARGEST, -1)
-    return np.where(exact >= 0, exact, rounded)
 
 
 def _convert_edges(

@@ -257,7 +257,8 @@ def _record_tags(steps: StepTable, tags: npt.NDArray[np.int32], file: str) -> st
     1. Tags equal to those of `message_tags`, or no messages: None.
     2. Tags equal to the channels: `CHANNEL_TAGS`.
     3. Tags that pair other sends and receives than channel and order do: raises `InputError`
-       (`tag-mismatch`) with `file` in the location.
+       (`tag-mismatch`, in `file`) at the first message, by source, destination, tag and receives
+       first, whose other tag differs from that of its predecessor with the same tag.
     4. All other tags pair the same sends and receives: None, so that these tags are lost.
     """
     expected = message_tags(steps)
@@ -266,29 +267,11 @@ def _record_tags(steps: StepTable, tags: npt.NDArray[np.int32], file: str) -> st
     is_message = expected >= 0
     if np.array_equal(tags[is_message], steps.channel[is_message]):
         return CHANNEL_TAGS
-    _check_tags(steps, expected, tags, file)
-    return None
-
-
-def _check_tags(
-    steps: StepTable, expected: npt.NDArray[np.int32], tags: npt.NDArray[np.int32], file: str
-) -> None:
-    """Raise `InputError` unless the tags match the same messages as channels and order do.
-
-    `expected`, `tags`: int32 by row of `steps`. Rows with an `expected` tag of -1 are ignored. Two
-    rules hold for each (source, destination), checked in this order:
-
-    1. Messages with equal `expected` tags have equal tags.
-    2. Messages with equal tags have equal `expected` tags.
-
-    The error (`tag-mismatch`, in `file`) is at the first message that differs from its predecessor
-    in the group. Messages are sorted by source, destination, the tag that groups them (`expected`
-    in rule 1, `tags` in rule 2), then receives before sends.
-    """
-    rows = np.flatnonzero(expected >= 0)
+    rows = np.flatnonzero(is_message)
     is_send = steps.sends[rows]
     source, target = steps.ends(rows)
-    # First by channels and order, then by the tags.
+    # Messages with equal tags of one sort must have equal tags of the other: grouped first by the
+    # tags of channels and order, then by those of the trace.
     for key, second_key in ((expected[rows], tags[rows]), (tags[rows], expected[rows])):
         order = np.lexsort((is_send, key, target, source))
         starts_group = run_mask(source[order], target[order], key[order])
@@ -298,3 +281,4 @@ def _check_tags(
             conflict = "with another one than its channel and order do"
             message = f"the tag {tags[row]} pairs this message {conflict}"
             raise InputError(message, location=steps.location(row, file), code="tag-mismatch")
+    return None

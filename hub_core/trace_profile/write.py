@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from hub_core.chakra import LARGEST, encode_metadata
-from hub_core.columns import BoolArray
-from hub_core.model import Algorithm, Buffer, Loss, StepKind, StepTable, UsageError, parse_ranks
+from hub_core.model import Algorithm, Buffer, Loss, StepKind, UsageError, parse_ranks
 from hub_core.plugin_api import Artifact, WriteResult
 from hub_core.trace_profile.encode_nodes import Plan, encode_nodes
 from hub_core.trace_profile.formats import ChakraWriteOptions, TraceOptions
@@ -38,7 +37,12 @@ def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
     """
     plan = _create_plan(algorithm, options)
     files = _Files(plan)
-    ranks = _parse_ranks(options.ranks, algorithm.num_ranks)
+    ranks: Sequence[int] = range(algorithm.num_ranks)
+    if options.ranks is not None:
+        ranks = sorted(parse_ranks(options.ranks))
+        if ranks[-1] >= algorithm.num_ranks:
+            message = f"rank {ranks[-1]} is not in 0..{algorithm.num_ranks - 1}"
+            raise UsageError(message, cure="name ranks of the algorithm", code="rank-range")
     artifacts = (Artifact(f".{rank}.et", partial(files.content, rank)) for rank in ranks)
     durations = algorithm.steps.duration_ns
     is_rounded = np.any((durations >= 0) & (durations % 1000 != 0))
@@ -94,22 +98,6 @@ def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
     )
 
 
-def _parse_ranks(text: str | None, num_ranks: int) -> Sequence[int]:
-    """Parse ranks such as `0,17,4000-4010` and return them in ascending order.
-
-    None gives all ranks, 0 to `num_ranks` - 1. Raise `UsageError` for an invalid text
-    (`invalid-ranks`), such as an empty one or one that lists a rank twice, and if the
-    highest rank does not exist (`rank-range`).
-    """
-    if text is None:
-        return range(num_ranks)
-    ranks = sorted(parse_ranks(text))
-    if ranks[-1] >= num_ranks:
-        message = f"rank {ranks[-1]} is not in 0..{num_ranks - 1}"
-        raise UsageError(message, cure="name ranks of the algorithm", code="rank-range")
-    return ranks
-
-
 def _has_triple(algorithm: Algorithm) -> bool:
     """Return whether sizes in chunks (units) are meaningful and at most 2^31 - 1 (int32).
 
@@ -137,29 +125,20 @@ def _collect_losses(plan: Plan) -> list[Loss]:
     """
     steps = plan.algorithm.steps
     control = len(steps.control_indices) if plan.is_flat else 0
-    stray = np.count_nonzero(_has_stray_values(steps))
+    # An unused operand must be (UNKNOWN, 0).
+    has_source = (steps.src_buffer != Buffer.UNKNOWN) | (steps.src_offset != 0)
+    has_target = (steps.dst_buffer != Buffer.UNKNOWN) | (steps.dst_offset != 0)
+    is_local = ~(steps.sends | steps.receives)
+    is_stray = is_local & (steps.peer != -1)
+    is_stray |= steps.sends & has_target
+    is_stray |= steps.is_kind(StepKind.RECV) & has_source
     counted = (
         ("control dependencies", control, "dependencies", _FLATTENED),
-        ("values on unused sides", stray, "steps", _LEFT_OUT),
+        ("values on unused sides", np.count_nonzero(is_stray), "steps", _LEFT_OUT),
     )
     return [
         Loss(feature, f"{count} {unit}", text) for feature, count, unit, text in counted if count
     ]
-
-
-def _has_stray_values(steps: StepTable) -> BoolArray:
-    """Return which rows have values that their kind does not use: bool[rows].
-
-    These are a local step with a peer other than -1, a send with a destination, and a RECV with a
-    source; an unused operand must be (UNKNOWN, 0).
-    """
-    has_source = (steps.src_buffer != Buffer.UNKNOWN) | (steps.src_offset != 0)
-    has_target = (steps.dst_buffer != Buffer.UNKNOWN) | (steps.dst_offset != 0)
-    is_local = ~(steps.sends | steps.receives)
-    stray: BoolArray = is_local & (steps.peer != -1)
-    stray |= steps.sends & has_target
-    stray |= steps.is_kind(StepKind.RECV) & has_source
-    return stray
 
 
 class _Files:
