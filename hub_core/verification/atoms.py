@@ -117,19 +117,14 @@ class Accesses:
                 expanded_ranges(atoms.destination.first[writes > 0], writes[writes > 0]),
             ]
         )
-        self.by_time = self._sort_by_time(position)
-
-    def _sort_by_time(self, position: Int64Array) -> Int64Array:
         nodes = max(1, len(position))
         is_write = np.arange(len(self.row)) >= self.num_reads
         keys = sort_keys(self.atom, position[self.row], is_write, nodes)
         atom, place = np.divmod(keys >> 1, nodes)
         row = inverse(position)[place]
-        first_atom = np.where(
-            keys & 1, self.atoms.destination.first[row], self.atoms.source.first[row]
-        )
+        first_atom = np.where(keys & 1, atoms.destination.first[row], atoms.source.first[row])
         first_access = np.where(keys & 1, self._first_write[row], self._first_read[row])
-        return first_access + atom - first_atom
+        self.by_time = first_access + atom - first_atom
 
     @cached_property
     def neighbours(self) -> tuple[Int64Array, Int64Array]:

@@ -78,11 +78,24 @@ class FifoBuffers:
         last = first + transfers - 1
         row = np.repeat(np.arange(len(transfers)), transfers)
         inner = np.flatnonzero(row[1:] == row[:-1])
+        # Transfer k + capacity of a connection takes the slot of transfer k.
+        sent, received = _pair_transfers(self._send, self._receive, transfers, first)
+        shorter = np.minimum(transfers[self._send], transfers[self._receive])
+        connection = np.repeat(self._connection, shorter)
+        is_full = connection[capacity:] == connection[: max(len(connection) - capacity, 0)]
+        full = np.flatnonzero(is_full)
+        # A fused instruction sends each transfer on before it receives the next one.
+        arrived, forwarded = _pair_transfers(
+            self._fused_receive, self._fused_send, transfers, first
+        )
+        same = np.flatnonzero(row[forwarded[1:]] == row[forwarded[:-1]])
         edges = (
             (last[self._parents], first[self._children]),
             (inner, inner + 1),
-            *self._buffer_edges(transfers, first, capacity),
-            *self._fused_edges(transfers, first, row),
+            (sent, received),
+            (received[full], sent[full + capacity]),
+            (arrived, forwarded),
+            (forwarded[same], arrived[same + 1]),
         )
         parents = np.concatenate([parents for parents, _ in edges])
         children = np.concatenate([children for _, children in edges])
@@ -108,37 +121,6 @@ class FifoBuffers:
             counted = f"{total:.3g} transfers are too many to check for deadlock"
             raise InputError(f"{counted} (limit {MAX_TRANSFERS})", code="too-large")
         return transfers
-
-    def _buffer_edges(
-        self, transfers: Int64Array, first: Int64Array, capacity: int
-    ) -> list[_Edges]:
-        """Return the (parents, children) between transfers due to the buffers of connections.
-
-        The first element has the edges from the k-th transfer of each SEND to the k-th transfer
-        of its receive. The second has the edges from the receive of transfer k of a connection
-        to the send of transfer k + `capacity`, which needs the same slot. Transfers that only
-        one of both steps has are ignored. `transfers`, `first`: as for `_pair_transfers`.
-        """
-        sent, received = _pair_transfers(self._send, self._receive, transfers, first)
-        shorter = np.minimum(transfers[self._send], transfers[self._receive])
-        fifo = np.repeat(self._connection, shorter)
-        # Transfer k + capacity of a connection takes the slot of transfer k.
-        full = np.flatnonzero(fifo[capacity:] == fifo[: max(len(fifo) - capacity, 0)])
-        return [(sent, received), (received[full], sent[full + capacity])]
-
-    def _fused_edges(
-        self, transfers: Int64Array, first: Int64Array, row: Int64Array
-    ) -> list[_Edges]:
-        """Return the (parents, children) between the transfers of fused instructions.
-
-        A fused instruction is a receive and the send that forwards its data. The first element
-        has the edges from each received transfer to the transfer that sends it on. The second
-        has the edges from there to the next received transfer of the instruction. `transfers`,
-        `first`: as for `_pair_transfers`. `row`: row of every transfer.
-        """
-        receives, sends = _pair_transfers(self._fused_receive, self._fused_send, transfers, first)
-        same = np.flatnonzero(row[sends[1:]] == row[sends[:-1]])
-        return [(receives, sends), (sends[same], receives[same + 1])]
 
 
 def report_fifo_deadlock(

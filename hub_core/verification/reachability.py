@@ -39,11 +39,18 @@ def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> I
     `earlier`, `later`: int64[pairs], rows of steps, all of which must run. A path consists
     of dependencies and messages; a step has a path to itself. The result is exact.
     """
-    open_pairs = np.arange(len(earlier))
     earlier, later = graph.position[earlier], graph.position[later]
-    open_pairs = open_pairs[~are_linked(graph, earlier, later)]
-    is_open = ~_are_joined(graph, earlier[open_pairs], later[open_pairs])
-    return open_pairs[is_open]
+    open_pairs = np.flatnonzero((earlier != later) & ~are_linked(graph, earlier, later))
+    if not len(open_pairs):
+        return open_pairs
+    # A search within small components of data flow decides nearly all pairs of synthesized
+    # algorithms.
+    flow, starts, ends = graph.flow, earlier[open_pairs], later[open_pairs]
+    if np.array_equal(flow[starts], flow[ends]) and _is_small(flow, starts):
+        open_pairs = open_pairs[~_reach(graph, starts, ends, flow)]
+    if not len(open_pairs):
+        return open_pairs
+    return open_pairs[~_are_joined_by_chains(graph, earlier[open_pairs], later[open_pairs])]
 
 
 def are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
@@ -66,25 +73,6 @@ def are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Boo
     edges = distinct(graph.children[has_more] * len(graph) + graph.parents[has_more])
     linked[rest] = rows_of(later[rest] * len(graph) + earlier[rest], edges) >= 0
     return linked
-
-
-def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Return whether there is a path from `earlier[i]` to `later[i]`: bool[pairs], exact.
-
-    A node has a path to itself. If both nodes of every pair are in one component of data flow,
-    and these are small (`_is_small`), a search within them comes first, which decides nearly all
-    pairs of synthesized algorithms. `_are_joined_by_chains` decides the remaining pairs.
-    """
-    if not len(earlier):
-        return np.zeros(0, np.bool_)
-    ordered: BoolArray = earlier == later
-    flow = graph.flow
-    if np.array_equal(flow[earlier], flow[later]) and _is_small(flow, earlier):
-        ordered |= _reach(graph, earlier, later, flow)
-    rest = np.flatnonzero(~ordered)
-    if len(rest):
-        ordered[rest] = _are_joined_by_chains(graph, earlier[rest], later[rest])
-    return ordered
 
 
 def _are_joined_by_chains(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:

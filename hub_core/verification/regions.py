@@ -198,7 +198,13 @@ def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Arr
     neighbouring pair that is not ordered is itself a race. Takes one sort of the accesses. Raises
     `InputError` (`too-large`) if splitting gives more than `MAX_ACCESSES` parts.
     """
-    row, start, is_write = _list_accesses(regions, position)
+    # A read of the region that the same step writes is covered by the write.
+    is_other = regions.source != regions.destination
+    reads = np.flatnonzero((position >= 0) & (regions.source >= 0) & is_other)
+    writes = np.flatnonzero((position >= 0) & (regions.destination >= 0))
+    row = np.concatenate([reads, writes])
+    start = np.concatenate([regions.source[reads], regions.destination[writes]])
+    is_write = np.arange(len(row)) >= len(reads)
     atoms, owner = _split_into_atoms(start, regions.count[row])
     runs = np.flatnonzero(position >= 0)
     nodes = len(runs)
@@ -248,24 +254,6 @@ def _buffer_sizes(algorithm: Algorithm) -> Int64Array:
     collective = algorithm.collective
     columns = [collective.input_units(), collective.output_units(), algorithm.scratch_units]
     return np.stack(columns, axis=1)
-
-
-def _list_accesses(
-    regions: Regions, position: Int64Array
-) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """Return (row, first block, whether it writes) of all accesses of steps that run.
-
-    Steps without a position (-1) do not run. Reads come first, then writes, each by row. A read
-    that begins where the step also writes is omitted: both have the same length.
-    """
-    runs = position >= 0
-    # A read of the region that the same step writes is covered by the write.
-    is_other = regions.source != regions.destination
-    reads = np.flatnonzero(runs & (regions.source >= 0) & is_other)
-    writes = np.flatnonzero(runs & (regions.destination >= 0))
-    rows = np.concatenate([reads, writes])
-    starts = np.concatenate([regions.source[reads], regions.destination[writes]])
-    return rows, starts, np.arange(len(rows)) >= len(reads)
 
 
 def _split_into_atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -238,7 +238,16 @@ def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Finding
         steps.location(cycle[0], findings.file),
         cure="send before waiting for what answers the send, or remove a dependency of the cycle",
     )
-    _report_waiting(steps, relation, stuck, set(cycle), findings)
+    _, first = np.unique(steps.rank[stuck], return_index=True)
+    for row in stuck[first][:CAP].tolist():
+        # Steps of the cycle are reported by the finding on the cycle.
+        if row in cycle:
+            continue
+        # Only blocked parents are a cause; the other parents have run.
+        is_cause = (relation.children == row) & (order.position[relation.parents] < 0)
+        cause = describe(steps, int(relation.parents[is_cause][0]))
+        message = f"this {action(steps, row)} waits for {cause}, which never runs"
+        findings.add("blocked", message, steps.location(row, findings.file))
 
 
 def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[int]:
@@ -280,29 +289,3 @@ def describe_cycle(steps: StepTable, cycle: Sequence[int]) -> str:
     if len(cycle) > _NAMED_STEPS:
         parts.append(f"... ({len(cycle) - _NAMED_STEPS} more)")
     return " -> ".join([*parts, "the first"])
-
-
-def _report_waiting(
-    steps: StepTable,
-    relation: HappensBefore,
-    stuck: Int64Array,
-    cycle: set[int],
-    findings: Findings,
-) -> None:
-    """Add a finding (`blocked`) for the first step in `stuck` of each of the lowest `CAP` ranks.
-
-    The finding names the first step in `relation` that this step waits for and that never runs. A
-    rank whose first step is in `cycle` gets no finding, but counts towards `CAP`. `stuck`: rows of
-    all steps that never run, ascending.
-    """
-    _, first = np.unique(steps.rank[stuck], return_index=True)
-    never_runs = relation.order.position < 0
-    for row in stuck[first][:CAP].tolist():
-        # Steps of the cycle are reported by the finding on the cycle.
-        if row in cycle:
-            continue
-        # Only blocked parents are a cause; the other parents have run.
-        is_cause = (relation.children == row) & never_runs[relation.parents]
-        cause = describe(steps, int(relation.parents[is_cause][0]))
-        message = f"this {action(steps, row)} waits for {cause}, which never runs"
-        findings.add("blocked", message, steps.location(row, findings.file))

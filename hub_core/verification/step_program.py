@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.columns import (
-    BoolArray,
     Float64Array,
     Int64Array,
     Order,
@@ -97,7 +96,14 @@ def compile_steps(
     batch precede its writes, so `order` must order all conflicting accesses.
     """
     sends, receives = steps.sends, steps.receives
-    slot, cells = _reserve_messages(messages, sends | receives, regions)
+    # Slots of messages in flight follow the buffers, in the order of rows. A send and its receive
+    # share the slot of the send; different counts are a finding of the matching.
+    length = np.where(sends | receives, regions.count, 0)
+    sent, received = regions.count[messages.send], regions.count[messages.receive]
+    length[messages.receive] = 0
+    length[messages.send] = np.maximum(sent, received)
+    slot = regions.total + first_positions(length)
+    slot[messages.receive] = slot[messages.send]
     is_reduction = steps.is_kind(StepKind.REDUCE)
     first = np.where(receives, slot, regions.source)
     # REDUCE: dst = dst op src; RECV_REDUCE: dst = received op src.
@@ -116,29 +122,8 @@ def compile_steps(
         row=rows,
         batches=distinct(np.searchsorted(selected, order.level_indptr)),
         memory=regions.total,
-        cells=cells,
+        cells=regions.total + int(length.sum()),
     )
-
-
-def _reserve_messages(
-    messages: Messages, is_message: BoolArray, regions: Regions
-) -> tuple[Int64Array, int]:
-    """Return the first cell of each row's message slot, and the number of cells of the memory.
-
-    A slot holds a message in flight. The slots follow the buffers, in the order of rows;
-    the number, the end of the last slot, includes the buffers. A send and its receive share
-    the slot of the send, which has the larger count of both. An unmatched message
-    (`is_message`) has its own slot. The entry of any other row has no meaning.
-    """
-    length = np.where(is_message, regions.count, 0)
-    sent, received = regions.count[messages.send], regions.count[messages.receive]
-    # Different counts are a finding of the matching; reserve cells for the larger one.
-    length[messages.receive] = 0
-    length[messages.send] = np.maximum(sent, received)
-    # Messages follow the buffers.
-    slot = regions.total + first_positions(length)
-    slot[messages.receive] = slot[messages.send]
-    return slot, regions.total + int(length.sum())
 
 
 def run_steps(program: StepProgram, values: Values, memory: _Array) -> UndefinedReads:

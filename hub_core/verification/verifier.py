@@ -94,8 +94,13 @@ def verify_input(
                 steps, verification_input.messages, fifo_capacity, fifo_units, findings
             )
     task = _build_task(verification_input, expected)
-    _note_omitted_checks(task, findings)
     collective = verification_input.algorithm.collective
+    if not verification_input.has_contents:
+        message = "the steps do not say which units they touch: races and contents are not judged"
+        findings.note("timing-only", message)
+    elif task.expected is None and collective.kind is CollectiveKind.CUSTOM:
+        message = "the custom collective states no result: the final contents are not judged"
+        findings.note("contents-not-judged", message)
     claims = {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
     judged = [mode for mode in claims if claims[mode] or not claimed_only]
     outcomes: dict[str, _Outcome] = {}
@@ -179,20 +184,6 @@ def _build_task(verification_input: VerificationInput, expected: Contributions |
     if expected is None and task.memory_units <= MAX_CELLS:
         task = replace(task, expected=task.collective.postcondition())
     return replace(task, blocks=_count_blocks(task))
-
-
-def _note_omitted_checks(task: _Task, findings: Findings) -> None:
-    """Add a note on checks that are not possible for this algorithm, at most one.
-
-    `timing-only`: the steps state no units, so races and contents are not judged. Otherwise
-    `contents-not-judged`: a custom collective states no result and the caller gives none.
-    """
-    if not task.given.has_contents:
-        message = "the steps do not say which units they touch: races and contents are not judged"
-        findings.note("timing-only", message)
-    elif task.expected is None and task.collective.kind is CollectiveKind.CUSTOM:
-        message = "the custom collective states no result: the final contents are not judged"
-        findings.note("contents-not-judged", message)
 
 
 @contextmanager
