@@ -155,7 +155,13 @@ def network_object(topology: Topology, with_links: bool = True) -> dict[str, Jso
     for key, switches in (("multicast", topology.multicast), ("reduce", topology.reduction)):
         if switches:
             head[key] = list(switches)
-    links = _list_links(topology)
+    links: list[JsonValue] = []
+    for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
+        # From the shortest decimal text, since `Fraction(0.1)` is not a tenth.
+        bandwidth = str(Fraction(repr(link.bandwidth_bytes_per_s)))
+        links.append([link.source, link.destination, bandwidth])
+        if topology.num_planes > 1:
+            links[-1] = [link.source, link.destination, bandwidth, plane]
     network: dict[str, JsonValue] = {"name": topology.name, **head}
     network["sha256"] = network_digest({**head, "links": links})
     if with_links:
@@ -173,23 +179,6 @@ def network_digest(network: Mapping[str, object]) -> str:
     document = {key: network[key] for key in _HASHED_KEYS if key in network}
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _list_links(topology: Topology) -> list[JsonValue]:
-    """List the links in the order of the topology, as [source, destination, bandwidth].
-
-    The bandwidth in bytes/s is the text of a fraction, such as `25000000000` or `51/2`. The
-    fraction is equal to the shortest decimal number that gives the link's double. If the
-    topology has several planes, the plane of the link follows. Latencies are not included.
-    """
-    objects: list[JsonValue] = []
-    for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
-        # From the shortest decimal text, since `Fraction(0.1)` is not a tenth.
-        bandwidth = str(Fraction(repr(link.bandwidth_bytes_per_s)))
-        objects.append([link.source, link.destination, bandwidth])
-        if topology.num_planes > 1:
-            objects[-1] = [link.source, link.destination, bandwidth, plane]
-    return objects
 
 
 LinkCapacities = Mapping[tuple[int, int], Fraction]

@@ -97,8 +97,20 @@ def build_copies(message_ends: MessageEnds, holders: ChunkHolders) -> tuple[Step
     `len(message_ends) + k`.
     """
     chunks = holders.chunks
-    npu, chunk = _find_local_chunks(message_ends, holders)
-    is_head = ~_is_adjacent_to_previous(npu, chunk, holders)
+    npu, chunk = holders.find_local_chunks()
+    if message_ends.wanted is not None:
+        is_wanted = np.isin(npu, message_ends.wanted)
+        npu, chunk = npu[is_wanted], chunk[is_wanted]
+    order = np.lexsort((chunks.input_offset[chunk], npu))
+    npu, chunk = npu[order], chunk[order]
+    # One step copies a chunk together with that of the row before, if they are adjacent.
+    is_adjacent = np.zeros(len(npu), np.bool_)
+    is_adjacent[1:] = npu[1:] == npu[:-1]
+    for offsets in (chunks.input_offset, chunks.output_offset):
+        offset = offsets[chunk]
+        end = offset + chunks.count[chunk]
+        is_adjacent[1:] &= offset[1:] == end[:-1]
+    is_head = ~is_adjacent
     head = np.flatnonzero(is_head)
     copy = np.cumsum(is_head) - 1
     units = np.bincount(copy, chunks.count[chunk], len(head))
@@ -201,43 +213,6 @@ def allocate_scratch(
     slot = np.zeros(len(message_ends), np.int64)
     slot[relayed] = within_rank[slot_of_end]
     return slot, units
-
-
-def _find_local_chunks(
-    message_ends: MessageEnds, holders: ChunkHolders
-) -> tuple[Int64Array, Int64Array]:
-    """Return (NPU, chunk), int64, of the chunks that are copied from INPUT to OUTPUT.
-
-    These are the chunks whose only contributor is also a target
-    (`ChunkHolders.find_local_chunks`), at the NPUs `message_ends.wanted`, None for all. The
-    rows are sorted by NPU, then by offset in INPUT.
-    """
-    npu, chunk = holders.find_local_chunks()
-    if message_ends.wanted is not None:
-        is_wanted = np.isin(npu, message_ends.wanted)
-        npu, chunk = npu[is_wanted], chunk[is_wanted]
-    offset = holders.chunks.input_offset[chunk]
-    order = np.lexsort((offset, npu))
-    return npu[order], chunk[order]
-
-
-def _is_adjacent_to_previous(
-    npu: Int64Array, chunk: Int64Array, holders: ChunkHolders
-) -> BoolArray:
-    """Return whether one step can copy each chunk together with that of the row before:
-    bool[rows].
-
-    True if both are on the same NPU, and the chunk begins where the previous one has its end,
-    in INPUT and also in OUTPUT. False for the first row.
-    """
-    is_adjacent = np.zeros(len(npu), np.bool_)
-    is_adjacent[1:] = npu[1:] == npu[:-1]
-    count = holders.chunks.count[chunk]
-    for offsets in (holders.chunks.input_offset, holders.chunks.output_offset):
-        offset = offsets[chunk]
-        end = offset + count
-        is_adjacent[1:] &= offset[1:] == end[:-1]
-    return is_adjacent
 
 
 def _order_after_reads(

@@ -226,7 +226,12 @@ def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
     window_parent = queue.find_window_parents(positions)
     latest_arrival = queue.find_latest_arrivals(message_ends)[positions - 1]
     for arrival in (message_ends.previous[predecessor], latest_arrival):
-        is_required = _is_required(message_ends, transfers, arrival, sends, window_parent)
+        # Arrivals that the plan has before the data of the send are included, since simulators
+        # round. An arrival before the start of `window_parent` is implied.
+        is_new = (arrival >= 0) & (arrival != message_ends.previous[sends])
+        finish = transfers.finish[message_ends.transfer[arrival]]
+        start = transfers.start[message_ends.transfer[window_parent]]
+        is_required = is_new & (finish >= start)
         all_parents.append(arrival[is_required])
         all_children.append(sends[is_required])
     return np.concatenate(all_parents), np.concatenate(all_children)
@@ -329,28 +334,6 @@ class _LinkQueues:
         arrivals = message_ends.previous[self.rows]
         latest: Int64Array = np.maximum.accumulate(arrivals + shift) - shift
         return latest
-
-
-def _is_required(
-    message_ends: MessageEnds,
-    transfers: Transfers,
-    arrival: Int64Array,
-    send: Int64Array,
-    window_parent: Int64Array,
-) -> BoolArray:
-    """Return, per edge from `arrival` to `send`, whether it must be added: bool[edges].
-
-    All arguments are int64 rows of `message_ends`. The edge is omitted if `arrival` is -1 (none),
-    if `send` waits for it anyway, and if it finishes before `window_parent` starts: the send one
-    window before `send` on its link, or the first send of the link.
-    """
-    # Arrivals that the plan has before the data of `send` are included, since simulators round.
-    is_new = (arrival >= 0) & (arrival != message_ends.previous[send])
-    # An arrival before the start of `window_parent` is implied, since `send` depends on that.
-    finish = transfers.finish[message_ends.transfer[arrival]]
-    start = transfers.start[message_ends.transfer[window_parent]]
-    required: BoolArray = is_new & (finish >= start)
-    return required
 
 
 def separate_phases(algorithm: Algorithm) -> Algorithm:

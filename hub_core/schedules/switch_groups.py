@@ -64,38 +64,30 @@ def _find_multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
 
     Sends with an unknown source buffer are omitted first. Of the remaining ones, consecutive sends
     are one group if rank, source buffer, offset, count and dependencies are equal. Other steps may
-    be between them. Dependencies are compared by a hash; the receivers are not compared. Groups of
-    one send are omitted. Rows ascend. Group numbers ascend too, may have gaps, and count the
-    omitted groups. Both arrays are empty without groups.
+    be between them. Dependencies (data and control, as sets) are compared by a hash, which is equal
+    for different ones with probability 2^-64; the receivers are not compared. Groups of one send
+    are omitted. Rows ascend. Group numbers ascend too, may have gaps, and count the omitted groups.
+    Both arrays are empty without groups.
     """
+    parents, children = steps.edges()
+    mixed = parents.astype(np.uint64) + np.uint64(1)
+    for shift, factor in _HASH_ROUNDS:
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    dependency_hash = np.zeros(len(steps), np.uint64)
+    np.add.at(dependency_hash, children, mixed)
     rows = np.flatnonzero(steps.sends & (steps.src_buffer != Buffer.UNKNOWN))
     columns = (
         steps.rank[rows].astype(np.int64),
         steps.src_buffer[rows].astype(np.int64),
         steps.src_offset[rows],
         steps.count[rows],
-        _hash_dependencies(steps)[rows].view(np.int64),
+        dependency_hash[rows].view(np.int64),
     )
     starts = run_starts(*columns)
     lengths = run_lengths(starts, len(rows))
     group = np.repeat(np.arange(len(starts)), lengths)
     is_grouped = lengths[group] > 1
     return rows[is_grouped], group[is_grouped]
-
-
-def _hash_dependencies(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Return a hash of the set of dependencies (data and control) of every step: uint64[rows].
-
-    Equal sets have equal hashes; the hash of a step without dependencies is 0. Two
-    different sets have equal hashes with probability 2^-64.
-    """
-    parents, children = steps.edges()
-    mixed = parents.astype(np.uint64) + np.uint64(1)
-    for shift, factor in _HASH_ROUNDS:
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    total = np.zeros(len(steps), np.uint64)
-    np.add.at(total, children, mixed)
-    return total
 
 
 def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -124,32 +116,22 @@ def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Arra
 def _find_chain_heads(steps: StepTable) -> Int64Array:
     """Return the row of the first addition in the chain of every row: int64[rows].
 
-    A row continues the chain of its only parent if both add a received message to the same units
-    and the parent has no other child. A row that continues no chain is its own first row.
+    A row continues the chain of its only parent if both add a received message to the same known
+    units and the parent has no other child. A row that continues no chain is its own first row.
     """
     parents, children = steps.edges()
     rows = len(steps)
     parent_count = np.bincount(children, minlength=rows)
     child_count = np.bincount(parents, minlength=rows)
-    is_chained = _is_continued(steps, parents, children)
+    adds = steps.is_kind(StepKind.RECV_REDUCE) & (steps.dst_buffer != Buffer.UNKNOWN)
+    is_chained: BoolArray = adds[parents] & adds[children]
+    is_chained &= steps.count[parents] == steps.count[children]
+    for name in ("buffer", "offset"):
+        target = getattr(steps, f"dst_{name}")[parents]
+        # The child's local operand and its result are both at the parent's target.
+        is_chained &= target == getattr(steps, f"src_{name}")[children]
+        is_chained &= target == getattr(steps, f"dst_{name}")[children]
     is_chained &= (parent_count[children] == 1) & (child_count[parents] == 1)
     head = np.arange(rows)
     head[children[is_chained]] = parents[is_chained]
     return find_heads(head)
-
-
-def _is_continued(steps: StepTable, parents: Int64Array, children: Int64Array) -> BoolArray:
-    """Return, per dependency, whether parent and child add received messages to the same units.
-
-    Both must be RECV_REDUCE steps of equal count, and the child's operand and result must be
-    exactly where the parent's result is. False if a buffer is unknown.
-    """
-    adds: BoolArray = steps.is_kind(StepKind.RECV_REDUCE) & (steps.dst_buffer != Buffer.UNKNOWN)
-    is_continued: BoolArray = adds[parents] & adds[children]
-    is_continued &= steps.count[parents] == steps.count[children]
-    for name in ("buffer", "offset"):
-        target = getattr(steps, f"dst_{name}")[parents]
-        # The child's local operand and its result are both at the parent's target.
-        is_continued &= target == getattr(steps, f"src_{name}")[children]
-        is_continued &= target == getattr(steps, f"dst_{name}")[children]
-    return is_continued
