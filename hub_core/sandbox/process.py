@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from hub_core.model import (
     Diagnostic,
-    HubError,
     InputError,
     Location,
     Severity,
@@ -134,34 +133,24 @@ def run_program(
         error = Diagnostic("program-answer", message_text, location=Location(name))
         raise ProgramAnswerError([*notes, error])
     if "error" in report:
-        raise _create_program_error(name, report)
+        place = Location(name, report["line"] if report["line"] > 0 else None)
+        code = report.get("code", "program-failed")
+        if code == "several-programs":
+            cure = "choose one: -O program=NUMBER or -O program=NAME"
+            raise UsageError(str(report["error"]), location=place, cure=cure, code=code)
+        cure = str(report.get("cure", ""))
+        raise InputError(str(report["error"]), location=place, cure=cure, code=code)
     return report
-
-
-def _create_program_error(name: str, report: Report) -> HubError:
-    """Create the error that the report of a program's process describes.
-
-    The code `several-programs` (the file defines several programs and none was selected) gives a
-    `UsageError` with a fixed cure. Any other gives an `InputError` with the message, code (default
-    `program-failed`) and cure (default "") of the report. The location is the file `name` and the
-    line of the report, which is omitted if it is 0 or less (unknown).
-    """
-    place = Location(name, report["line"] if report["line"] > 0 else None)
-    code = report.get("code", "program-failed")
-    if code == "several-programs":
-        cure = "choose one: -O program=NUMBER or -O program=NAME"
-        return UsageError(str(report["error"]), location=place, cure=cure, code=code)
-    cure = str(report.get("cure", ""))
-    return InputError(str(report["error"]), location=place, cure=cure, code=code)
 
 
 def _start_process(child: str, limits: ProcessLimits) -> subprocess.Popen[bytes]:
     """Start a Python process in a new session that reads its job from standard input.
 
     `child`: `module:function` that runs the job. The environment is `_ENVIRONMENT` and settings for
-    UTF-8, hash seed 0 and single-threaded libraries. `_get_import_path` gives the import path.
-    Standard input and output are pipes; standard error is discarded. The process itself applies the
-    limits of memory (bytes) and CPU time (s), which it gets as arguments.
+    UTF-8, hash seed 0 and single-threaded libraries. The import path is that of this process,
+    without the working folder, which `python -m` adds, unless that contains the core. Standard
+    input and output are pipes; standard error is discarded. The process itself applies the limits
+    of memory (bytes) and CPU time (s), which it gets as arguments.
     """
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # Sets are iterated in the same order in every run, and libraries start no threads, which would
@@ -173,7 +162,11 @@ def _start_process(child: str, limits: ProcessLimits) -> subprocess.Popen[bytes]
         "OMP_NUM_THREADS": "1",
     }
     arguments = [child, str(limits.memory_limit_bytes), str(limits.time_limit_s)]
-    command = [sys.executable, "-s", "-P", "-B", "-c", _START, *arguments, *_get_import_path()]
+    working = os.getcwd()
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    # The working folder may contain any files; a checkout may be the working folder itself.
+    import_path = [path for path in sys.path if path and (path != working or path == root)]
+    command = [sys.executable, "-s", "-P", "-B", "-c", _START, *arguments, *import_path]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -183,18 +176,6 @@ def _start_process(child: str, limits: ProcessLimits) -> subprocess.Popen[bytes]
         # A separate process group, so that all its processes can be stopped.
         start_new_session=True,
     )
-
-
-def _get_import_path() -> list[str]:
-    """Return the import path of this process, without the working folder.
-
-    `python -m` puts the working folder first, which may contain any files. It is kept only if it
-    contains the core.
-    """
-    # A checkout may be the working folder itself.
-    working = os.getcwd()
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return [path for path in sys.path if path and (path != working or path == root)]
 
 
 def _run_exchange(

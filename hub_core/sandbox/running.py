@@ -118,7 +118,10 @@ def run_job(language: Language) -> None:
             *sys.path,
             folder,
             *[path for package in packages for path in getattr(package, "__path__", ())],
-            *_list_system_files(),
+            # Files of the system that Python and its extension modules read.
+            *(sys.prefix, sys.base_prefix, sys.exec_prefix),
+            *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
+            *("/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/random"),
         ]
         restrict_this_process(readable, [os.devnull])
     run = _Run(language, job["name"])
@@ -157,15 +160,6 @@ def calling_line(file: str) -> int:
     while frame.f_back is not None and frame.f_code.co_filename != file:
         frame = frame.f_back
     return frame.f_lineno if frame.f_code.co_filename == file else -1
-
-
-def _list_system_files() -> list[str]:
-    """Return the files of the system that Python and its extension modules read."""
-    return [
-        *(sys.prefix, sys.base_prefix, sys.exec_prefix),
-        *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
-        *("/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/random"),
-    ]
 
 
 def _set_limits(time_limit_s: int, memory_limit_bytes: int, report: BinaryIO) -> None:
@@ -230,7 +224,7 @@ class _Run:
         return outcome
 
     def _executed(self, source: bytes, arguments: list[str], complained: _PrintedText) -> Report:
-        """Prepare the language and execute the program; return a report, {} at a normal end.
+        """Prepare the language, execute the program as `__main__`; return a report, {} at the end.
 
         Every exception gives a report instead of being raised, also KeyboardInterrupt:
 
@@ -241,7 +235,16 @@ class _Run:
         """
         try:
             self._language.prepare(self._name)
-            self._execute(source, arguments)
+            # The program gets its own command line. It may import modules of its own folder, which
+            # comes last, so that it hides no module.
+            sys.argv = [self._name, *arguments]
+            sys.path.append(str(Path(self._name).resolve().parent))
+            self._module.__dict__.update(__file__=self._name, __builtins__=builtins)
+            # Dataclasses and pickles look up the module of the program.
+            sys.modules["__main__"] = self._module
+            # Without this module's `annotations` feature.
+            code = compile(source, self._name, "exec", dont_inherit=True)
+            exec(code, self._module.__dict__)
         except SystemExit as end:
             return _report_exit(end, self._name, complained.last)
         # Including KeyboardInterrupt: every end of the program is reported.
@@ -259,26 +262,6 @@ class _Run:
             return self._language.report(self._module.__dict__, chosen, end)
         except BaseException as error:
             return self._failure(error)
-
-    def _execute(self, source: bytes, arguments: list[str]) -> None:
-        """Execute the program like a script, as module `__main__` with `arguments`.
-
-        `source`: text of the program. It may import modules of its own folder, which is last on the
-        path, so that it hides no other module. `sys.argv`, `sys.path`, `sys.modules["__main__"]`
-        and the module's `__file__` and `__builtins__` are changed and not restored. Raises
-        `SyntaxError`, and all exceptions of the program, `SystemExit` included.
-        """
-        # The program gets its own command line.
-        sys.argv = [self._name, *arguments]
-        # Programs may import modules of their own folder; it comes last, so that it hides no
-        # module.
-        sys.path.append(str(Path(self._name).resolve().parent))
-        self._module.__dict__.update(__file__=self._name, __builtins__=builtins)
-        # Dataclasses and pickles look up the module of the program.
-        sys.modules["__main__"] = self._module
-        # Without this module's `annotations` feature.
-        code = compile(source, self._name, "exec", dont_inherit=True)
-        exec(code, self._module.__dict__)
 
     def _failure(self, error: BaseException) -> Report:
         """Return the report of an exception: its members `error` (message), `line` and `code`.
