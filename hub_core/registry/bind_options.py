@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NoReturn, TypeGuard, TypeVar
@@ -63,12 +63,19 @@ def bind_options(
         else:
             by_name[text.replace("-", "_")] = value
     names = [option.name for option in declared]
-    findings = [
-        _create_unknown_option(name, names, owner) for name in sorted(by_name.keys() - set(names))
-    ]
+    known = f"known: {', '.join(names)}" if names else "it takes none"
+    findings = []
+    for name in sorted(by_name.keys() - set(names)):
+        message = f"{owner} has no option {name!r}"
+        findings.append(Diagnostic("unknown-option", message, cure=closest(name, names) or known))
     bound: dict[str, OptionValue] = {}
     for option in declared:
-        raw, origin = _find_raw_value(option, by_name, environment)
+        raw, origin = option.default, f"default of option {option.name}"
+        if option.name in by_name:
+            raw, origin = by_name[option.name], f"option {option.name}"
+        elif option.environment and environment.get(option.environment):
+            raw = environment[option.environment]
+            origin = f"option {option.name}, from the environment variable {option.environment},"
         try:
             bound[option.name] = None if raw is None else convert_value(option, raw)
         except ValueError as error:
@@ -123,27 +130,6 @@ def _check_range(value: float, low: float | None, high: float | None) -> None:
 def _format_limit(bound: float | None) -> str:
     """Format a limit of a range; integers with all digits."""
     return str(bound) if isinstance(bound, int) else f"{bound:g}"
-
-
-def _find_raw_value(
-    option: Option, values: OptionText, environment: Mapping[str, str]
-) -> tuple[OptionValue, str]:
-    """Return the unconverted value of an option, and the description of its origin for messages.
-
-    A given value takes precedence over the environment variable of the option, and that over its
-    default; an empty variable is ignored.
-    """
-    if option.name in values:
-        return values[option.name], f"option {option.name}"
-    if option.environment and environment.get(option.environment):
-        origin = f"option {option.name}, from the environment variable {option.environment},"
-        return environment[option.environment], origin
-    return option.default, f"default of option {option.name}"
-
-
-def _create_unknown_option(name: str, known: Sequence[str], owner: str) -> Diagnostic:
-    cure = closest(name, known) or (f"known: {', '.join(known)}" if known else "it takes none")
-    return Diagnostic("unknown-option", f"{owner} has no option {name!r}", cure=cure)
 
 
 def _check_text(raw: object) -> str:
@@ -297,38 +283,23 @@ def reason_of(error: BaseException) -> str:
     truncated to 300 characters. For a `HubError`, the unchanged message of its first finding is the
     result. For `SystemExit`, it is `it tried to end the program with status STATUS (FILE:LINE)`.
     """
-    origin = _format_origin(error)
-    if isinstance(error, SystemExit):
-        return f"it tried to end the program with status {error.code!r}{origin}"
-    if isinstance(error, HubError):
-        return error.diagnostics[0].message
-    message = " ".join(_get_message(error).split())[:300]
-    return (
-        f"{type(error).__name__}: {message}{origin}"
-        if message
-        else f"{type(error).__name__}{origin}"
-    )
-
-
-def _format_origin(error: BaseException) -> str:
-    """Return ` (FILE:LINE)` of the innermost frame that raised an error; "" without a traceback.
-
-    FILE is the name of the source file without its folder; the text begins with a space.
-    """
     # Only the frames: the library's `extract_tb` would read every source file for its lines.
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
-    if frame is None:
-        return ""
-    return f" ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})"
-
-
-def _get_message(error: BaseException) -> str:
+    origin = ""
+    if frame is not None:
+        origin = f" ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})"
+    if isinstance(error, SystemExit):
+        return f"it tried to end the program with status {error.code!r}{origin}"
+    if isinstance(error, HubError):
+        return error.diagnostics[0].message
     try:
-        return str(error)
+        message = " ".join(str(error).split())[:300]
     except Exception:
-        return "an error without a readable message"
+        message = "an error without a readable message"
+    kind = type(error).__name__
+    return f"{kind}: {message}{origin}" if message else f"{kind}{origin}"
 
 
 @contextlib.contextmanager

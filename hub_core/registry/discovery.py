@@ -75,7 +75,14 @@ def discover(
     plugin.
     """
     candidates = _sort_candidates()
-    _check_names(disabled, candidates)
+    known = sorted({name for c in candidates for name in (c.plugin.name, c.plugin.distribution)})
+    canonical = {canonical_name(name) for name in known}
+    for name in disabled:
+        if canonical_name(name) not in canonical:
+            installed = f"installed: {', '.join(known)}" if known else "none is installed"
+            message = f"no plugin {name!r} is installed, so it cannot be disabled"
+            cure = closest(name, known) or installed
+            raise UsageError(message, cure=cure, code="unknown-plugin")
     variable = (os.environ if environment is None else environment).get(DISABLING_VARIABLE, "")
     switches = {name: f"by --disable-plugin {name}" for name in disabled}
     switches |= {
@@ -166,14 +173,15 @@ def _load_all(
     manager = _create_manager()
     plugins = [_load_core(manager)]
     for candidate in candidates:
-        reason = (
-            _find_disabled_reason(candidate.plugin, switches) if use_plugins else "by --no-plugins"
-        )
+        plugin = candidate.plugin
+        names = {canonical_name(plugin.name), canonical_name(plugin.distribution)}
+        reasons = [how for name, how in switches.items() if canonical_name(name) in names]
+        reason = next(iter(reasons), None) if use_plugins else "by --no-plugins"
         if reason:
-            plugins.append(_set_status(candidate.plugin, PluginState.DISABLED, reason))
-        elif occurrences[candidate.plugin.name] > 1 or candidate.plugin.name == CORE_NAME:
+            plugins.append(_set_status(plugin, PluginState.DISABLED, reason))
+        elif occurrences[plugin.name] > 1 or plugin.name == CORE_NAME:
             reason = _explain_shared_name(candidate, candidates)
-            plugins.append(_set_status(candidate.plugin, PluginState.BROKEN, reason))
+            plugins.append(_set_status(plugin, PluginState.BROKEN, reason))
         else:
             plugins.append(_load(candidate, manager, admit))
     settings = RegistrySettings(use_plugins, tuple(switches.items()), tuple(refused.items()))
@@ -212,25 +220,18 @@ def _find_candidates() -> Iterator[_Candidate]:
     """
     seen: set[str] = set()
     for distribution in installed_distributions():
-        # Read as text first, so that a malformed file of an unrelated distribution has no effect.
-        if f"[{ENTRY_POINT_GROUP}]" not in _read_entry_points(distribution):
+        # Read as text first, so that a malformed file of an unrelated distribution has no effect;
+        # without `attempt`, which would double the time for a hundred distributions.
+        try:
+            text = distribution.entry_point_text()
+        except (OSError, ValueError):
+            continue
+        if f"[{ENTRY_POINT_GROUP}]" not in text:
             continue
         name = attempt(partial(getattr, distribution, "name")).value or "unknown"
         if canonical_name(name) not in seen:
             seen.add(canonical_name(name))
             yield from _list_entry_points(name, distribution)
-
-
-def _read_entry_points(distribution: Distribution) -> str:
-    """Return the text of a distribution's file of entry points; empty if it cannot be read.
-
-    `OSError` and `ValueError`, as for a text that is not UTF-8, count as unreadable.
-    """
-    # Without `attempt`, which would double the time for a hundred distributions.
-    try:
-        return distribution.entry_point_text()
-    except (OSError, ValueError):
-        return ""
 
 
 def _list_entry_points(name: str, distribution: Distribution) -> Iterator[_Candidate]:
@@ -244,26 +245,6 @@ def _list_entry_points(name: str, distribution: Distribution) -> Iterator[_Candi
     for entry_point in tried.value or ():
         plugin = Plugin(entry_point.name, name, version, entry_point.value, loaded)
         yield _Candidate(plugin, entry_point, distribution)
-
-
-def _check_names(disabled: Collection[str], candidates: Collection[_Candidate]) -> None:
-    known = sorted({name for c in candidates for name in (c.plugin.name, c.plugin.distribution)})
-    canonical = {canonical_name(name) for name in known}
-    for name in disabled:
-        if canonical_name(name) not in canonical:
-            cure = closest(name, known) or (
-                f"installed: {', '.join(known)}" if known else "none is installed"
-            )
-            raise UsageError(
-                f"no plugin {name!r} is installed, so it cannot be disabled",
-                cure=cure,
-                code="unknown-plugin",
-            )
-
-
-def _find_disabled_reason(plugin: Plugin, switches: Mapping[str, str]) -> str | None:
-    names = {canonical_name(plugin.name), canonical_name(plugin.distribution)}
-    return next((how for name, how in switches.items() if canonical_name(name) in names), None)
 
 
 def _explain_shared_name(candidate: _Candidate, candidates: Collection[_Candidate]) -> str:
@@ -355,26 +336,20 @@ def _collect_offers(module: object, name: str, manager: pluggy.PluginManager) ->
     fails; `manager` must have no other plugin. Raise `PluginError` for invalid offers and for hooks
     without `@hookimpl`, pluggy's error for an unknown hook, and any exception of a hook.
     """
-    manager.register(_select_functions(module), name)
+    hooks = module
+    if isinstance(module, ModuleType):
+        # Only functions can be hooks. pluggy examines every attribute of an object, which takes
+        # longer than calling the hooks.
+        members = vars(module).items()
+        functions = {key: value for key, value in members if isinstance(value, FunctionType)}
+        hooks = SimpleNamespace(**functions)
+    manager.register(hooks, name)
     try:
         manager.check_pending()
         return tuple(_call_hooks(module, manager))
     finally:
         # Defects of one plugin must not be attributed to the next one.
         manager.unregister(name=name)
-
-
-def _select_functions(module: object) -> object:
-    """Return an object with the functions of a module, the only attributes that can be hooks.
-
-    pluggy examines every attribute of an object, which takes longer than calling the hooks.
-    Anything but a module is returned unchanged.
-    """
-    if not isinstance(module, ModuleType):
-        return module
-    return SimpleNamespace(
-        **{name: value for name, value in vars(module).items() if isinstance(value, FunctionType)}
-    )
 
 
 def _call_hooks(module: object, manager: pluggy.PluginManager) -> Iterator[Offer]:
