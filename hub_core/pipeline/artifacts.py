@@ -84,7 +84,9 @@ class Destination:
         if self.place is None:
             sys.stdout.buffer.write(b"".join(content.data for content in contents))
             return ()
-        if self._is_device():
+        is_file = self.layout is Layout.FILE and self.place.exists()
+        if is_file and not stat.S_ISREG(self.place.stat().st_mode):
+            # Pipes and devices, such as /dev/null, are written in place.
             self.place.write_bytes(b"".join(content.data for content in contents))
             return (self.place,)
         folder = self.place if self.layout is Layout.FOLDER else self.place.parent
@@ -100,17 +102,6 @@ class Destination:
                 with _convert_write_errors(), _roll_back_on_failure() as undo_moves:
                     _move_all(moves, self._find_stale_files(targets), scratch, undo_moves)
         return (self.place,) if self.layout is Layout.FILE else targets
-
-    def _is_device(self) -> bool:
-        """Return whether the output is an existing pipe or device, such as /dev/null.
-
-        These are written in place instead of being replaced. The result is False for standard
-        output, for a regular or missing file, and for the layouts PREFIX and FOLDER. Symbolic
-        links are followed.
-        """
-        if self.place is None or self.layout is not Layout.FILE or not self.place.exists():
-            return False
-        return not stat.S_ISREG(self.place.stat().st_mode)
 
     def _get_target(self, name: str) -> Path:
         assert self.place is not None

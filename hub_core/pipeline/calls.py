@@ -236,20 +236,12 @@ def run_executor(
     if len(request.inputs) != ranks:
         message = f"{len(request.inputs)} inputs for {ranks} ranks"
         raise UsageError(message, cure="give one array per rank")
-    protected = replace(
-        request, inputs=tuple(_to_read_only(array) for array in request.inputs), hub=registry
-    )
+    # Views, so that the arrays of the caller remain writable.
+    inputs = tuple(array.view() for array in request.inputs)
+    for view in inputs:
+        view.flags.writeable = False
+    protected = replace(request, inputs=inputs, hub=registry)
     result = call(executor, ExecutionResult, protected, bound_options(executor, options))
     if len(result.outputs) != ranks:
         raise misfit(executor, f"returned {len(result.outputs)} outputs for {ranks} ranks")
     return result
-
-
-def _to_read_only(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Return a view of the array that cannot be written.
-
-    The data are not copied; the array itself remains writable.
-    """
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -159,7 +159,12 @@ def _create_finding(code: str, check: Check, versions: RuntimeVersions, file: st
     """
     lead = f"{check.name} of {format_span(check, versions)} does not use such files"
     message = f"{lead}: {versions.reason} ({versions.source}, {versions.date})"
-    return Diagnostic(code, message, location=Location(file), cure=_suggest_use(check))
+    used = [row for row in check.versions if row.uses_files]
+    cure = "write the algorithm for another runtime: 'collhub formats' lists them"
+    if used:
+        newest = f"{format_span(check, used[-1])} (--runtime {_get_example(check)})"
+        cure = f"use {newest} or another runtime"
+    return Diagnostic(code, message, location=Location(file), cure=cure)
 
 
 def _get_example(check: Check) -> str:
@@ -170,20 +175,6 @@ def _get_example(check: Check) -> str:
     """
     used = [row for row in check.versions if row.uses_files] or check.versions
     return f"{check.name}@{used[-1].last or used[-1].first}"
-
-
-def _suggest_use(check: Check) -> str:
-    """Return the remedy for a file that a version does not use.
-
-    It suggests the last row of the check's version table that uses such files, or another runtime.
-    If no row uses such files, it suggests only another runtime.
-    """
-    used = [row for row in check.versions if row.uses_files]
-    if not used:
-        return "write the algorithm for another runtime: 'collhub formats' lists them"
-    return (
-        f"use {format_span(check, used[-1])} (--runtime {_get_example(check)}) or another runtime"
-    )
 
 
 def checks_of(subject: Subject, registry: Registry) -> list[Provided[Check]]:
@@ -252,7 +243,16 @@ def check_runtime(
     formats = [provided.offer.format for provided in registry.all(FormatReader)]
     opened = open_input(path, formats, report)
     if reason := _describe_misfit(check.offer, opened, registry):
-        return _report_misfit(check.offer, reason, opened.source.name)
+        message = f"{check.offer.name} {reason}"
+        cure = f"convert it: collhub convert FILE --to {check.offer.reads[0]}"
+        location = Location(opened.source.name)
+        return CheckReport(
+            ok=False,
+            verdict=f"not applicable: {message}",
+            diagnostics=(Diagnostic("not-applicable", message, location=location, cure=cure),),
+            facts={"is_accepted": False},
+            is_applicable=False,
+        )
     if versions is not None and not versions.uses_files:
         return report_unused_file(check.offer, versions, opened.source.name)
     result = run_check(check, CheckRequest(source=opened.source), options)
@@ -283,22 +283,6 @@ def _describe_misfit(check: Check, opened: Input, registry: Registry) -> str | N
     names = [format.name for format in recognized]
     actual = " or ".join(names) if len(names) <= _MAX_NAMED_FORMATS else "of another format"
     return f"reads {read}; the file is {actual}"
-
-
-def _report_misfit(check: Check, reason: str, file: str) -> CheckReport:
-    finding = Diagnostic(
-        "not-applicable",
-        f"{check.name} {reason}",
-        location=Location(file),
-        cure=f"convert it: collhub convert FILE --to {check.reads[0]}",
-    )
-    return CheckReport(
-        ok=False,
-        verdict=f"not applicable: {check.name} {reason}",
-        diagnostics=(finding,),
-        facts={"is_accepted": False},
-        is_applicable=False,
-    )
 
 
 def find_runtime(text: str, registry: Registry) -> tuple[Provided[Check], RuntimeVersions | None]:
@@ -344,17 +328,15 @@ def check_workload(
     if a check cannot be run.
     """
     request = CheckRequest(name=name, workload=workload, is_thorough=is_thorough)
-    checks = checks_of(Subject.WORKLOAD, registry)
-    return {check.name: _name_file(run_check(check, request), name) for check in checks}
-
-
-def _name_file(report: CheckReport, name: str) -> CheckReport:
-    """Return a report whose findings without a file have the file `name`."""
-    findings = tuple(
-        replace(finding, location=replace(finding.location, file=finding.location.file or name))
-        for finding in report.diagnostics
-    )
-    return replace(report, diagnostics=findings)
+    reports = {}
+    for check in checks_of(Subject.WORKLOAD, registry):
+        report = run_check(check, request)
+        findings = []
+        for finding in report.diagnostics:
+            location = replace(finding.location, file=finding.location.file or name)
+            findings.append(replace(finding, location=location))
+        reports[check.name] = replace(report, diagnostics=tuple(findings))
+    return reports
 
 
 def find_workload_defects(workload: Workload, name: str, registry: Registry) -> list[Diagnostic]:

@@ -121,12 +121,14 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
     Otherwise raises `InputError` or `PluginError`.
     """
     name = opened.source.parts[0].name
-    able = [
-        provided
-        for provided in registry.all(kind)
-        if may_read(opened, provided.offer.format)
-        and (not _executes(provided.offer) or _is_named_program(opened, provided.offer.format))
-    ]
+    able = []
+    for provided in registry.all(kind):
+        offer = provided.offer
+        executes = isinstance(offer, FormatReader) and offer.executes_source
+        # Only a file that the user named as a program is executed.
+        is_named = opened.layout is Layout.FILE and _has_suffix(opened.source.name, offer.format)
+        if may_read(opened, offer.format) and (is_named or not executes):
+            able.append(provided)
     named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
     json_head = scan_json_head(opened.head)
     searched = opened.head if json_head is None else json_head.searched
@@ -231,16 +233,6 @@ def trace_form(format: Format) -> Format | None:
         return CHAKRA
     is_json = format.layout is Layout.PREFIX and format.suffixes == CHAKRA_JSON.suffixes
     return CHAKRA_JSON if is_json else None
-
-
-def _executes(offer: Offer) -> bool:
-    """Whether reading executes the content as a program."""
-    return isinstance(offer, FormatReader) and offer.executes_source
-
-
-def _is_named_program(opened: Input, format: Format) -> bool:
-    """Whether the user named a single file with the suffix of a format that executes it."""
-    return opened.layout is Layout.FILE and _has_suffix(opened.source.name, format)
 
 
 def _claims(provided: Provided[R], opened: Input) -> bool:

@@ -61,8 +61,12 @@ class LimitedSearch:
         key = target.units.max_units, target.max_chunks
         if key not in self._known:
             before = budget.done
+            request, known = replace(self.request, target=target, budget=budget), self.request
+            is_same = request.units == known.units and request.chunk_limits == known.chunk_limits
             try:
-                rows = self._list_results(replace(self.request, target=target, budget=budget))
+                # With equal limits the known result is the first one, without a search.
+                first = self.result if is_same else self.search_again(request)
+                rows = list(list_tries(request, first, self.search_again))
             except HubError:
                 rows = []
             least = sum(len(row.algorithm.steps) for row in rows)
@@ -73,19 +77,6 @@ class LimitedSearch:
                 raise BudgetReached
             self._known[key] = sorted(rows, key=lambda row: len(row.algorithm.steps))
         return self._known[key]
-
-    def _list_results(self, request: SynthesisRequest) -> list[SynthesisResult]:
-        """Return the results for a request: the one of its search, then those with fewer units.
-
-        The later results are from `list_tries`, at most 12. If `request` has the same units and
-        chunk limits as `self.request`, `self.result` is used as the first one, without a
-        search. Raises the `HubError` of the first search; after an error of a later one, the
-        list is complete.
-        """
-        known = self.request
-        is_same = request.units == known.units and request.chunk_limits == known.chunk_limits
-        first = self.result if is_same else self.search_again(request)
-        return list(list_tries(request, first, self.search_again))
 
 
 def check_necessary_limits(chosen: ChosenRuntime, collective: Collective) -> None:

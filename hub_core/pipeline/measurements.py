@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -101,23 +102,13 @@ def _read_content(path: str, skipped: list[Diagnostic]) -> Source:
     opened = open_input(path, (), skipped.append)
     source = content_of(opened, _UNCOMPRESSED)
     _refuse_large(source.name, source.parts[0].size or 0)
-    content = _convert_utf_16(source.content())
+    content = source.content()
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        # PowerShell writes redirected output in UTF-16. Invalid UTF-16 stays as it is.
+        with contextlib.suppress(UnicodeDecodeError):
+            content = content.decode("utf-16").encode()
     _refuse_large(source.name, len(content))
     return replace(Source.of_bytes(source.name, content), report=skipped.append)
-
-
-def _convert_utf_16(content: bytes) -> bytes:
-    """Return text in UTF-16 that begins with a byte order mark as UTF-8 without the mark.
-
-    Any other content is returned unchanged, also content with such a mark that is not valid
-    UTF-16. PowerShell writes redirected output in UTF-16.
-    """
-    if not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return content
-    try:
-        return content.decode("utf-16").encode()
-    except UnicodeDecodeError:
-        return content
 
 
 def _refuse_large(name: str, size_bytes: int) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
-import numpy.typing as npt
 
 from hub_core.model import (
     Algorithm,
@@ -242,9 +241,13 @@ def _draw(subject: ReportSubject) -> str:
 
 
 def _draw_sent_units(algorithm: Algorithm) -> str:
-    """Return an SVG of the units that each rank sends to every other rank.
+    """Return an SVG of the units that each rank sends to each other: one square per pair.
 
-    Rows are senders, columns are receivers. "" for more than `_MAX_CELLS` ranks.
+    "" for more than `_MAX_CELLS` ranks. Rows are senders, columns receivers. All pairs have a
+    square, also those without units and a rank with itself. The distance of squares is 320 // ranks
+    pixels, limited to 4 to 24; a square is one pixel smaller. The opacity is the units divided by
+    the largest number of units (at least 1), but at least 0.06. A tooltip per square has the two
+    ranks and the units.
     """
     steps, count = algorithm.steps, algorithm.num_ranks
     if count > _MAX_CELLS:
@@ -252,23 +255,11 @@ def _draw_sent_units(algorithm: Algorithm) -> str:
     sends = np.flatnonzero(steps.sends)
     units = np.zeros((count, count), np.int64)
     np.add.at(units, (steps.rank[sends], steps.peer[sends]), steps.count[sends])
-    return _draw_matrix(units)
-
-
-def _draw_matrix(units: npt.NDArray[np.int64]) -> str:
-    """Return an SVG of the units that each rank sends to each other: one square per pair.
-
-    `units`: int64[sender, receiver], at least one rank. Rows are senders, columns receivers. All
-    pairs have a square, also those without units and a rank with itself. The distance of squares is
-    320 // ranks pixels, limited to 4 to 24; a square is one pixel smaller. The opacity is the units
-    divided by the largest number of units (at least 1), but at least 0.06. A tooltip per square has
-    the two ranks and the units.
-    """
-    count, most = len(units), max(1, int(units.max(initial=0)))
     cell = max(4, min(24, 320 // count))
+    largest = max(1, int(units.max(initial=0)))
     shapes = [
         f'<rect x="{to * cell}" y="{source * cell}" width="{cell - 1}" height="{cell - 1}"'
-        f' fill="#0072b2" fill-opacity="{max(0.06, number / most):.2f}">'
+        f' fill="#0072b2" fill-opacity="{max(0.06, number / largest):.2f}">'
         f"<title>rank {source} sends {number} units to rank {to}</title></rect>"
         for source, row in enumerate(units.tolist())
         for to, number in enumerate(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -311,7 +312,8 @@ def fit_result(
         best, following = following, None
     reason: InputError | None = None
     fits: list[tuple[SynthesisResult, FittedAlgorithm]] = []
-    for each in _chain(best, following, tries):
+    started = [best] if following is None else [best, following]
+    for each in itertools.chain(started, tries):
         try:
             fitted = target.fit(each.algorithm)
         except InputError as error:
@@ -328,16 +330,6 @@ def fit_result(
         assert reason is not None
         raise reason
     return _apply_fit(*fits[choose_best([one.merit for _, one in fits])], target)
-
-
-def _chain(
-    best: SynthesisResult, following: SynthesisResult | None, tries: Iterator[SynthesisResult]
-) -> Iterator[SynthesisResult]:
-    """Yield `best`, then `following` unless it is None, then the remaining `tries` one by one."""
-    yield best
-    if following is not None:
-        yield following
-    yield from tries
 
 
 def list_tries(

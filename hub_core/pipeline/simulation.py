@@ -95,7 +95,14 @@ def run_simulator(
     """
     check_size(request.collective_bytes)
     ranks, npus = request.algorithm.num_ranks, request.npus
-    _check_npus(request.topology, ranks, npus)
+    count, needed = request.topology.num_npus, 1 + max(npus or (ranks - 1,))
+    if count < needed:
+        size, cure = f"{ranks} ranks", "choose a topology with at least one NPU per rank"
+        if npus is not None:
+            size = f"ranks on NPUs {format_ranks(npus)}"
+            cure = f"choose a topology of at least {needed} NPUs"
+        message = f"topology {request.topology.name} has {count} NPUs, the algorithm {size}"
+        raise UsageError(message, cure=cure, code="topology-too-small")
     registry = request.hub or run_registry()
     simulator = registry.find(Simulator, name)
     if npus is not None and not simulator.offer.places_ranks:
@@ -337,24 +344,6 @@ def predict_library_times(request: LibraryTimesRequest, registry: Registry) -> L
 def _slack_ps(time_ps: int, truncated_ps: int) -> int:
     """Add 2^-50 of the time to the truncation of messages, because simulators divide doubles."""
     return truncated_ps + (time_ps >> 50)
-
-
-def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) -> None:
-    """Raise `UsageError` (`topology-too-small`) for a topology without an NPU for every rank.
-
-    `npus`: the NPU of each rank; None or empty means NPU r for rank r. The topology needs more NPUs
-    than the largest number in it. Repeated NPUs are not detected.
-    """
-    count, needed = topology.num_npus, 1 + max(npus or (ranks - 1,))
-    if count < needed:
-        size = f"{ranks} ranks" if npus is None else f"ranks on NPUs {format_ranks(npus)}"
-        raise UsageError(
-            f"topology {topology.name} has {count} NPUs, the algorithm {size}",
-            cure="choose a topology with at least one NPU per rank"
-            if npus is None
-            else f"choose a topology of at least {needed} NPUs",
-            code="topology-too-small",
-        )
 
 
 def _find_simulator(registry: Registry) -> Provided[Simulator] | None:

@@ -95,7 +95,12 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
         if not any(format.layout is Layout.FOLDER for format in formats):
             raise _create_empty_folder_error(path_object, "rank files")
         return _open_folder(path_object, str(path_object), b"", report)
-    return _open_single(path_object, report)
+    file = open_file(path_object)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return _open_stream(file, text, report, is_ours=True)
+    file.close()
+    source = Source(text, (create_part(path_object),), report)
+    return _create_input(source, read_head(path_object), Layout.FILE)
 
 
 def open_rank_files(paths: Sequence[str], report: Report) -> Input:
@@ -207,8 +212,16 @@ def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
             for m in siblings
             if named_member and (m.prefix, m.suffix) == (named_member.prefix, named_member.suffix)
         ]
-    named = [member for member in siblings if member.prefix == path.name]
-    return _require_one_set(path, named or (_find_members(path, suffixes) if path.is_dir() else []))
+    members = [member for member in siblings if member.prefix == path.name]
+    if not members and path.is_dir():
+        members = _find_members(path, suffixes)
+    first_files = {(member.prefix, member.suffix): member.file for member in reversed(members)}
+    keys = sorted(first_files)
+    if len(keys) > 1:
+        names = ", ".join(str(first_files[key]) for key in keys[:6])
+        message = f"names {len(keys)} sets of rank files"
+        raise create_read_error(str(path), message, f"name one by a member: {names}")
+    return members
 
 
 def _is_set(member: _Member, formats: Sequence[Format]) -> bool:
@@ -251,33 +264,8 @@ def _find_members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
     )
 
 
-def _require_one_set(path: Path, members: list[_Member]) -> list[_Member]:
-    """Return the members unchanged if they are empty or all have the same prefix and suffix.
-
-    Otherwise raises `InputError` on `path` with the number of sets. The remedy has the first member
-    (in the given order) of at most six sets, sorted by prefix, then suffix.
-    """
-    first_files = {(member.prefix, member.suffix): member.file for member in reversed(members)}
-    sets = sorted(first_files)
-    if len(sets) > 1:
-        names = ", ".join(str(first_files[key]) for key in sets[:6])
-        message = f"names {len(sets)} sets of rank files"
-        raise create_read_error(str(path), message, f"name one by a member: {names}")
-    return members
-
-
 def _create_pattern(suffixes: Sequence[str]) -> str:
     return f"(?:{'|'.join(map(re.escape, suffixes))})"
-
-
-def _open_single(path: Path, report: Report) -> Input:
-    file = open_file(path)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return _open_stream(file, str(path), report, is_ours=True)
-    file.close()
-    return _create_input(
-        Source(str(path), (create_part(path),), report), read_head(path), Layout.FILE
-    )
 
 
 def _create_input(source: Source, head: bytes, layout: Layout) -> Input:

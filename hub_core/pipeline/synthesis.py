@@ -222,9 +222,14 @@ def run_synthesizer(
     synthesizer = registry.find(Synthesizer, name)
     _check_collective(synthesizer.offer, request.collective.kind)
     check_paths(request.collective, request.topology, request.npus)
+
+    def simulate(algorithm: Algorithm) -> int | None:
+        # Counted in the budget, whose limits it checks.
+        return request.budget.simulated(len(algorithm.steps), lambda: request.simulate(algorithm))
+
     limited = replace(
         request,
-        simulate=_count_simulations(request.simulate, request.budget),
+        simulate=simulate,
         progress=request.budget.checked(request.progress),
         hub=registry,
     )
@@ -332,22 +337,6 @@ def _check_collective(offer: Synthesizer, kind: CollectiveKind) -> None:
             cure=f"it supports {', '.join(offer.collectives)}",
             code="collective-unsupported",
         )
-
-
-def _count_simulations(
-    simulate: Callable[[Algorithm], int | None], budget: SearchBudget
-) -> Callable[[Algorithm], int | None]:
-    """Return a function that calls `simulate` and counts each simulation in `budget`.
-
-    A simulation counts as the steps of its algorithm plus 500. Before it, `BudgetReached` is raised
-    if a limit is reached, but only once per budget, and by a limit of work not for the first
-    simulation. A simulation inside another one is neither checked nor counted.
-    """
-
-    def time_ns(algorithm: Algorithm) -> int | None:
-        return budget.simulated(len(algorithm.steps), lambda: simulate(algorithm))
-
-    return time_ns
 
 
 def _call_within_limits(
