@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -298,25 +298,14 @@ def _is_groundless(feature: str, model: Model, differences: Sequence[str]) -> bo
     The result is False if the feature names no part, and for every workload.
     """
     text = _normalize(feature)
-    parts = [
-        part
-        for part in _iterate_part_names(model)
-        if any(synonym in text for synonym in _get_synonyms(part))
-    ]
-    return bool(parts) and not set(parts) & set(differences)
-
-
-def _iterate_part_names(model: Model) -> Iterator[str]:
-    """Yield the names of parts that may occur in the differences of two models of this type.
-
-    For a topology these are its parts, sorted; for an algorithm the columns of steps and the fields
-    of the collective, sorted, then three further fields. None are yielded for a workload.
-    """
+    names: set[str] = set()
     if isinstance(model, Topology):
-        yield from sorted(_TOPOLOGY_PARTS)
+        names = {*_TOPOLOGY_PARTS}
     if isinstance(model, Algorithm):
-        yield from sorted(_STEP_COLUMNS | _COLLECTIVE_FIELDS)
-        yield from ("collective_bytes", "extensions", "scratch_units")
+        further = ("collective_bytes", "extensions", "scratch_units")
+        names = {*_STEP_COLUMNS, *_COLLECTIVE_FIELDS, *further}
+    parts = [name for name in names if any(synonym in text for synonym in _get_synonyms(name))]
+    return bool(parts) and not set(parts) & set(differences)
 
 
 def _get_synonyms(part: str) -> tuple[str, ...]:

@@ -168,7 +168,15 @@ def _describe_command(name: str, command: click.Command, schemas: list[tuple[str
     context = click.Context(command, info_name=name)
     usage = " ".join((f"collhub {name}", *command.collect_usage_pieces(context)))
     lines = [f"\n### {name}\n", f"\n{command.get_short_help_str(200)}\n", f"\n`{usage}`\n"]
-    lines.append(f"\n- Exit codes: {_escape(_find_exit_codes(command.help or ''))}\n")
+    # The sentences on exit codes: in each paragraph, those from the first one with `exit` on.
+    stated_codes: list[str] = []
+    for paragraph in (command.help or "").split("\n\n"):
+        sentences = _END_OF_SENTENCE.split(" ".join(paragraph.split()))
+        first = next((k for k, part in enumerate(sentences) if _EXIT.search(part)), len(sentences))
+        stated_codes += sentences[first:]
+    codes = " ".join(stated_codes) or "0 done, otherwise as above."
+    escaped = codes.replace("<", "&lt;").replace("*", r"\*")
+    lines.append(f"\n- Exit codes: {escaped}\n")
     for call, schema in schemas:
         lines.append(f"- `collhub {call}`: [`{schema}`](../schemas/{schema.split('/')[1]}.json)\n")
     stated = _DOCUMENT.search(command.help or "")
@@ -180,24 +188,6 @@ def _describe_command(name: str, command: click.Command, schemas: list[tuple[str
         text = "`--json` prints a document that names its schema" if has_json else "no `--json`"
         lines.append(f"- {text}\n")
     return "".join(lines)
-
-
-def _find_exit_codes(text: str) -> str:
-    """Return the sentences of a help text that describe exit codes, joined by spaces.
-
-    In each paragraph, they are the first sentence with the word `exit` or `Exit` and all
-    sentences after it. If there are none, the result is a default text: 0 means success.
-    """
-    stated: list[str] = []
-    for paragraph in text.split("\n\n"):
-        sentences = _END_OF_SENTENCE.split(" ".join(paragraph.split()))
-        first = next((k for k, part in enumerate(sentences) if _EXIT.search(part)), None)
-        stated += [] if first is None else sentences[first:]
-    return " ".join(stated) or "0 done, otherwise as above."
-
-
-def _escape(text: str) -> str:
-    return text.replace("<", "&lt;").replace("*", r"\*")
 
 
 def _escape_outside_code(text: str) -> str:

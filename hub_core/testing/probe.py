@@ -230,29 +230,20 @@ class _Loading:
     def _admission(self, plugin: Plugin) -> None:
         """Record the state before the import of the plugin under examination; admit every plugin.
 
-        The state is the functions of the library and the core, and the time; other plugins leave no
-        record.
+        The state is the time, and the identities of all callable variables by module and name, for
+        the loaded modules of Python's library and of the core except `__main__`. Other plugins
+        leave no record.
         """
-        if plugin.name == self._plugin:
-            self._before = _record_functions()
-            self._start = time.perf_counter()
-
-
-def _record_functions() -> dict[str, dict[str, int]]:
-    """Return the identities of functions and classes by module and name.
-
-    Modules are those of Python's library and of the core that are loaded, except `__main__`.
-    All their callable variables are included. The identities show which functions a plugin
-    replaces.
-    """
-    identities = {}
-    for name, module in sorted(sys.modules.items()):
-        top = name.partition(".")[0]
-        if name == "__main__" or not (top in sys.stdlib_module_names or top == "hub_core"):
-            continue
-        variables = dict(vars(module))
-        identities[name] = {key: id(value) for key, value in variables.items() if callable(value)}
-    return identities
+        if plugin.name != self._plugin:
+            return
+        self._before = {}
+        for name, module in sorted(sys.modules.items()):
+            top = name.partition(".")[0]
+            if name == "__main__" or not (top in sys.stdlib_module_names or top == "hub_core"):
+                continue
+            variables = dict(vars(module)).items()
+            self._before[name] = {key: id(value) for key, value in variables if callable(value)}
+        self._start = time.perf_counter()
 
 
 def _list_imports(loading: _Loading, plugin: str) -> dict[str, str]:

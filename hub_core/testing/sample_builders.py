@@ -153,41 +153,26 @@ class SampleDraft:
         other columns, such as `peer`.
         """
         reads, writes = _list_units(rank, source, count), _list_units(rank, target, count)
-        parents = self._find_conflicts(reads, writes + _list_units(rank, after, count))
+        conflicting_writes = writes + _list_units(rank, after, count)
+        # For every unit the last step that wrote it, and for a write all that have read it since.
+        units = reads + conflicting_writes
+        parents = {self._writer[unit] for unit in units if unit in self._writer}
+        for unit in conflicting_writes:
+            parents.update(self._readers.get(unit, ()))
         if source is not None:
             values |= {"src_buffer": source[0], "src_offset": source[1]}
         if target is not None:
             values |= {"dst_buffer": target[0], "dst_offset": target[1]}
-        step = self._builder.add(rank, kind, data=parents, control=(), count=count, **values)
-        self._record_accesses(step, reads, writes)
-        return step
-
-    def _find_conflicts(self, reads: list[_Unit], writes: list[_Unit]) -> list[int]:
-        """Return the handles of the steps on which a new step with these accesses must depend.
-
-        They are, for every unit in `reads` or `writes`, the last step that wrote it; and for
-        every unit in `writes`, also the steps that have read it after that last write. Handles
-        are ascending and distinct; the list is empty if there are none.
-        """
-        parents = {self._writer[unit] for unit in reads + writes if unit in self._writer}
-        for unit in writes:
-            parents.update(self._readers.get(unit, ()))
-        return sorted(parents)
-
-    def _record_accesses(self, step: int, reads: list[_Unit], writes: list[_Unit]) -> None:
-        """Record in the draft that a step reads the units `reads` and then writes `writes`.
-
-        The step becomes the last writer of the units that it writes, and these have no readers
-        afterwards, also if the step itself reads them: the next writer depends on this step and
-        thereby on all earlier accesses.
-        """
+        step = self._builder.add(
+            rank, kind, data=sorted(parents), control=(), count=count, **values
+        )
         for unit in reads:
-            readers = self._readers.setdefault(unit, [])
-            readers.append(step)
+            self._readers.setdefault(unit, []).append(step)
         # The next writer depends on this step and thereby on all earlier accesses.
         for unit in writes:
             self._writer[unit] = step
             self._readers[unit] = []
+        return step
 
 
 def _list_units(rank: int, location: BufferPlace | None, count: int) -> list[_Unit]:

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 
-from hub_core.columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray
 from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Collective, Contributions
 from hub_core.model.counts import UnitCounts
@@ -56,6 +56,11 @@ def ring_all_reduce(num_ranks: int) -> Algorithm:
     received_as = np.where(reduces, StepKind.RECV_REDUCE, StepKind.RECV)
     # In a round a rank sends one unit and receives the preceding one.
     unit = (rank - round_index - position) % n
+    # A SEND forwards the unit of the RECV in the preceding row. The RECV of round k >= n - 1
+    # overwrites the unit that the SEND of round k - (n - 1) read, 2n - 1 rows earlier.
+    forwarding = np.flatnonzero(sends & (round_index > 0))
+    overwriting = np.flatnonzero(receives & (round_index >= n - 1))
+    parents = np.concatenate([forwarding - 1, overwriting + 1 - 2 * n])
     steps = StepTable.from_columns(
         n,
         {
@@ -70,30 +75,10 @@ def ring_all_reduce(num_ranks: int) -> Algorithm:
             "count": np.ones(len(rank), np.int64),
             "lane": np.zeros(len(rank), np.int64),
         },
-        data=_build_ring_edges(sends, round_index, n),
+        data=(parents, np.concatenate([forwarding, overwriting])),
     )
     collective = Collective(CollectiveKind.ALL_REDUCE, n, n, in_place=True, out_of_place=False)
     return Algorithm(collective, steps, np.zeros(n, np.int64), _PROVENANCE)
-
-
-def _build_ring_edges(
-    sends: BoolArray,
-    round_index: Int64Array,
-    num_ranks: int,
-) -> tuple[Int64Array, Int64Array]:
-    """Return the data dependencies of `ring_all_reduce` as (parent rows, child rows), SENDs first.
-
-    `sends`, `round_index`: per row, whether it is a SEND, and its round from 0. A SEND of round 1
-    or later depends on the receive in the preceding row, whose unit it forwards; a receive of the
-    second half on the earlier SEND that read the unit that it overwrites.
-    """
-    forwarding = np.flatnonzero(sends & (round_index > 0))
-    # The RECV of round k >= n - 1 overwrites the unit that the SEND of round k - (n - 1) read,
-    # 2n - 1 rows earlier.
-    overwriting = np.flatnonzero(~sends & (round_index >= num_ranks - 1))
-    # A SEND forwards the unit of the RECV in the preceding row.
-    parents = np.concatenate([forwarding - 1, overwriting + 1 - 2 * num_ranks])
-    return parents, np.concatenate([forwarding, overwriting])
 
 
 def ring_all_gather(num_ranks: int) -> Algorithm:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.columns import Int64Array, first_positions
+from hub_core.columns import first_positions
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import HubError
@@ -199,23 +199,14 @@ def _join_parts(parts: Sequence[Algorithm]) -> Algorithm:
     columns: dict[str, npt.NDArray[np.generic]] = {}
     for name in COLUMN_DTYPES:
         columns[name] = np.concatenate([getattr(table, name) for table in tables])
-    steps = StepTable.from_columns(len(parts), columns, _join_edges(tables))
-    # In part r only the scratch size of rank r is valid.
-    scratch = [part.scratch_units[rank] for rank, part in enumerate(parts)]
-    return replace(parts[0], steps=steps, scratch_units=np.asarray(scratch, np.int64))
-
-
-def _join_edges(tables: Sequence[StepTable]) -> tuple[Int64Array, Int64Array]:
-    """Return the data and control dependencies of all tables as (parent rows, child rows).
-
-    Both are int64 arrays. Rows are numbered in the concatenation of the tables. The edges
-    are in the order of the tables. A pair of rows with both kinds of dependency occurs
-    once. Raise `ValueError` for no tables.
-    """
     parents, children = [], []
     rows = first_positions([len(table) for table in tables])
     for table, first_row in zip(tables, rows, strict=True):
         table_parents, table_children = table.edges()
         parents.append(table_parents + first_row)
         children.append(table_children + first_row)
-    return np.concatenate(parents), np.concatenate(children)
+    edges = np.concatenate(parents), np.concatenate(children)
+    steps = StepTable.from_columns(len(parts), columns, edges)
+    # In part r only the scratch size of rank r is valid.
+    scratch = [part.scratch_units[rank] for rank, part in enumerate(parts)]
+    return replace(parts[0], steps=steps, scratch_units=np.asarray(scratch, np.int64))

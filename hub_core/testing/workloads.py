@@ -174,7 +174,13 @@ def sample_topologies() -> Mapping[str, Topology]:
     samples["two planes"] = side_by_side(
         "two planes", [_build_regular("ring:4"), _build_regular("switch:4")]
     )
-    samples["two leaves"] = _build_fat_tree()
+    # NPUs 0 and 1 are at leaf 4, NPUs 2 and 3 at leaf 5; both leaves are at the spines 6 and 7.
+    cables = np.asarray([(0, 4), (1, 4), (2, 5), (3, 5), (4, 6), (4, 7), (5, 6), (5, 7)])
+    endpoints = np.stack([cables, cables[:, ::-1]], axis=1).reshape(-1, 2)
+    links = Links.uniform(endpoints[:, 0], endpoints[:, 1], 50e9, 1e-6)
+    names = ("a", "b", "c", "d", "leaf 0", "leaf 1", "spine 0", "spine 1")
+    groups = {"left": (0, 1), "right": (2, 3)}
+    samples["two leaves"] = links.topology("two leaves", 4, 8, node_names=names, groups=groups)
     samples["multiplying switch"] = replace(
         _build_regular("switch:4?multicast=true&reduce=true"), name="multiplying switch"
     )
@@ -185,22 +191,6 @@ def sample_topologies() -> Mapping[str, Topology]:
     double = Links.uniform(pair, 1 - pair, 25e9, 1e-6)
     samples["two cables"] = double.topology("two cables", 2, 2)
     return samples
-
-
-def _build_fat_tree() -> Topology:
-    """Build a network of four NPUs at two leaf switches, which two spine switches connect.
-
-    NPUs 0 and 1 are at the first leaf (node 4), NPUs 2 and 3 at the second one (node 5).
-    Both leaves have a cable to both spines (nodes 6 and 7). All links have 50 GB/s and 1
-    us. Every node has a name. The groups are `left` (NPUs 0 and 1) and `right` (NPUs 2 and
-    3).
-    """
-    cables = np.asarray([(0, 4), (1, 4), (2, 5), (3, 5), (4, 6), (4, 7), (5, 6), (5, 7)])
-    endpoints = np.stack([cables, cables[:, ::-1]], axis=1).reshape(-1, 2)
-    links = Links.uniform(endpoints[:, 0], endpoints[:, 1], 50e9, 1e-6)
-    names = ("a", "b", "c", "d", "leaf 0", "leaf 1", "spine 0", "spine 1")
-    groups = {"left": (0, 1), "right": (2, 3)}
-    return links.topology("two leaves", 4, 8, node_names=names, groups=groups)
 
 
 def _build_regular(text: str) -> Topology:
