@@ -224,31 +224,27 @@ def topology_option(
                 named[name] = _add_link_changes(named[name], failed_links, slow_links)
             return function(*arguments, **named)
 
+        without_link = click.option(
+            "--without-link",
+            "failed_links",
+            metavar="A-B",
+            multiple=True,
+            help="Remove this link from T, both directions; A->B: one; A-B,C-D: several"
+            " (repeatable).",
+        )
+        degrade = click.option(
+            "--degrade",
+            "slow_links",
+            metavar="A-B=F",
+            multiple=True,
+            help="Reduce this link of T to the fraction F of its bandwidth, as 3-4=0.5"
+            " (repeatable).",
+        )
         decorated: Any = call_with_changes
-        result: Function = topology(_without_link_option(_degrade_option(decorated)))
+        result: Function = topology(without_link(degrade(decorated)))
         return result
 
     return decorate
-
-
-def _without_link_option(function: Function) -> Function:
-    return click.option(
-        "--without-link",
-        "failed_links",
-        metavar="A-B",
-        multiple=True,
-        help="Remove this link from T, both directions; A->B: one; A-B,C-D: several (repeatable).",
-    )(function)
-
-
-def _degrade_option(function: Function) -> Function:
-    return click.option(
-        "--degrade",
-        "slow_links",
-        metavar="A-B=F",
-        multiple=True,
-        help="Reduce this link of T to the fraction F of its bandwidth, as 3-4=0.5 (repeatable).",
-    )(function)
 
 
 def _add_link_changes(

@@ -233,20 +233,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # The process is about to end: this saves the interpreter's last search for cycles.
             gc.freeze()
     if is_program:
-        _ensure_exit(code)
+        # Threads of plugins must not keep the process alive after its main thread.
+        threads = [thread for thread in threading.enumerate() if not thread.daemon]
+        if len(threads) > 1:
+            threading.Thread(target=_exit_after_delay, args=(code,), daemon=True).start()
     return code
-
-
-def _ensure_exit(code: int) -> None:
-    """Ensure that threads of plugins do not keep the process alive after its main thread.
-
-    If a non-daemon thread other than the main one runs now, start a daemon thread that
-    waits until the main thread has ended and 2 s more, and then stops the process with exit
-    code `code`, unless all such threads have ended by then. Returns at once.
-    """
-    threads = [thread for thread in threading.enumerate() if not thread.daemon]
-    if len(threads) > 1:
-        threading.Thread(target=_exit_after_delay, args=(code,), daemon=True).start()
 
 
 def _exit_after_delay(code: int) -> None:

@@ -115,9 +115,18 @@ class SessionInputs(SessionState):
         does not declare this option or `options` has it too, and `HubError` for invalid options
         and for an input that cannot be read.
         """
-        all_options = self._add_program_arguments(opened, options)
+        if self.source_arguments:
+            if "arguments" not in (option.name for option in opened.options):
+                first = self.source_arguments[0]
+                reader = f"{opened.name} is read as {opened.format_name}"
+                raise UsageError(f"{reader}, which takes no arguments, but {first!r} follows it")
+            if "arguments" in options:
+                message = "arguments of the program are given twice: by -O arguments and after IN"
+                raise UsageError(message)
+            # Quoted as for a shell.
+            options = {**options, "arguments": shlex.join(self.source_arguments)}
         with output.progress(f"reading {opened.name}"):
-            return cast("OpenedAlgorithm", opened).read_any(all_options)
+            return cast("OpenedAlgorithm", opened).read_any(options)
 
     def read_verified(
         self, opened: OpenedInput, options: Mapping[str, str]
@@ -251,26 +260,6 @@ class SessionInputs(SessionState):
         checks = checks_of(subject, self.registry())
         return tuple(run_check(check, request) for check in checks)
 
-    def _add_program_arguments(
-        self, opened: OpenedInput, options: Mapping[str, str]
-    ) -> Mapping[str, str]:
-        """Return the reader's options, with the arguments after `--` as its option `arguments`.
-
-        They are joined to one text, quoted as for a shell. Without such arguments, `options` is
-        returned. Raises `UsageError` if the reader does not declare this option, or the option is
-        given as well.
-        """
-        if not self.source_arguments:
-            return options
-        if "arguments" not in (option.name for option in opened.options):
-            first = self.source_arguments[0]
-            reader = f"{opened.name} is read as {opened.format_name}"
-            raise UsageError(f"{reader}, which takes no arguments, but {first!r} follows it")
-        if "arguments" in options:
-            message = "arguments of the program are given twice: by -O arguments and after IN"
-            raise UsageError(message)
-        return {**options, "arguments": shlex.join(self.source_arguments)}
-
 
 def keep_freed_memory() -> None:
     """Let the process reuse freed memory instead of returning it to the system.
@@ -351,7 +340,10 @@ def _admit_algorithm(
     outcome = verify_input(VerificationInput(algorithm), claimed_only=True)
     if outcome.ok:
         if outcome.method == "none":
-            report(_create_note(name, outcome.diagnostics))
+            notes = [one.message for one in outcome.diagnostics if one.severity is Severity.NOTE]
+            reason = f": {notes[0]}" if notes else ""
+            message = f"nothing wrong found, contents not judged{reason}"
+            report(Diagnostic("contents-not-judged", message, Severity.NOTE, Location(name)))
         return outcome
     errors = [finding for finding in outcome.diagnostics if finding.severity is Severity.ERROR]
     causes = with_path(errors[:_MAX_CAUSES], algorithm, name)
@@ -370,15 +362,3 @@ def _admit_algorithm(
 def _warn(findings: Iterable[Diagnostic], report: Report) -> None:
     for finding in findings:
         report(replace(finding, severity=Severity.WARNING))
-
-
-def _create_note(name: str, diagnostics: tuple[Diagnostic, ...]) -> Diagnostic:
-    """Create the note (`contents-not-judged`) on an input whose contents cannot be verified.
-
-    `name`: the input. The message of the first note in `diagnostics`, if any, is added as the
-    reason.
-    """
-    notes = [finding.message for finding in diagnostics if finding.severity is Severity.NOTE]
-    reason = f": {notes[0]}" if notes else ""
-    message = f"nothing wrong found, contents not judged{reason}"
-    return Diagnostic("contents-not-judged", message, Severity.NOTE, Location(name))

@@ -147,7 +147,12 @@ def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
     `report` (receives warnings) and `refused` (reasons by name of refused plugins) are only
     stored in the result.
     """
-    record = StartRecord(_get_record_folder(), report, refused)
+    # A folder of this Python environment in the user's state folder (XDG).
+    state_home = os.environ.get("XDG_STATE_HOME", "")
+    home = state_home if os.path.isabs(state_home) else os.path.expanduser("~/.local/state")
+    environment = re.sub(r"\W+", "-", sys.prefix)[-_LONGEST_FOLDER:]
+    folder = Path(home, "collhub", f"starts{environment}")
+    record = StartRecord(folder, report, refused)
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(record.folder)):
             if name == _SKIPPED:
@@ -215,20 +220,6 @@ def data_kept_apart() -> Iterator[None]:
     finally:
         os.dup2(saved, 1)
         os.close(saved)
-
-
-def _get_record_folder() -> Path:
-    """Return the folder of this environment's record in the user's state folder (XDG).
-
-    It is `collhub/startsENVIRONMENT` in XDG_STATE_HOME if that is an absolute path, else in
-    `~/.local/state`. ENVIRONMENT is the path of the Python environment, in which every run of
-    characters other than letters, digits and `_` is one `-`; only its last 100 characters are
-    used. The folder is not created.
-    """
-    state_home = os.environ.get("XDG_STATE_HOME", "")
-    home = state_home if os.path.isabs(state_home) else os.path.expanduser("~/.local/state")
-    environment = re.sub(r"\W+", "-", sys.prefix)[-_LONGEST_FOLDER:]
-    return Path(home, "collhub", f"starts{environment}")
 
 
 def _create_locked_file(path: Path) -> int | None:

@@ -44,7 +44,12 @@ def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
     BAD and may have a remedy at the end; a disabled plugin is ok. Exit code 3 if a line is
     BAD, else 0.
     """
-    trials = _run_trials(session)
+    # Imported here: the command's help does not need it.
+    from hub_core.testing.probe import trial as try_import
+
+    _, importable = session.unloaded_registry()
+    with session.progress("importing each plugin in a process"):
+        trials = {plugin.name: try_import(plugin.name) for plugin in importable}
     for name, trial in trials.items():
         if trial.reason is not None:
             session.refused_plugins[name] = trial.reason
@@ -77,23 +82,6 @@ def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
     return ExitCode.DONE if is_ok else ExitCode.PLUGIN
 
 
-def _run_trials(session: Session) -> dict[str, Trial]:
-    """Import each enabled plugin in a separate process; return the outcomes.
-
-    The plugins are imported one after another. The result maps the name of the plugin to
-    its outcome, in the order of the plugins' names. A plugin that fails, or needs more than
-    10 s, has an outcome with the reason; no error is raised for it. Plugins that this run
-    would not import, such as disabled ones, have no outcome. Progress is shown. Raise
-    `UsageError` if a disabled plugin is not installed.
-    """
-    # Imported here: the command's help does not need it.
-    from hub_core.testing.probe import trial
-
-    _, importable = session.unloaded_registry()
-    with session.progress("importing each plugin in a process"):
-        return {plugin.name: trial(plugin.name) for plugin in importable}
-
-
 def _collect_lines(
     registry: Registry, trials: Mapping[str, Trial], is_warming: bool
 ) -> Iterator[tuple[str, CheckLine]]:
@@ -110,7 +98,11 @@ def _collect_lines(
     # Imported here: the pipeline needs numpy, the command's help does not.
     from hub_core.pipeline.checks import check_installation
 
-    yield from ((CORE_NAME, line) for line in _check_core())
+    python = f"{platform.python_version()} at {sys.executable}, {platform.platform()}"
+    yield CORE_NAME, CheckLine("python", True, python)
+    yield CORE_NAME, CheckLine("collhub", True, __version__)
+    yield from ((CORE_NAME, line) for line in _check_requirements(CORE_DISTRIBUTION))
+    yield CORE_NAME, _check_temporary_folder()
     for plugin in registry.plugins[1:]:
         yield plugin.name, _check_plugin(plugin, trials.get(plugin.name))
         yield from ((plugin.name, line) for line in _check_requirements(plugin.distribution))
@@ -121,15 +113,6 @@ def _collect_lines(
     yield from (
         (plugin.name, line) for plugin, line in check_installation(registry, warm=is_warming)
     )
-
-
-def _check_core() -> Iterator[CheckLine]:
-    yield CheckLine(
-        "python", True, f"{platform.python_version()} at {sys.executable}, {platform.platform()}"
-    )
-    yield CheckLine("collhub", True, __version__)
-    yield from _check_requirements(CORE_DISTRIBUTION)
-    yield _check_temporary_folder()
 
 
 def _check_requirements(distribution: str) -> Iterator[CheckLine]:

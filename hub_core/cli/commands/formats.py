@@ -124,7 +124,15 @@ def formats(session: Session, name: str | None, as_json: bool) -> None:
 
         session.print_report(FormatsReport(formats=[_create_item(row) for row in rows]))
     elif name is None:
-        _print_list(rows)
+        # Offers that have equal columns except `does`, such as the reader and the writer of a
+        # format, share a row.
+        roles: dict[tuple[str, ...], list[str]] = {}
+        for row in rows:
+            columns = (row.name, row.files, row.plugin, row.description)
+            roles.setdefault(columns, []).append(row.does)
+        header = ("name", "does", "files", "plugin", "description")
+        table = [(first, ", ".join(does), *rest) for (first, *rest), does in roles.items()]
+        print_table(header, table)
     else:
         for row in rows:
             _print_row(row)
@@ -147,10 +155,14 @@ def _collect_rows(registry: Registry) -> Iterable[_OfferRow]:
 def _create_row(provided: Provided[Offer]) -> _OfferRow:
     offer = provided.offer
     described: Format | None = getattr(offer, "format", None)
+    files = ""
+    if described is not None:
+        pattern = _PATTERNS[described.layout]
+        files = " ".join(dict.fromkeys(pattern.format(end) for end in described.suffixes or ("",)))
     return _OfferRow(
         provided.name,
         _get_role(offer),
-        "" if described is None else _format_files(described),
+        files,
         provided.plugin.name,
         description_of(offer),
         options_of(offer),
@@ -165,11 +177,6 @@ def _get_role(offer: Offer) -> str:
     if isinstance(offer, AlgorithmPass) and offer.subject is Subject.WORKLOAD:
         return f"{_ROLES[AlgorithmPass]} workload"
     return f"check {offer.subject}" if isinstance(offer, Check) else _ROLES[type(offer)]
-
-
-def _format_files(described: Format) -> str:
-    pattern = _PATTERNS[described.layout]
-    return " ".join(dict.fromkeys(pattern.format(end) for end in described.suffixes or ("",)))
 
 
 def _get_sort_key(row: _OfferRow) -> tuple[bool, int, str, str]:
@@ -201,20 +208,6 @@ def _create_item(row: _OfferRow) -> FormatItem:
         versioned_by=row.runtime.versioned_by if row.runtime else "",
         versions=row.runtime.versions if row.runtime else (),
     )
-
-
-def _print_list(offers: list[_OfferRow]) -> None:
-    """Print a table of `offers`; offers that have equal columns except `does` share a row.
-
-    For example, the reader and the writer of a format share a row if they have equal
-    descriptions. The column `does` then lists their roles, separated by commas. A row is at
-    the position of its first offer.
-    """
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for row in offers:
-        rows.setdefault((row.name, row.files, row.plugin, row.description), []).append(row.does)
-    header = ("name", "does", "files", "plugin", "description")
-    print_table(header, [(name, ", ".join(does), *rest) for (name, *rest), does in rows.items()])
 
 
 def _print_row(row: _OfferRow) -> None:

@@ -250,8 +250,9 @@ def _run_pip(target: str, pip_options: Sequence[str]) -> set[str]:
     """Run pip and return the canonical names of the distributions that it installed.
 
     The command is printed first, without the internal `--report`; pip's output goes to standard
-    error. Dependencies that it installed are included, those that were present are not. Raises
-    `PluginError` if pip's exit status is not 0.
+    error. Dependencies that it installed are included, those that were present are not. Empty if
+    pip's report does not exist or cannot be read. Raises `PluginError` if pip's exit status is not
+    0.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
@@ -265,19 +266,11 @@ def _run_pip(target: str, pip_options: Sequence[str]) -> set[str]:
                 cure="see pip's message above",
                 code="pip",
             )
-        return _read_report(report)
-
-
-def _read_report(report: Path) -> set[str]:
-    """Return the canonical names of the distributions in pip's installation report.
-
-    Empty if the report does not exist, as when the user gives `--report`, or cannot be read.
-    Source: pip's documentation, "Installation Report".
-    """
-    # If the user gives --report, our report is not written.
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        installed = json.loads(report.read_bytes())["install"]
-        return {canonical_name(item["metadata"]["name"]) for item in installed}
+        # If the user gives --report, our report is not written. Source of its form: pip's
+        # documentation, "Installation Report".
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            installed = json.loads(report.read_bytes())["install"]
+            return {canonical_name(item["metadata"]["name"]) for item in installed}
     return set()
 
 

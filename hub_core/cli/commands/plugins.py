@@ -26,7 +26,6 @@ from hub_core.cli.reports.installation_records import (
 )
 from hub_core.installed import canonical_name
 from hub_core.model import ExitCode, PluginError
-from hub_core.plugin_api import Option
 from hub_core.plugin_api.offers import OFFER_KINDS, kind_of
 from hub_core.registry.compatibility import options_of
 from hub_core.registry.plugins import PluginState
@@ -106,7 +105,11 @@ def show(session: Session, name: str, as_json: bool) -> int:
         print_line("")
         print_line(f"{kind_of(offer).noun} {offer.name}{about}")
         for option in options_of(offer):
-            print_line(f"  {_format_option(option)}")
+            facts = [str(option.type)]
+            facts += [f"one of {', '.join(option.choices)}"] if option.choices else []
+            facts += [f"default {default_text(option)}"] if option.default is not None else []
+            facts += [f"environment variable {option.environment}"] if option.environment else []
+            print_line(f"  -O {option.name}=...  {option.help} ({'; '.join(facts)})")
     return ExitCode.DONE
 
 
@@ -248,14 +251,6 @@ def _try_import(session: Session, name: str) -> None:
             outcome = trial(plugin.name)
             if outcome.reason is not None:
                 session.refused_plugins[plugin.name] = outcome.reason
-
-
-def _format_option(option: Option) -> str:
-    facts = [str(option.type)]
-    facts += [f"one of {', '.join(option.choices)}"] if option.choices else []
-    facts += [f"default {default_text(option)}"] if option.default is not None else []
-    facts += [f"environment variable {option.environment}"] if option.environment else []
-    return f"-O {option.name}=...  {option.help} ({'; '.join(facts)})"
 
 
 def _print_results(name: str, results: Sequence[RuleResult]) -> None:

@@ -16,7 +16,7 @@ from hub_core.cli.output import print_diagnostic, print_line, print_table, progr
 from hub_core.model import Diagnostic, HubError, InputError, Location, Severity, UsageError
 
 if TYPE_CHECKING:
-    from hub_core.plugin_api import CheckReport, LoadableCall
+    from hub_core.plugin_api import CheckReport
     from hub_core.reports import Record
 
 
@@ -73,7 +73,19 @@ class RuntimeVerdict:
         """
         print_line(f"{self.source}: {_describe_outcome(self.runtime, self.report, is_alone)}")
         if is_alone and self.report.calls:
-            _print_calls(self.report.calls)
+            rows = [
+                (
+                    call.collective,
+                    str(call.num_ranks),
+                    "in place" if call.in_place else "out of place",
+                    str(call.min_bytes),
+                    "no limit" if call.max_bytes is None else str(call.max_bytes),
+                    ", ".join(call.conditions),
+                )
+                for call in self.report.calls
+            ]
+            header = ("collective", "ranks", "mode", "from bytes", "to bytes", "if")
+            print_table(header, rows, ("ranks", "from bytes", "to bytes"))
         previous_file = None
         for finding in self.report.diagnostics:
             # The first finding names the file; later findings in the same file only the line.
@@ -273,22 +285,6 @@ def _describe_outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:
     if report.facts.get("is_accepted", report.ok):
         return f"{runtime} loads it, but uses it for no call"
     return f"{runtime} refuses it"
-
-
-def _print_calls(calls: Sequence[LoadableCall]) -> None:
-    rows = [
-        (
-            call.collective,
-            str(call.num_ranks),
-            "in place" if call.in_place else "out of place",
-            str(call.min_bytes),
-            "no limit" if call.max_bytes is None else str(call.max_bytes),
-            ", ".join(call.conditions),
-        )
-        for call in calls
-    ]
-    header = ("collective", "ranks", "mode", "from bytes", "to bytes", "if")
-    print_table(header, rows, ("ranks", "from bytes", "to bytes"))
 
 
 # Runtimes read such files at start; larger ones are no rules.

@@ -113,14 +113,14 @@ def simulate(
 
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:
-        _refuse_several(
-            {
-                "--steps": steps_out is not None,
-                "--timeline": timeline_out is not None,
-                "--view": view_out is not None,
-                "--failures": has_failures,
-            }
-        )
+        options_of_single_run = {
+            "--steps": steps_out is not None,
+            "--timeline": timeline_out is not None,
+            "--view": view_out is not None,
+            "--failures": has_failures,
+        }
+        if named := [option for option, is_given in options_of_single_run.items() if is_given]:
+            raise UsageError(f"{named[0]} needs a single size", cure="give for example --size 1MiB")
     if not excerpt.is_all and timeline_out is None and view_out is None:
         cure = "add --view FILE or --timeline FILE"
         raise UsageError("--ranks, --from TIME and --to select data of a file", cure=cure)
@@ -358,12 +358,6 @@ def _simulate_sizes(
             registry=registry,
             bounded=source_of_times.bounded_network(topology),
         )
-
-
-def _refuse_several(options: Mapping[str, bool]) -> None:
-    """Raise `UsageError` for the first given option of a single run, if there are several sizes."""
-    if named := [option for option, is_given in options.items() if is_given]:
-        raise UsageError(f"{named[0]} needs a single size", cure="give for example --size 1MiB")
 
 
 def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topology:

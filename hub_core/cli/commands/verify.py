@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from hub_core.cli.reports.report_files import ReportFiles
     from hub_core.model import Algorithm
     from hub_core.plugin_api import CheckReport
-    from hub_core.verification import VerifyReport
 
 
 _ALL = "all"
@@ -283,6 +282,7 @@ def _verify_source(
     session: Session, source: str, questions: _VerifyOptions
 ) -> AlgorithmVerdict | WorkloadVerdict | TunerVerdict:
     # Imported here: the help of the command needs no numpy.
+    from hub_core import verification
     from hub_core.model import Workload
 
     try:
@@ -297,7 +297,16 @@ def _verify_source(
     if isinstance(model, Workload):
         return judge_workload(session, model, opened.name)
     algorithm = model
-    report = _verify_algorithm(algorithm, questions)
+    expected = None
+    if questions.expect is not None:
+        expected = verification.parse_expectation(questions.expect, algorithm.collective)
+    with progress("verifying"):
+        report = verification.verify(
+            algorithm,
+            expected=expected,
+            fifo_capacity=questions.fifo_capacity,
+            fifo_units=questions.fifo_units,
+        )
     findings = with_path(report.diagnostics, algorithm, opened.name)
     checked = _run_named_checks(session, algorithm, questions.check_names)
     if questions.is_certified:
@@ -330,22 +339,6 @@ def _refuse_options(options: Mapping[str, object]) -> None:
             raise UsageError(
                 f"{name} has no meaning with --runtime, which looks at the file as the runtime does"
             )
-
-
-def _verify_algorithm(algorithm: Algorithm, questions: _VerifyOptions) -> VerifyReport:
-    from hub_core import verification
-    from hub_core.verification import parse_expectation
-
-    expected = None
-    if questions.expect is not None:
-        expected = parse_expectation(questions.expect, algorithm.collective)
-    with progress("verifying"):
-        return verification.verify(
-            algorithm,
-            expected=expected,
-            fifo_capacity=questions.fifo_capacity,
-            fifo_units=questions.fifo_units,
-        )
 
 
 def _run_named_checks(

@@ -75,7 +75,7 @@ def trace_critical_path(
 
     Finally nodes that overlap are cut, so that no time counts twice: a node begins at the latest
     end of the nodes before it, or at its own start if that is later. A node that ended before that
-    has duration 0 (`_remove_overlaps`).
+    has duration 0.
     """
     if not len(end) or int(end.max()) < 0:
         return []
@@ -91,18 +91,8 @@ def trace_critical_path(
         path.append(PathNode(last, begin, int(end[row])))
         seen.add(last)
         row = search.before(last, seen)
-    return _remove_overlaps(path[::-1])
-
-
-def _remove_overlaps(path: list[PathNode]) -> list[PathNode]:
-    """Return the nodes of a path with times that do not overlap, in the same order.
-
-    `path`: nodes in order of time. The new begin of a node is its own start, or the latest end
-    of the nodes before it if that is later. Its end is unchanged, but at least its new begin,
-    so a node that ended before an earlier one has duration 0. No node is omitted.
-    """
     joined, reached = [], 0
-    for node in path:
+    for node in reversed(path):
         # A node may begin while the previous one still runs.
         begin = max(node.start_ns, reached)
         reached = max(reached, node.end_ns)
@@ -163,17 +153,10 @@ class _Search:
         # A node begins when the node that it depends on ends, unless its slot is occupied.
         if parent >= 0 and self._end[parent] == began and parent not in seen:
             return parent
-        return self._find_last_ended(int(nodes.rank[row]), int(began), seen, parent)
-
-    def _find_last_ended(self, rank: int, moment: int, seen: set[int], parent: int) -> int:
-        """Return the node of a rank that ended last up to `moment` (in ns) and is not in `seen`.
-
-        A node that ended exactly at `moment` counts. Of nodes with equal ends, the highest row is
-        taken. Without such a node, `parent` is returned, or -1 if `parent` is in `seen`.
-        """
-        first, stop = self._nodes.rank_indptr[rank : rank + 2].tolist()
+        rank = int(nodes.rank[row])
+        first, stop = nodes.rank_indptr[rank : rank + 2].tolist()
         rows = self._by_end[first:stop]
-        at = int(np.searchsorted(self._end[rows], moment, side="right")) - 1
+        at = int(np.searchsorted(self._end[rows], int(began), side="right")) - 1
         while at >= 0 and self._end[rows[at]] >= 0:
             if int(rows[at]) not in seen:
                 return int(rows[at])

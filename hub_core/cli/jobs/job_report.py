@@ -180,8 +180,13 @@ class _Table:
         per_rank = np.bincount(self._rank[members], exposed)
         # The size is given only if it is equal in all calls.
         sizes = distinct(self._bytes[members])
+        sort = int(self._sort[first])
+        if sort >= _FIRST_MESSAGE:
+            name = NodeKind(sort - _FIRST_MESSAGE).name.lower()
+        else:
+            name = JobCollective(sort).label
         return Spent(
-            _get_kind_name(int(self._sort[first])),
+            name,
             int(self._ranks[first]),
             int(sizes[0]) if len(sizes) == 1 else -1,
             calls,
@@ -190,17 +195,6 @@ class _Table:
             int(per_rank.max(initial=0)),
             int(self._waiting_ns[members].sum()),
         )
-
-
-def _get_kind_name(number: int) -> str:
-    """Return the name of a kind of communication, for example `all-reduce`, `send` or `recv`.
-
-    `number`: that of the `JobCollective`, -1 for `unknown`, or `_FIRST_MESSAGE` plus that
-    of the `NodeKind`. Raises `ValueError` for another number.
-    """
-    if number >= _FIRST_MESSAGE:
-        return NodeKind(number - _FIRST_MESSAGE).name.lower()
-    return JobCollective(number).label
 
 
 def path_shares(workload: Workload, path: Sequence[PathNode]) -> dict[str, int]:

@@ -103,6 +103,7 @@ def simulate_and_report(
     """
     workload, name = request.workload, outputs.name
     # Imported here: the help of the command needs no numpy.
+    from hub_core.cli.jobs.job_report import job_report
     from hub_core.pipeline.simulation import TimingSource
 
     try:
@@ -117,7 +118,9 @@ def simulate_and_report(
     unlimited = None
     if outputs.has_overlap:
         unlimited = session.simulate_workload(request, backend, {**options, **UNLIMITED})
-    report = _compute_report(workload, times)
+    report = None
+    if times.step_start_ns is not None and times.step_end_ns is not None:
+        report = job_report(workload, times.step_start_ns, times.step_end_ns)
     if outputs.steps_out is not None:
         from hub_core.cli.reports.timing import write_step_times
 
@@ -168,19 +171,6 @@ def _merge_findings(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
         more = f" (the same on rank {ranks})" if ranks else ""
         folded.append(replace(finding, message=finding.message + more))
     return folded
-
-
-def _compute_report(workload: Workload, times: WorkloadTimes) -> JobReport | None:
-    """Return the report on computation, communication and critical path of a simulated job.
-
-    Returns None if the simulator did not report both the starts and the ends of the nodes.
-    """
-    # Imported here: the help of the command needs no numpy.
-    from hub_core.cli.jobs.job_report import job_report
-
-    if times.step_start_ns is None or times.step_end_ns is None:
-        return None
-    return job_report(workload, times.step_start_ns, times.step_end_ns)
 
 
 def _create_report(

@@ -17,7 +17,6 @@ from hub_core.verification import verify
 
 if TYPE_CHECKING:
     from hub_core.model import Collective
-    from hub_core.verification import VerifyReport
 
 _BOTH = 2
 # The line of a step in its source file is not a property of the algorithm.
@@ -112,15 +111,18 @@ def compare(a: Algorithm, b: Algorithm) -> Comparison:
     )
     traffic_a, traffic_b = _collect_traffic(a), _collect_traffic(b)
     pairs = sorted(traffic_a.keys() | traffic_b.keys())
-    units = (a.collective.unit_count, b.collective.unit_count)
     no_traffic = PairTraffic(0, 0)
-    moved = (
-        PairDifference(*pair, traffic_a.get(pair, no_traffic), traffic_b.get(pair, no_traffic))
-        for pair in pairs
-    )
+    moved = []
+    for pair in pairs:
+        sent_a, sent_b = traffic_a.get(pair, no_traffic), traffic_b.get(pair, no_traffic)
+        # Units are compared as exact fractions of the buffer.
+        share_a = sent_a.units * b.collective.unit_count
+        share_b = sent_b.units * a.collective.unit_count
+        if share_a != share_b or sent_a.messages != sent_b.messages:
+            moved.append(PairDifference(*pair, sent_a, sent_b))
     return Comparison(
         tuple(differing),
-        tuple(pair for pair in moved if not _is_same_traffic(pair, units)),
+        tuple(moved),
         len(pairs),
         _find_different_step(a.steps, b.steps),
     )
@@ -132,7 +134,8 @@ def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
     - `collective`, `root` (None if not rooted), `operator` (None if nothing is reduced), `contract`
       (`_compute_digest`, may be None), `ranks`, `units`, `size in bytes` (None if unknown)
     - `claims in place`, `claims out of place`: whether the collective has the mode (bool)
-    - `verdict MODE` per verified mode (`_collect_verdicts`); the algorithm is verified for this
+    - `verdict MODE` per verified mode; the algorithm is verified for this. A verdict `ok` without
+      verified contents is `not judged`
     - `steps`, and `steps KIND` for every kind of step, 0 included
     - `channels` used by messages; `lanes` of the rank with the most; `scratch units` of the rank
       with the most (0 without ranks)
@@ -143,6 +146,12 @@ def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
     collective, steps = algorithm.collective, algorithm.steps
     report = verify(algorithm)
     longest = critical_path(steps)
+    verdicts: dict[str, Fact] = {}
+    for name, mode in report.modes.items():
+        is_unjudged = report.method == "none" and mode.verdict == "ok"
+        verdicts[f"verdict {name.replace('_', ' ')}"] = (
+            "not judged" if is_unjudged else mode.verdict
+        )
     return {
         "collective": str(collective.kind),
         "root": collective.root,
@@ -153,7 +162,7 @@ def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
         "size in bytes": algorithm.collective_bytes,
         "claims in place": collective.in_place,
         "claims out of place": collective.out_of_place,
-        **_collect_verdicts(report),
+        **verdicts,
         "steps": len(steps),
         **{f"steps {kind}": count for kind, count in count_kinds(steps).items()},
         "channels": count_channels(steps),
@@ -163,21 +172,6 @@ def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
         "control dependencies": len(steps.control_indices),
         "messages in a chain": None if longest is None else longest.messages,
         "steps in a chain": None if longest is None else longest.steps,
-    }
-
-
-def _collect_verdicts(report: VerifyReport) -> dict[str, Fact]:
-    """Return the verdict of each verified mode (in place, out of place) of a report.
-
-    A key is, for example, `verdict in place`. The verdict `ok` becomes `not judged` if the
-    method of verification is `none`, which means that the contents cannot be verified.
-    """
-    is_judged = report.method != "none"
-    return {
-        f"verdict {name.replace('_', ' ')}": mode.verdict
-        if is_judged or mode.verdict != "ok"
-        else "not judged"
-        for name, mode in report.modes.items()
     }
 
 
@@ -211,17 +205,6 @@ def _collect_traffic(algorithm: Algorithm) -> Mapping[_PairKey, PairTraffic]:
     columns = (sent.source, sent.destination, sent.messages, sent.units)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return {(source, destination): PairTraffic(*rest) for source, destination, *rest in rows}
-
-
-def _is_same_traffic(pair: PairDifference, unit_counts: tuple[int, int]) -> bool:
-    """Return whether a pair of ranks has equal traffic in both algorithms.
-
-    The numbers of messages must be equal, and so must the units sent, as exact fractions of the
-    buffer. `unit_counts`: units of a full buffer in A and in B.
-    """
-    units_a, units_b = unit_counts
-    is_same_share = pair.a.units * units_b == pair.b.units * units_a
-    return is_same_share and pair.a.messages == pair.b.messages
 
 
 def _find_different_step(a: StepTable, b: StepTable) -> StepDifference | None:

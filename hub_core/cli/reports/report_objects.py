@@ -224,7 +224,20 @@ class AlgorithmVerdict:
         size = f"{collective.num_ranks} ranks, {len(self.algorithm.steps)} steps"
         print_line(f"{self.source}: {collective.kind}, {size}: {outcome}")
         if is_alone:
-            _print_modes(self.report)
+            rows = [
+                (
+                    name.replace("_", " "),
+                    "claimed" if mode.is_claimed else "not claimed",
+                    mode.verdict,
+                )
+                for name, mode in self.report.modes.items()
+            ]
+            print_table(("mode", "claim", "verdict"), rows)
+            probability = ""
+            if self.report.error_probability:
+                bound = f"{self.report.error_probability:.1g}"
+                probability = f" (a wrong output passes with probability at most {bound})"
+            print_line(f"contents compared by: {self.report.method}{probability}")
         for finding in self.report.diagnostics:
             print_diagnostic(finding)
         for name, check_report in self.checked.items():
@@ -266,8 +279,13 @@ def judge(
     checked: list[CheckedSource] = []
     # One at a time, because many algorithms together do not fit into memory.
     for source in sources:
-        is_raised = is_alone and files is None
-        judgement = judged(source) if is_raised else _judge_or_report(source, judged)
+        judgement: Judgement
+        try:
+            judgement = judged(source)
+        except HubError as error:
+            if is_alone and files is None:
+                raise
+            judgement = Unjudged(source, error.diagnostics)
         passed += judgement.ok
         if files is not None:
             checked.append(files.note(judgement.source, judgement.ok, judgement.diagnostics))
@@ -290,13 +308,6 @@ def judge(
     if files is not None:
         ok = files.write(checked, is_quiet=as_json)
     return ExitCode.DONE if ok else ExitCode.INVALID
-
-
-def _judge_or_report(source: str, judged: Callable[[str], Judgement]) -> Judgement:
-    try:
-        return judged(source)
-    except HubError as error:
-        return Unjudged(source, error.diagnostics)
 
 
 def _create_record(
@@ -322,16 +333,3 @@ def _create_record(
         certificate=certificate,
         checks=checks or UNSET,
     )
-
-
-def _print_modes(report: VerifyReport) -> None:
-    rows = [
-        (name.replace("_", " "), "claimed" if mode.is_claimed else "not claimed", mode.verdict)
-        for name, mode in report.modes.items()
-    ]
-    print_table(("mode", "claim", "verdict"), rows)
-    probability = ""
-    if report.error_probability:
-        bound = f"{report.error_probability:.1g}"
-        probability = f" (a wrong output passes with probability at most {bound})"
-    print_line(f"contents compared by: {report.method}{probability}")

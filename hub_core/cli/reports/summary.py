@@ -115,7 +115,9 @@ def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
     """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)
-    pairs = _pair(steps.rank[sends], steps.peer[sends])
+    # Source and destination as one number.
+    source, destination = (ends[sends].astype(np.int64) for ends in (steps.rank, steps.peer))
+    pairs = source << 32 | (destination & 0xFFFFFFFF)
     distinct, entry, messages = np.unique(pairs, return_inverse=True, return_counts=True)
     units = _sum_by_entry(entry, steps.count[sends], len(distinct))
     sent_bytes = None
@@ -142,10 +144,6 @@ def critical_path(steps: StepTable) -> CriticalPath | None:
     messages = find_longest_chains(relation, is_message)
     levels = len(relation.order.level_indptr) - 1
     return CriticalPath(levels, int(messages.max(initial=0)))
-
-
-def _pair(source: npt.NDArray[np.int32], destination: npt.NDArray[np.int32]) -> Int64Array:
-    return source.astype(np.int64) << 32 | (destination.astype(np.int64) & 0xFFFFFFFF)
 
 
 def _sum_by_entry(entry: Int64Array, values: Int64Array, length: int) -> Int64Array:
@@ -288,6 +286,9 @@ def print_algorithm(
     scratch = int(algorithm.scratch_units.max(initial=0))
     kinds = ", ".join(f"{count} {kind}" for kind, count in count_kinds(steps).items() if count)
     npus = placement_of(algorithm)
+    path = "none: steps wait for each other in a circle; see collhub verify"
+    if longest is not None:
+        path = f"{longest.messages} messages, {longest.steps} steps"
     print_fields(
         {
             "file": f"{source} ({source_format})",
@@ -303,7 +304,7 @@ def print_algorithm(
             "dependencies": f"{len(steps.data_indices)} data, {len(steps.control_indices)} control",
             "channels": str(count_channels(algorithm.steps)),
             "lanes": _describe_lanes(lanes(steps)),
-            "critical path": _describe_path(longest),
+            "critical path": path,
             "made by": f"{provenance.producer} {provenance.producer_version}".strip(),
             "made from": algorithm.provenance.source_name or "not stated",
             **{
@@ -339,12 +340,6 @@ def _describe_collective(algorithm: Algorithm) -> str:
     )
     root = "" if collective.root is None else f", root {collective.root}"
     return f"{collective.kind}{root}, {modes}"
-
-
-def _describe_path(longest: CriticalPath | None) -> str:
-    if longest is None:
-        return "none: steps wait for each other in a circle; see collhub verify"
-    return f"{longest.messages} messages, {longest.steps} steps"
 
 
 def _print_links(sent: Traffic) -> None:

@@ -309,6 +309,10 @@ def _print_run(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
     npus = placement_of(algorithm)
     size, time, bandwidth, bound, ratio = format_timing(timing)
     exact = "" if timing.time_ns is None else f" ({timing.time_ns} ns)"
+    if timing.bound is not None and timing.bound.method != CORE_METHOD:
+        bound += f" by {timing.bound.method}"
+    if ratio != "-":
+        bound += f", time is {ratio} times that"
     ranks = f"{algorithm.num_ranks} ranks"
     print_fields(
         {
@@ -319,7 +323,7 @@ def _print_run(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
             "time": f"{time}{exact}",
             **{key: str(value) for key, value in timing.result.details.items()},
             "bandwidth": bandwidth,
-            "bound": _format_bound(timing, bound, ratio),
+            "bound": bound,
         }
     )
     busiest = timing.result.link_loads[:LISTED_LINKS]
@@ -336,16 +340,3 @@ def _print_run(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
             for load in busiest
         ]
         print_table(("link", "bytes", "busy"), rows, right=("bytes", "busy"))
-
-
-def _format_bound(timing: Timing, bound: str, ratio: str) -> str:
-    """Return a bound and the ratio of the time to it as text: `BOUND, time is RATIO times that`.
-
-    `bound` and `ratio` are already formatted; the second part is omitted for a ratio `-` (unknown).
-    ` by METHOD` follows the bound if a method other than the core's own one proves it.
-    """
-    if timing.bound is None or timing.bound.method == CORE_METHOD:
-        by = ""
-    else:
-        by = f" by {timing.bound.method}"
-    return f"{bound}{by}" + ("" if ratio == "-" else f", time is {ratio} times that")
