@@ -121,7 +121,9 @@ def parse_settings(assignments: Sequence[str]) -> NcclSettings:
                         excluded[collective, word] = f"{name}={value}"
             settings = replace(settings, excluded=excluded)
         elif name == "NCCL_NVLS_ENABLE":
-            settings = _parse_nvls(settings, name, value)
+            if value not in {"0", "1", "2"}:
+                raise UsageError(f"{name}: {value!r:.40} is not 0, 1 or 2", cure=f"write {name}=0")
+            settings = replace(settings, nvls_exclusion=f"{name}=0" if value == "0" else "")
         else:
             count = parse_whole(value, 10**9 - 1)
             if count is None or not 1 <= count <= 64:
@@ -174,12 +176,6 @@ def _parse_lists(name: str, value: str, words: Mapping[str, str]) -> dict[str, s
         names = [_COLLECTIVE_WORDS[prefix.strip().lower()]] if colon else _COLLECTIVE_WORDS.values()
         allowed |= dict.fromkeys(names, chosen)
     return allowed
-
-
-def _parse_nvls(settings: NcclSettings, name: str, value: str) -> NcclSettings:
-    if value not in {"0", "1", "2"}:
-        raise UsageError(f"{name}: {value!r:.40} is not 0, 1 or 2", cure=f"write {name}=0")
-    return replace(settings, nvls_exclusion=f"{name}=0" if value == "0" else "")
 
 
 COLLECTIVES = (*ALGORITHMS_OF, "all-to-all")
@@ -330,7 +326,11 @@ def _decide(
     within the limits of the settings. With settings or a tuner, the last note in cases 3 to 5
     gives NCCL's choice without them, if it differs.
     """
-    excluding = _excluding_settings(costed)
+    # The assignments in refusals of the form "excluded by NAME=VALUE", each once.
+    refusals = {row.alternative.refusal for row in costed}
+    prefix = "excluded by "
+    assignments = sorted(text.removeprefix(prefix) for text in refusals if prefix in text)
+    excluding = ", ".join(assignments)
     allowed = [row for row in costed if row.time_us is not None]
     if not allowed:
         return _decide_without_alternatives(request, excluding)
@@ -352,16 +352,6 @@ def _decide(
     if request.rules is not None or request.settings != NO_SETTINGS:
         notes += _describe_default(request, choice)
     return choice, decided.time_us, decided_by, notes
-
-
-def _excluding_settings(costed: Sequence[CostedAlternative]) -> str:
-    """Return the assignments that exclude alternatives, sorted and joined by ", "; "" without any.
-
-    They are taken from refusals of the form "excluded by NAME=VALUE". Each appears once.
-    """
-    refusals = {row.alternative.refusal for row in costed}
-    prefix = "excluded by "
-    return ", ".join(sorted(row.removeprefix(prefix) for row in refusals if prefix in row))
 
 
 def _describe_default(request: CallRequest, choice: Choice) -> list[str]:

@@ -7,7 +7,6 @@ kernels.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from collhub_machine_profiles.nccl_constants import ALGORITHMS, PROTOCOLS
@@ -257,9 +256,15 @@ def read_tuning_log(content: bytes, file: str) -> TuningLog:
     Raises `InputError`: `too-large` above 256 MiB; `no-tuning-lines` if there are neither choices,
     kernels, costs nor `unread`. Thread counts alone are not enough.
     """
+    if len(content) > MAX_FILE_BYTES:
+        raise InputError(
+            "the log exceeds 256 MiB",
+            cure="give the lines with 'NCCL INFO' of rank 0",
+            code="too-large",
+        )
     reader = _Reader(file)
-    for number, line in _iterate_lines(content):
-        match = _MARK.search(line)
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+        match = _MARK.search(line[:4096])
         if match:
             reader.read(number, match[1])
     if not reader.choices and not reader.kernels and not reader.costs and not reader.unread:
@@ -279,14 +284,3 @@ def read_tuning_log(content: bytes, file: str) -> TuningLog:
         tuple(reader.threads),
         tuple(reader.unread),
     )
-
-
-def _iterate_lines(content: bytes) -> Iterator[tuple[int, str]]:
-    if len(content) > MAX_FILE_BYTES:
-        raise InputError(
-            "the log exceeds 256 MiB",
-            cure="give the lines with 'NCCL INFO' of rank 0",
-            code="too-large",
-        )
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
-        yield number, line[:4096]

@@ -87,23 +87,14 @@ class RingGraph:
         }
         graph = " ".join(f"{name}={quoteattr(value)}" for name, value in attributes.items())
         lines = ['<graphs version="1">', f"  <graph {graph}>"]
-        for number in range(len(self.channels)):
-            lines += ["    <channel>", *self._format_elements(number), "    </channel>"]
+        for number, channel in enumerate(self.channels):
+            nets = [f'      <net dev="{net:x}"/>' for net in self.nets[number]] if self.nets else []
+            lines += ["    <channel>", *nets[:1]]
+            for gpu in channel:
+                rank = f' rank="{self.ranks[gpu]}"' if self.ranks else ""
+                lines.append(f'      <gpu dev="{self.devices[gpu]:x}"{rank}/>')
+            lines += [*nets[1:], "    </channel>"]
         return "\n".join([*lines, "  </graph>", "</graphs>", ""])
-
-    def _format_elements(self, number: int) -> Iterator[str]:
-        """Yield the XML lines inside <channel> element `number`.
-
-        They are the first network device, the GPUs in the order of the ring, and the second network
-        device. Ranks and network devices are left out if the graph has none. Device numbers are
-        hexadecimal, ranks decimal.
-        """
-        nets = self.nets[number] if self.nets else ()
-        yield from (f'      <net dev="{net:x}"/>' for net in nets[:1])
-        for gpu in self.channels[number]:
-            rank = f' rank="{self.ranks[gpu]}"' if self.ranks else ""
-            yield f'      <gpu dev="{self.devices[gpu]:x}"{rank}/>'
-        yield from (f'      <net dev="{net:x}"/>' for net in nets[1:])
 
     def as_json(self) -> dict[str, JsonValue]:
         """Return the properties of the graph that its rings and their shares do not determine.
@@ -300,7 +291,18 @@ def _find_ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
     (`not-rings`) if the links are not one cycle through all ranks, and if two have the same source
     or the same target.
     """
-    successor = _find_successors(part, links)
+    # By sending rank, the rank to which it sends the part.
+    successor: dict[int, int] = {}
+    for source, target in sorted(links):
+        if source in successor:
+            raise _build_refusal(
+                f"rank {source} sends part {part} to rank {successor[source]} and to rank {target}"
+            )
+        successor[source] = target
+    targets = Counter(successor.values())
+    if len(targets) < len(successor):
+        twice, _ = targets.most_common(1)[0]
+        raise _build_refusal(f"rank {twice} receives part {part} from more than one rank")
     if len(successor) == n - 1:
         # A path over all ranks: the missing link closes the ring.
         (end,) = set(range(n)) - set(successor)
@@ -314,28 +316,6 @@ def _find_ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
     if len(ring) != n:
         raise _build_refusal(f"part {part} does not pass all {n} ranks in one cycle")
     return tuple(ring)
-
-
-def _find_successors(part: int, links: Iterable[RankPair]) -> dict[int, int]:
-    """Return, by sending rank, the rank to which it sends a part of the data.
-
-    `links`: (source, target) pairs of the part's messages. The keys are ascending; {}
-    without links. `part`: number of the part, only for error messages. Raises `InputError`
-    (`not-rings`) if two entries of `links` have the same source or the same target, also if
-    they are equal.
-    """
-    successor: dict[int, int] = {}
-    for source, target in sorted(links):
-        if source in successor:
-            raise _build_refusal(
-                f"rank {source} sends part {part} to rank {successor[source]} and to rank {target}"
-            )
-        successor[source] = target
-    targets = Counter(successor.values())
-    if len(targets) < len(successor):
-        twice, _ = targets.most_common(1)[0]
-        raise _build_refusal(f"rank {twice} receives part {part} from more than one rank")
-    return successor
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +379,12 @@ def _execute_messages(
     the received numbers, one per block. `source` and `target` are ranks.
     """
     memory = _build_initial_memory(collective, program)
-    source, target = _get_addresses(program)
+    read, written = program.addresses()
+    # The source of a receive is that of its send.
+    sends, receives = program.message_ends()
+    source_addresses = read.copy()
+    source_addresses[receives] = read[sends]
+    source, target = source_addresses.tolist(), written.tolist()
     # Lists, because elements of columns cost more, and some columns are computed at each access.
     counts, kinds = program.count.tolist(), program.kind.tolist()
     ranks, peers = program.rank.tolist(), program.peer.tolist()
@@ -419,18 +404,6 @@ def _execute_messages(
         if kind == RecordKind.RECV:
             yield parts, peer, rank
         target_parts[:] = parts
-
-
-def _get_addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the source and the target address of every record, in the memory of all ranks.
-
-    The source of a receive is that of its send. Both are lists.
-    """
-    source, target = program.addresses()
-    sends, receives = program.message_ends()
-    read = source.copy()
-    read[receives] = source[sends]
-    return read.tolist(), target.tolist()
 
 
 def _build_initial_memory(collective: Collective, program: LevelledProgram) -> Int64Array:

@@ -125,7 +125,12 @@ def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> Runt
     program = levelled_program(algorithm, _is_in_place(algorithm, options.mode))
     tables = build_tables(algorithm, program, options.lanes)
     operations = int(np.diff(program.rank_indptr).max(initial=0))
-    peers = max(len(set(row)) for row in _list_peers(algorithm))
+    peers_of_rank: list[set[int]] = [set() for _ in range(algorithm.num_ranks)]
+    steps = algorithm.steps
+    for rank, peer in zip(steps.rank.tolist(), steps.peer.tolist(), strict=True):
+        if peer >= 0:
+            peers_of_rank[rank].add(peer)
+    peers = max(map(len, peers_of_rank))
     return RuntimeFit(
         blocks=tables.num_lanes * peers,
         operations=operations,
@@ -133,19 +138,6 @@ def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> Runt
         channels=tables.num_lanes,
         units=program.unit_count,
     )
-
-
-def _list_peers(algorithm: Algorithm) -> list[list[int]]:
-    """Return the peers of every rank's messages: one list per rank, in the order of the steps.
-
-    A peer appears once per message. Steps without a peer are left out.
-    """
-    steps = algorithm.steps
-    peers: list[list[int]] = [[] for _ in range(algorithm.num_ranks)]
-    for rank, peer in zip(steps.rank.tolist(), steps.peer.tolist(), strict=True):
-        if peer >= 0:
-            peers[rank].append(peer)
-    return peers
 
 
 def _is_in_place(algorithm: Algorithm, mode: str | None) -> bool:
@@ -227,13 +219,23 @@ def _losses(algorithm: Algorithm) -> Iterator[Loss]:
 
     The order is:
 
-    - those of `_losses_of_collective`, such as COMPUTE steps
+    - `steps`, once, if there are steps of kind COMPUTE: they are left out
+    - `contract`, if a custom collective has no expected result: the program measures the time of
+      the schedule but cannot check its output
     - the columns of steps `channel`, `lane`, `duration_ns` and `source_line`, each if some value
       differs from the default of the column
     - `data and control dependencies`: always, because levels replace them
     - `extensions`, if the algorithm has any, with their names in ascending order
     """
-    yield from _losses_of_collective(algorithm)
+    collective = algorithm.collective
+    if algorithm.steps.is_kind(StepKind.COMPUTE).any():
+        yield Loss("steps", "COMPUTE", "opaque work between messages is left out")
+    if collective.contract is not None and collective.contract.expected is None:
+        yield Loss(
+            "contract",
+            "the custom collective states no result",
+            "the program times the schedule and checks nothing",
+        )
     for feature, consequence in _LOST_COLUMNS:
         values = getattr(algorithm.steps, feature)
         unset = COLUMN_DEFAULTS.get(feature, Buffer.INPUT)
@@ -246,24 +248,6 @@ def _losses(algorithm: Algorithm) -> Iterator[Loss]:
     )
     if algorithm.extensions:
         yield Loss("extensions", ", ".join(sorted(algorithm.extensions)), "not in the tables")
-
-
-def _losses_of_collective(algorithm: Algorithm) -> Iterator[Loss]:
-    """Yield what the program does not have of a collective and its steps; each is one `Loss`.
-
-    1. `steps`, once, if there are steps of kind COMPUTE: they are left out.
-    2. `contract`, if a custom collective has no expected result: the program measures the time
-       of the schedule but cannot check its output.
-    """
-    collective = algorithm.collective
-    if algorithm.steps.is_kind(StepKind.COMPUTE).any():
-        yield Loss("steps", "COMPUTE", "opaque work between messages is left out")
-    if collective.contract is not None and collective.contract.expected is None:
-        yield Loss(
-            "contract",
-            "the custom collective states no result",
-            "the program times the schedule and checks nothing",
-        )
 
 
 # Long enough for readable names, short enough for every linker.

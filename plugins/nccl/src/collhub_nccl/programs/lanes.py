@@ -65,21 +65,11 @@ def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int)
     groups.join(*_find_neighbours(channel[record], address, is_write))
     send, receive = program.message_ends()
     groups.join(channel[send], channel[receive])
-    lane = _number_groups(groups.find_roots()[channel], program.level > 0) % max_lanes
+    root = groups.find_roots()[channel]
+    counted = np.unique(root[program.level > 0])
+    number = np.where(np.isin(root, counted), np.searchsorted(counted, root), 0)
+    lane = number % max_lanes
     return _separate_slots(program, lane, algorithm_blocks)
-
-
-def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
-    """Number the groups that have a counted record; return each record's number, int64.
-
-    Records with equal `root` form a group. `is_counted` marks the counted records. Groups
-    with at least one of them are numbered 0, 1, 2, ... by ascending `root`. All records of
-    such a group get its number. Records of any other group get 0. For example, the roots 5,
-    3, 3, 4, of which the first two records count, give 1, 0, 0, 0.
-    """
-    counted = np.unique(root[is_counted])
-    index = np.searchsorted(counted, root)
-    return np.where(np.isin(root, counted), index, 0)
 
 
 def _find_accesses(

@@ -135,25 +135,14 @@ def socket_to_socket(
     if architecture in _BY_ARCHITECTURE:
         return _BY_ARCHITECTURE[architecture]
     if vendor == "GenuineIntel":
-        return _intel(family, model, is_rccl)
+        # Models of family 6 have the rate of their generation.
+        rate = _OTHER_INTEL if family != 6 else _of_generation(_INTEL_MODELS, model, _OTHER_INTEL)
+        return min(rate, _MOST_OF_RCCL) if is_rccl else rate
     if vendor in _ZHAOXIN:
         return 9.0 if (family, model) == _YONGFENG else 6.0
     if vendor == "AuthenticAMD":
         return _AMD
     return UNLIMITED
-
-
-def _intel(family: int, model: int, is_rccl: bool) -> float:
-    """Return the bandwidth between the sockets of an Intel machine in GB/s, by family and model.
-
-    Models of family 6 have the rate of their generation (`_INTEL_MODELS`), older ones
-    `_OTHER_INTEL`; in a file from RCCL the rate is at most `_MOST_OF_RCCL`. All other
-    families have `_OTHER_INTEL`.
-    """
-    if family != 6:
-        return _OTHER_INTEL
-    rate = _of_generation(_INTEL_MODELS, model, _OTHER_INTEL)
-    return min(rate, _MOST_OF_RCCL) if is_rccl else rate
 
 
 def _of_generation(rates: Iterable[tuple[int, float]], generation: int, older_rate: float) -> float:

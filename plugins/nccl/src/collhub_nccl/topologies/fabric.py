@@ -246,9 +246,6 @@ class _Copies:
                 cure="state the speed of its network cards with FILE?net_bandwidth=400Gbit/s",
                 code="no-net",
             )
-        self._check_size()
-
-    def _check_size(self) -> None:
         nodes = self.first_switch + self.num_switches
         # Every port is joined to a switch in both directions.
         links_of_machine = len(self._machine.links) + 2 * len(self._nets)

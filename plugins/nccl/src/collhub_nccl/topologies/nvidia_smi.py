@@ -337,21 +337,8 @@ def _merge_groups(group: list[int], devices: Sequence[_SmiDevice], relation: str
         # An empty text is not a node: older versions print none.
         has_common_numa = is_last and numa != "" and numa == devices[second].numa
         if has_common_numa or devices[first].cells[second] == relation:
-            _merge(group, group[first], group[second])
-
-
-def _merge(group: list[int], first: int, second: int) -> None:
-    """Join two groups in place: devices with the higher group number get the lower one.
-
-    `group` has the group number of each device. `first` and `second` are two group numbers, in
-    any order. Equal numbers change no entry.
-    """
-    low, high = sorted((first, second))
-    if low == high:
-        return
-    for device, number in enumerate(group):
-        if number == high:
-            group[device] = low
+            low, high = sorted((group[first], group[second]))
+            group[:] = [low if number == high else number for number in group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,7 +526,9 @@ class _Row:
             )
         cells = tuple(words[1 : size + 1])
         for column, cell in enumerate(cells):
-            if not self._fits(column, cell):
+            is_relation = cell in _SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell)
+            is_valid = cell == "X" if column == self.position else is_relation
+            if not is_valid:
                 self._refuse_cell(column, cell)
         # The second word is a NUMA node, a range of nodes or "N/A".
         affinities = [""] if _NO_CPUS.search(self.text) else []
@@ -551,16 +540,6 @@ class _Row:
             affinities[1] if len(affinities) > 1 and affinities[1].isdecimal() else "",
             len(affinities),
         )
-
-    def _fits(self, column: int, cell: str) -> bool:
-        """Return whether a cell of the matrix is valid.
-
-        `column`: of the other device. Valid are X on the diagonal, elsewhere a known PCI relation
-        or `NV<n>`.
-        """
-        if column == self.position:
-            return cell == "X"
-        return cell in _SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell) is not None
 
     def _refuse_cell(self, column: int, cell: str) -> NoReturn:
         """Raise `InputError` (`invalid-nvidia-smi`) for an invalid cell, at the line of the row.

@@ -6,7 +6,7 @@ GPUs are those of the file, or those of a GPU profile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from collhub_networks import NetworkFindings
 
@@ -101,28 +101,15 @@ def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFac
     - It has GPUs if it contains a <gpu> at any depth, or if the option `gpus` is not empty.
     - It has ranks if any <gpu> has a `rank` that is not empty.
     - The network bandwidth is that of `fabric`, in GB/s; None if it is not given.
-    - The GPUs named by the option are the set of their bus ids as numbers.
+    - The GPUs named by the option are the set of their bus ids as numbers. Empty parts between the
+      commas of the text are ignored.
 
     Raises `UsageError` (`bus-id`) for an invalid bus id in the option `gpus`.
     """
     gpus = [element for element in root.walk() if element.name == "gpu"]
     named = options.gpus or ""
-    return FileFacts(
-        # NCCL writes version 1.
-        is_rccl=root.text("version") == "2",
-        named_gpus=frozenset(_named_gpus(named)),
-        has_gpus=bool(named or gpus),
-        has_ranks=any(gpu.text("rank") for gpu in gpus),
-        net_bandwidth=fabric.net_bandwidth,
-    )
-
-
-def _named_gpus(text: str) -> Iterator[int]:
-    """Yield the bus ids of the option `gpus` as numbers, separated by commas in the text.
-
-    Empty parts are ignored. Raises `UsageError` (code `bus-id`) for an invalid one.
-    """
-    for part in filter(None, text.split(",")):
+    numbers = set()
+    for part in filter(None, named.split(",")):
         number = bus_number(part)
         if number is None:
             raise UsageError(
@@ -130,7 +117,15 @@ def _named_gpus(text: str) -> Iterator[int]:
                 cure="write for example 00:16.0,00:17.0",
                 code="bus-id",
             )
-        yield number
+        numbers.add(number)
+    return FileFacts(
+        # NCCL writes version 1.
+        is_rccl=root.text("version") == "2",
+        named_gpus=frozenset(numbers),
+        has_gpus=bool(named or gpus),
+        has_ranks=any(gpu.text("rank") for gpu in gpus),
+        net_bandwidth=fabric.net_bandwidth,
+    )
 
 
 def _refuse_empty(root: Element) -> None:
@@ -240,9 +235,10 @@ class _StatedLinks:
     def add(self, gpu: Gpu, link: Element) -> None:
         """Add the links of one element of a GPU to the machine.
 
-        An element <c2c> adds C2C links to the CPU. Any other element adds NVLinks or xGMI
-        links, to a GPU, a CPU or the NVSwitch. Their bandwidth is divided by the number of
-        partitions of the device, as NCCL does. `count` is the number of links.
+        An element <c2c> adds C2C links to the CPU, each of `bw` MB/s. Any other element adds
+        NVLinks (`_nvlink_rate`) or xGMI links (`_xgmi_rate`), to a GPU, a CPU or the NVSwitch.
+        Their bandwidth is divided by the number of partitions of the device, as NCCL does.
+        `count` is the number of links.
 
         Raises `InputError` at the element if `count` is missing or not a number from 1 to
         `_MAX_COUNT`, then for an invalid bandwidth, a missing class, or an invalid target. A
@@ -252,24 +248,18 @@ class _StatedLinks:
         if count is None or not 0 < count <= _MAX_COUNT:
             link.fail_value("count", f"a number of links in 1..{_MAX_COUNT}")
         if link.name == "c2c":
-            self._add_c2c(gpu, link, count)
+            rate_mbyte = link.real("bw")
+            if rate_mbyte is None or not 0 < rate_mbyte < 1e9:
+                link.fail_value("bw", "a bandwidth in MB/s")
+            # Not divided among the partitions of a device.
+            rate = rate_mbyte / 1000
+            self._machine.join(LinkType.C2C, gpu.node, gpu.cpu, rate, count=count)
         else:
+            assert gpu.element is not None
+            rate_of_one = self._nvlink_rate if link.name == "nvlink" else self._xgmi_rate
             # NCCL divides the bandwidth of a device's links among its partitions.
-            rate = self._rate_of_one(gpu, link) / gpu.partitions
+            rate = rate_of_one(gpu.element) / gpu.partitions
             self._add_nvlinks(gpu, link, rate, count)
-
-    def _add_c2c(self, gpu: Gpu, link: Element, count: int) -> None:
-        """Add `count` links of NVLink-C2C between a GPU and its CPU, in both directions.
-
-        The attribute `bw` has the bandwidth of each in MB/s, which is divided by 1000 to get
-        GB/s. It is not divided among the partitions of a device. Raises `InputError` if `bw` is
-        missing, no number, not above 0, or not below 1e9.
-        """
-        rate_mbyte = link.real("bw")
-        if rate_mbyte is None or not 0 < rate_mbyte < 1e9:
-            link.fail_value("bw", "a bandwidth in MB/s")
-        rate = rate_mbyte / 1000
-        self._machine.join(LinkType.C2C, gpu.node, gpu.cpu, rate, count=count)
 
     def _add_nvlinks(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
         """Add `count` NVLinks or xGMI links of `rate` GB/s each from a GPU to the link's target.
@@ -329,19 +319,6 @@ class _StatedLinks:
         for target in targets:
             share = rate / len(targets)
             self._machine.connect(LinkType.NVLINK, gpu.node, target.node, share, count)
-
-    def _rate_of_one(self, gpu: Gpu, link: Element) -> float:
-        """Return the bandwidth of one link of a GPU in GB/s.
-
-        The name of the element decides: `nvlink` has the rate of NVLink (`_nvlink_rate`), any other
-        name that of xGMI (`_xgmi_rate`), from the profile or from the `sm` or `gcn` of the GPU. An
-        unknown `gcn` gets an assumed rate with a warning. Raises `InputError` if the rate of an
-        NVLink is determined by neither.
-        """
-        assert gpu.element is not None
-        if link.name == "nvlink":
-            return self._nvlink_rate(gpu.element)
-        return self._xgmi_rate(gpu.element)
 
     def _nvlink_rate(self, element: Element) -> float:
         """Return the bandwidth of one NVLink of the GPU in `element`, in GB/s.

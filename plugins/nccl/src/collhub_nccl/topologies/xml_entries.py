@@ -383,20 +383,18 @@ class LinkRates:
         """
         speed, width = element.text("link_speed"), element.whole("link_width")
         if not speed:
-            return self._assumed_pci(element)
+            rate, cure = (
+                bandwidths.DEFAULT_PCI,
+                "with FILE?profile= the GPU's PCI generation is taken",
+            )
+            if self.profile is not None:
+                rate, cure = self.profile.pci, ""
+            message = f"a PCI device states no link_speed; {rate:g} GB/s is assumed"
+            self.findings.warn("no-link-speed", element.place, message, cure)
+            return rate
         if width is not None and not 0 <= width <= _MOST_LANES:
             element.fail_value("link_width", "a number of lanes of at most 64")
         return bandwidths.pci(speed, width or 0)
-
-    def _assumed_pci(self, element: Element) -> float:
-        if self.profile is None:
-            rate = bandwidths.DEFAULT_PCI
-            cure = "with FILE?profile= the GPU's PCI generation is taken"
-        else:
-            rate, cure = self.profile.pci, ""
-        message = f"a PCI device states no link_speed; {rate:g} GB/s is assumed"
-        self.findings.warn("no-link-speed", element.place, message, cure)
-        return rate
 
     def of_port(self, port: Element, net_bandwidth: float | None) -> float:
         """Return the rate of a network port in GB/s: `net_bandwidth`, else the port's own speed.

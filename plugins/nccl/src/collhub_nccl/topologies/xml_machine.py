@@ -108,20 +108,14 @@ class _Above:
 def build(root: Element, draft: XmlMachine) -> None:
     """Add everything in a topology file, except the links of GPUs, to the machine of `draft`.
 
-    CPUs with the devices below them are added in the order of the file. Links between CPUs
-    and `pcilink` links between switches follow, because they need both ends. Unknown
-    elements and assumed values give warnings in `draft.findings`. Raise `InputError`, with
-    the line, for the first fault that is met in this order: a root other than `<system>`, a
-    device directly in it, or an invalid attribute.
+    CPUs with the devices below them are added in the order of the file. A CPU is named `cpu`
+    with its `numaid`, else with the number of CPUs before it on its host. Links between the
+    CPUs of a host, at the rate of the sender, and `pcilink` links between switches follow,
+    because they need both ends. Unknown elements and assumed values give warnings in
+    `draft.findings`. Raise `InputError`, with the line, for the first fault that is met in
+    this order: a root other than `<system>`, a device directly in it, or an invalid
+    attribute.
     """
-    _check_root(root, draft)
-    for element in root.named("cpu"):
-        _cpu(element, draft)
-    _socket_links(draft)
-    _cross_links(draft)
-
-
-def _check_root(root: Element, draft: XmlMachine) -> None:
     if root.name != "system":
         root.fail(
             f"this is not an NCCL topology: <system> was expected, <{root.name}> stands there"
@@ -130,32 +124,20 @@ def _check_root(root: Element, draft: XmlMachine) -> None:
     # Occurs in fictitious samples on the web: NCCL writes no such file.
     for element in root.named("gpu", "pci", "nic"):
         element.fail(f"<{element.name}> stands in <system>: a machine has <cpu>, and devices in it")
-
-
-def _cpu(element: Element, draft: XmlMachine) -> None:
-    """Add a CPU and all devices below it to `draft`, the machine under construction.
-
-    CPUs with the same `host_hash` ("" if missing) belong to one host; a file of an NVLink
-    domain (GPUs of several hosts that NVLink connects) has several hosts. The name is `cpu`
-    with the attribute `numaid`, or, if that is missing, with the number of CPUs that were
-    added for the host before. Raise `InputError` for invalid attributes of the devices.
-    """
-    # A file for one NVLink domain contains the CPUs of several hosts; the host hash distinguishes
-    # them.
-    host = element.text("host_hash")
-    cpus_of_host = draft.cpus.setdefault(host, [])
-    number = element.text("numaid", str(len(cpus_of_host)))
-    node = draft.machine.add(NodeKind.CPU, f"cpu {number}")
-    cpus_of_host.append((node, element))
-    _below(element, _Above(host, node, node), draft)
-
-
-def _socket_links(draft: XmlMachine) -> None:
-    """Join every CPU with every other CPU of its host, at the rate of the sending CPU."""
+    for element in root.named("cpu"):
+        # A file for one NVLink domain contains the CPUs of several hosts; the host hash
+        # distinguishes them.
+        host = element.text("host_hash")
+        cpus_of_host = draft.cpus.setdefault(host, [])
+        number = element.text("numaid", str(len(cpus_of_host)))
+        node = draft.machine.add(NodeKind.CPU, f"cpu {number}")
+        cpus_of_host.append((node, element))
+        _below(element, _Above(host, node, node), draft)
     for members in draft.cpus.values():
         for (first, element), (second, _) in itertools.permutations(members, 2):
             rate = draft.rates.between_sockets(element)
             draft.machine.connect(LinkType.SYS, first, second, rate)
+    _cross_links(draft)
 
 
 def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
@@ -213,21 +195,11 @@ def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
     elif kind is TargetKind.NIC:
         _nic(element, bus, above, draft)
     else:
-        _switch(element, bus, above, draft)
-
-
-def _switch(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI switch with links to and from the node above it, then all devices in `element`.
-
-    `bus` is its bus id. `draft.switches` gets the new node by host and bus id; of several
-    switches with one id it keeps the last one. `LinkRates.of_pci` gives the rate of both
-    links; it warns if `link_speed` is missing and raises `InputError` for an invalid width.
-    """
-    node = _pci_node(element, draft)
-    draft.switches[above.host, bus] = node
-    rate = draft.rates.of_pci(element)
-    draft.machine.join(LinkType.PCI, node, above.node, rate)
-    _below(element, _Above(above.host, above.cpu, node), draft)
+        node = _pci_node(element, draft)
+        # Of several switches with one bus id, the last one is kept.
+        draft.switches[above.host, bus] = node
+        draft.machine.join(LinkType.PCI, node, above.node, draft.rates.of_pci(element))
+        _below(element, _Above(above.host, above.cpu, node), draft)
 
 
 def _pci_node(element: Element, draft: XmlMachine) -> int:
@@ -346,23 +318,9 @@ def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
 
 
 def _ports(card: Element, nic: int, draft: XmlMachine) -> None:
-    _check_children(card, draft)
-    for port in card.named("net"):
-        # NCCL ignores ports without a device number.
-        if port.whole("dev") is not None:
-            _port(port, nic, draft)
-        else:
-            draft.findings.warn(
-                "port-without-device",
-                port.place,
-                f"the network port {port.text('name')[:40]} without a device number is left out",
-                'add dev="N", as in files that NCCL dumps',
-            )
+    """Add the network ports in `card` to `draft`, with links to and from the card's node `nic`.
 
-
-def _port(port: Element, nic: int, draft: XmlMachine) -> None:
-    """Add a network port to `draft`, with links to and from the node `nic` of its card.
-
+    A port without `dev` is left out with the warning `port-without-device`.
     The rate is the option `net_bandwidth`, else the attribute `speed` in Mbit/s, else 10
     Gbit/s (also for a speed of at most 0). A rate above 5000 GB/s gives the warning
     `port-speed`. The attribute `latency` is in microseconds; if it is missing, 0 or
@@ -370,12 +328,23 @@ def _port(port: Element, nic: int, draft: XmlMachine) -> None:
     name has the attribute `name`, else `dev`. Raise `InputError` for a speed that is no
     integer (unless `net_bandwidth` is given), and for a latency that is no number.
     """
-    net = draft.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
-    rate = draft.rates.of_port(port, draft.facts.net_bandwidth)
-    delay_us = port.real("latency")
-    # NCCL writes 0 for an unknown latency.
-    latency_s = delay_us * 1e-6 if delay_us and delay_us > 0 else None
-    draft.machine.join(LinkType.NET, net, nic, rate, latency_s)
+    _check_children(card, draft)
+    for port in card.named("net"):
+        # NCCL ignores ports without a device number.
+        if port.whole("dev") is None:
+            draft.findings.warn(
+                "port-without-device",
+                port.place,
+                f"the network port {port.text('name')[:40]} without a device number is left out",
+                'add dev="N", as in files that NCCL dumps',
+            )
+            continue
+        net = draft.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
+        rate = draft.rates.of_port(port, draft.facts.net_bandwidth)
+        delay_us = port.real("latency")
+        # NCCL writes 0 for an unknown latency.
+        latency_s = delay_us * 1e-6 if delay_us and delay_us > 0 else None
+        draft.machine.join(LinkType.NET, net, nic, rate, latency_s)
 
 
 def _cross_links(draft: XmlMachine) -> None:

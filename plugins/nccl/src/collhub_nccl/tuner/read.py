@@ -157,7 +157,10 @@ def read_rules(
             message = f"more than {MAX_RULES} rules; this one and later ones were not checked"
             diagnostics.append(Diagnostic("too-many", message, location=location))
             break
-        fields = _split_fields(line, dialect)
+        # NCCL's tuner drops fields without a character, so that later ones move forward; RCCL's
+        # keeps them.
+        texts = line.rstrip("\r").split(",")
+        fields = [text.strip() for text in texts if text or dialect is RCCL]
         defects = list(_find_defects(line, fields, dialect))
         diagnostics += [
             Diagnostic(code, message, location=location, cure=cure)
@@ -290,16 +293,6 @@ def _is_comment(line: str, dialect: Dialect) -> bool:
         return not line.strip() or line.lstrip().startswith("#")
     is_short = line.lstrip().startswith("#") and line.count(",") < _REQUIRED_FIELDS - 1
     return not line.strip() or line.startswith("#") or is_short
-
-
-def _split_fields(line: str, dialect: Dialect) -> list[str]:
-    """Return the texts between the commas of a line, stripped of white space, as the tuner does.
-
-    NCCL's tuner (any dialect but RCCL) drops fields without a character, so that later
-    fields move forward; a field of spaces is kept as "". RCCL's tuner keeps all fields.
-    """
-    fields = line.rstrip("\r").split(",")
-    return [field.strip() for field in fields if field or dialect is RCCL]
 
 
 def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerRule:
