@@ -187,7 +187,17 @@ def encode_records(
     if not ragged_sizes.any():
         return content.tobytes(), record_sizes
     at = first_positions(record_sizes) + frame.sizes + start_sizes
-    return _insert_bytes(content, inserted, at).tobytes(), record_sizes
+    merged = np.empty(len(content) + sum(len(encoded) for encoded, _ in inserted), np.uint8)
+    is_content = np.ones(len(merged), np.bool_)
+    # `at`: position in the result of the next inserted byte of every record.
+    for encoded, lengths in inserted:
+        places = expanded_ranges(at, lengths)
+        merged[places] = encoded
+        is_content[places] = False
+        at = at + lengths
+    # The remaining positions are filled in order.
+    merged[is_content] = content
+    return merged.tobytes(), record_sizes
 
 
 def _sum_sizes(sizes: Sequence[Int64Array], records: int) -> Int64Array:
@@ -224,26 +234,6 @@ def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
         piece.fill(matrix[:, part], mask[:, part])
     compressed: Bytes = matrix[mask]
     return compressed
-
-
-def _insert_bytes(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) -> Bytes:
-    """Return `content` with bytes inserted for every record, as a new array.
-
-    A part of `inserted` is (bytes of all records, number of bytes of each record). The
-    bytes of all parts for a record are placed one after another, in the order of the parts.
-    `at[i]`: the position of the first inserted byte of record i in the result, not in
-    `content`.
-    """
-    merged = np.empty(len(content) + sum(len(encoded) for encoded, _ in inserted), np.uint8)
-    is_content = np.ones(len(merged), np.bool_)
-    for encoded, lengths in inserted:
-        places = expanded_ranges(at, lengths)
-        merged[places] = encoded
-        is_content[places] = False
-        at = at + lengths
-    # The remaining positions are filled in order.
-    merged[is_content] = content
-    return merged
 
 
 def _encode_name(name: str) -> bytes:

@@ -228,27 +228,25 @@ class _Header:
         going_on = [nodes[:0]]
         for tag in np.flatnonzero(np.bincount(tags)).tolist():
             # Any other tag ends the header of its node.
-            if tag in _HEADER_TAGS:
-                rows = nodes[tags == tag]
-                self._read_value(tag, rows)
-                going_on.append(rows)
+            if tag not in _HEADER_TAGS:
+                continue
+            rows = nodes[tags == tag]
+            start, stops = self.rest[rows] + 1, self._batch.stops[rows]
+            value, after = varints_at(self._batch.data, start, stops)
+            if tag & 7 == _PACKED:
+                too_long = np.flatnonzero(value > (stops - after).astype(np.uint64))
+                if len(too_long):
+                    reason = "a field reaches beyond the end of its record"
+                    raise WireError(reason, int(start[too_long[0]]))
+                start, after = after, after + value.astype(np.int64)
+            column = _HEADER_TAGS[tag]
+            if column in self._runs:
+                self._runs[column].append((rows, start, after))
+            elif column:
+                self.scalars[column][rows] = value
+            self.rest[rows] = after
+            going_on.append(rows)
         return np.concatenate(going_on)
-
-    def _read_value(self, tag: int, nodes: Int64Array) -> None:
-        start, stops = self.rest[nodes] + 1, self._batch.stops[nodes]
-        value, after = varints_at(self._batch.data, start, stops)
-        if tag & 7 == _PACKED:
-            too_long = np.flatnonzero(value > (stops - after).astype(np.uint64))
-            if len(too_long):
-                reason = "a field reaches beyond the end of its record"
-                raise WireError(reason, int(start[too_long[0]]))
-            start, after = after, after + value.astype(np.int64)
-        column = _HEADER_TAGS[tag]
-        if column in self._runs:
-            self._runs[column].append((nodes, start, after))
-        elif column:
-            self.scalars[column][nodes] = value
-        self.rest[nodes] = after
 
     def add_late_fields(self, attributes: AttributeColumns) -> None:
         """Add the header fields of nodes that appear only after their first attribute.
