@@ -221,7 +221,14 @@ def topology_option(
             **named: Any,
         ) -> object:
             if failed_links or slow_links:
-                named[name] = _add_link_changes(named[name], failed_links, slow_links)
+                # Imported here: the help of a command needs no numpy.
+                from hub_core.network.failures import LinkChanges
+
+                if named[name] is None:
+                    flag = "--without-link" if failed_links else "--degrade"
+                    message = f"{flag} changes the network of --topology"
+                    raise UsageError(message, cure="add --topology T")
+                named[name] = LinkChanges(failed_links, slow_links).append_to(named[name])
             return function(*arguments, **named)
 
         without_link = click.option(
@@ -245,21 +252,3 @@ def topology_option(
         return result
 
     return decorate
-
-
-def _add_link_changes(
-    text: str | None, failed_links: Sequence[str], slow_links: Sequence[str]
-) -> str:
-    """Return the topology text with the failed and the slow links appended as parameters.
-
-    `ring:4` with the failed links 0-1 and 1-2 and the slow link 2-3=0.5 gives
-    `ring:4?without=0-1,1-2&degrade=2-3=0.5`. If the text has a `?`, the first parameter
-    follows `&` instead. An empty list adds no parameter. Raise `UsageError` if `text` is None.
-    """
-    # Imported here: the help of a command needs no numpy.
-    from hub_core.network.failures import LinkChanges
-
-    if text is None:
-        flag = "--without-link" if failed_links else "--degrade"
-        raise UsageError(f"{flag} changes the network of --topology", cure="add --topology T")
-    return LinkChanges(tuple(failed_links), tuple(slow_links)).append_to(text)

@@ -57,9 +57,10 @@ class StartRecord:
 
         1. Its name is in `refused`: the result is that reason. Nothing is reported.
         2. Its key (name, distribution, version) is in `suspects`, because an earlier start ended
-           during its import. It is then imported in a separate process. If that fails, the reason
-           is added to `skipped`, also on disk (`_try_suspect`); otherwise the plugin is no longer
-           suspect. A note about the trial is printed.
+           during its import. It is then imported in a separate process, after the plugins imported
+           so far. If the process crashes, exits or needs more than 10 s (not if the import raises
+           an exception), the reason is added to `skipped`, also on disk. Then the plugin is no
+           longer suspect, unless the reason cannot be written. A note about the trial is printed.
         3. Its key is in `skipped`, for example since rule 2: `report` gets a warning
            (`skipped-plugin`), and the result has the reason and the command that enables the
            plugin.
@@ -72,7 +73,15 @@ class StartRecord:
             return self.refused[plugin.name]
         key = key_of(plugin)
         if key in self.suspects:
-            self._try_suspect(plugin, key)
+            from hub_core.testing.probe import trial
+
+            print_note(f"the last start ended while {plugin} was imported: trying it in a process")
+            tried = trial(plugin.name, self.imported)
+            if tried.reason is not None:
+                self.skipped[key] = tried.reason
+            # If the reason cannot be written, the plugin remains suspect.
+            if tried.reason is None or _write_skipped(self.folder, self.skipped):
+                _remove(self.suspects.pop(key))
         reason = self.skipped.get(key)
         if reason is not None:
             cure = f"'collhub plugins enable {plugin.name}' lets it in again"
@@ -101,27 +110,6 @@ class StartRecord:
         if keys:
             _write_skipped(self.folder, self.skipped)
         return bool(keys)
-
-    def _try_suspect(self, plugin: Plugin, key: str) -> None:
-        """Import a suspect plugin in a separate process, after the plugins imported so far.
-
-        A plugin is suspect if an earlier start of the program ended while it was imported. If
-        the process crashes, exits or needs more than 10 s, the plugin is recorded as skipped
-        with the reason, also on disk. An exception during the import does not count as a
-        failure here. After the trial the plugin is no longer suspect, and the mark files of the
-        ended starts are removed; but it remains suspect if the reason cannot be written. `key`:
-        `key_of(plugin)`, which must be in `self.suspects`. A note about the trial is printed.
-        """
-        from hub_core.testing.probe import trial
-
-        print_note(f"the last start ended while {plugin} was imported: trying it in a process")
-        tried = trial(plugin.name, self.imported)
-        if tried.reason is not None:
-            self.skipped[key] = tried.reason
-            # If the reason cannot be written, the plugin remains suspect.
-            if not _write_skipped(self.folder, self.skipped):
-                return
-        _remove(self.suspects.pop(key))
 
 
 def key_of(plugin: Plugin) -> str:

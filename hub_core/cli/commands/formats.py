@@ -154,6 +154,13 @@ def _collect_rows(registry: Registry) -> Iterable[_OfferRow]:
 
 def _create_row(provided: Provided[Offer]) -> _OfferRow:
     offer = provided.offer
+    role = _ROLES[type(offer)]
+    if isinstance(offer, ReportWriter):
+        role = _SHOWN[offer.shows]
+    elif isinstance(offer, AlgorithmPass) and offer.subject is Subject.WORKLOAD:
+        role = f"{_ROLES[AlgorithmPass]} workload"
+    elif isinstance(offer, Check):
+        role = f"check {offer.subject}"
     described: Format | None = getattr(offer, "format", None)
     files = ""
     if described is not None:
@@ -161,7 +168,7 @@ def _create_row(provided: Provided[Offer]) -> _OfferRow:
         files = " ".join(dict.fromkeys(pattern.format(end) for end in described.suffixes or ("",)))
     return _OfferRow(
         provided.name,
-        _get_role(offer),
+        role,
         files,
         provided.plugin.name,
         description_of(offer),
@@ -169,14 +176,6 @@ def _create_row(provided: Provided[Offer]) -> _OfferRow:
         described,
         offer if isinstance(offer, Check) and offer.versions else None,
     )
-
-
-def _get_role(offer: Offer) -> str:
-    if isinstance(offer, ReportWriter):
-        return _SHOWN[offer.shows]
-    if isinstance(offer, AlgorithmPass) and offer.subject is Subject.WORKLOAD:
-        return f"{_ROLES[AlgorithmPass]} workload"
-    return f"check {offer.subject}" if isinstance(offer, Check) else _ROLES[type(offer)]
 
 
 def _get_sort_key(row: _OfferRow) -> tuple[bool, int, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -140,7 +141,13 @@ def check(session: Session, name: str, as_json: bool) -> int:
         item = _create_checked_item(session, name, results)
         session.print_report(create_plugin_report(registry, [item], ok=is_ok))
     else:
-        _print_results(name, results)
+        for result in results:
+            print_line(f"{result.verdict.upper():8}{result.rule.name}: {result.rule.text}")
+            for line in result.details:
+                print_line(f"{'':8}- {line}")
+        counts = Counter(result.verdict for result in results)
+        summary = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        print_line(f"{name}: {summary}")
     return ExitCode.DONE if is_ok else ExitCode.PLUGIN
 
 
@@ -251,20 +258,6 @@ def _try_import(session: Session, name: str) -> None:
             outcome = trial(plugin.name)
             if outcome.reason is not None:
                 session.refused_plugins[plugin.name] = outcome.reason
-
-
-def _print_results(name: str, results: Sequence[RuleResult]) -> None:
-    for result in results:
-        print_line(f"{result.verdict.upper():8}{result.rule.name}: {result.rule.text}")
-        for line in result.details:
-            print_line(f"{'':8}- {line}")
-    counts = {
-        verdict: sum(result.verdict is verdict for result in results)
-        for verdict in {r.verdict: None for r in results}
-    }
-    print_line(
-        f"{name}: {', '.join(f'{count} {verdict}' for verdict, count in sorted(counts.items()))}"
-    )
 
 
 def _create_checked_item(session: Session, name: str, results: Sequence[RuleResult]) -> PluginItem:

@@ -284,6 +284,8 @@ def _verify_source(
     # Imported here: the help of the command needs no numpy.
     from hub_core import verification
     from hub_core.model import Workload
+    from hub_core.pipeline.checks import find_check, run_check
+    from hub_core.plugin_api import CheckRequest
 
     try:
         opened = session.open_input(source, questions.source_format)
@@ -308,7 +310,11 @@ def _verify_source(
             fifo_units=questions.fifo_units,
         )
     findings = with_path(report.diagnostics, algorithm, opened.name)
-    checked = _run_named_checks(session, algorithm, questions.check_names)
+    checked = {}
+    for name in questions.check_names:
+        provided = find_check(name, Subject.ALGORITHM, session.registry())
+        with progress(f"checking {name}"):
+            checked[name] = run_check(provided, CheckRequest(algorithm=algorithm))
     if questions.is_certified:
         certified = _check_certificate(session, algorithm, opened.name, questions.topology_text)
         checked["certificate"] = certified
@@ -339,25 +345,6 @@ def _refuse_options(options: Mapping[str, object]) -> None:
             raise UsageError(
                 f"{name} has no meaning with --runtime, which looks at the file as the runtime does"
             )
-
-
-def _run_named_checks(
-    session: Session, algorithm: Algorithm, names: tuple[str, ...]
-) -> dict[str, CheckReport]:
-    """Run the named checks of algorithms, one after another; return their reports by name.
-
-    A name that is given twice is run twice and has one entry. Progress is shown. Raises `HubError`
-    for an unknown check, after the checks before it have run, and if a check cannot be run.
-    """
-    from hub_core.pipeline.checks import find_check, run_check
-    from hub_core.plugin_api import CheckRequest
-
-    reports = {}
-    for name in names:
-        provided = find_check(name, Subject.ALGORITHM, session.registry())
-        with progress(f"checking {name}"):
-            reports[name] = run_check(provided, CheckRequest(algorithm=algorithm))
-    return reports
 
 
 def _check_certificate(
