@@ -42,12 +42,26 @@ class UnitCounts:
         of n ranks. `name`: the origin of the table, for errors. Raises `InputError`
         (`invalid-counts`) for the first of these faults:
 
-        - a table that is empty or has another form (`_to_rows`)
+        - a table that is no list, tuple, range or array, or is empty; then the first row that is
+          none, and for counts per rank a table with rows
         - row by row: another length than n, else an entry that is no integer (such as a boolean, a
           float, or a numpy integer in a list), or is negative
         - a sum of all counts outside 1..2^62, so that counts of only 0 are refused
         """
-        rows = _to_rows(table, is_per_pair, name)
+        plain = table.tolist() if isinstance(table, np.ndarray) else table
+        sequence = (list, tuple, range)
+        shape = "a list of n rows of n integers" if is_per_pair else "a list of n integers"
+        cure = "give counts per pair of ranks" if is_per_pair else "give one count per rank"
+        if not isinstance(plain, sequence) or not plain:
+            raise _error(f"{name}: the table is no list or empty, expected {shape}", cure)
+        # One list per row, a single one for counts per rank.
+        rows: list[list[object]] = []
+        for row, entries in enumerate(plain if is_per_pair else [plain]):
+            if not isinstance(entries, sequence):
+                raise _error(f"{name}: the row of rank {row} is no list, expected {shape}", cure)
+            if not is_per_pair and any(isinstance(entry, sequence) for entry in entries):
+                raise _error(f"{name}: the table has rows, expected {shape}", cure)
+            rows.append(list(entries))
         # Python's integers do not overflow.
         total = 0
         for row, values in enumerate(rows):
@@ -182,31 +196,6 @@ def _check_counts(values: list[object], prefix: str) -> list[int]:
                 "give 0 for a message that is not sent",
             )
     return counts
-
-
-def _to_rows(table: object, is_per_pair: bool, name: str) -> list[list[object]]:
-    """Convert a table to new lists: one list per row, a single one for counts per rank.
-
-    Lists, tuples, ranges and numpy arrays are accepted; entries of arrays become Python numbers.
-    With `is_per_pair` the table has rows, otherwise it has counts. Lengths of rows (0 is possible)
-    and entries of rows are not checked. Raises `InputError` (`invalid-counts`) for a table that is
-    no such sequence or is empty, for the first row that is none, and for a sequence among counts
-    per rank. `name`: origin of the table, for errors.
-    """
-    values = table.tolist() if isinstance(table, np.ndarray) else table
-    sequence = (list, tuple, range)
-    shape = "a list of n rows of n integers" if is_per_pair else "a list of n integers"
-    cure = "give counts per pair of ranks" if is_per_pair else "give one count per rank"
-    if not isinstance(values, sequence) or not values:
-        raise _error(f"{name}: the table is no list or empty, expected {shape}", cure)
-    rows: list[list[object]] = []
-    for row, entries in enumerate(values if is_per_pair else [values]):
-        if not isinstance(entries, sequence):
-            raise _error(f"{name}: the row of rank {row} is no list, expected {shape}", cure)
-        if not is_per_pair and any(isinstance(entry, sequence) for entry in entries):
-            raise _error(f"{name}: the table has rows, expected {shape}", cure)
-        rows.append(list(entries))
-    return rows
 
 
 def _format_integer(value: int) -> str:

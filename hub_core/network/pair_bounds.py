@@ -209,7 +209,22 @@ class PairBounds:
         """Cuts: numbers of pairs across them, and parallel links (see the module)."""
         if self.topology.num_nodes == self.topology.num_npus:
             return []
-        return [self._fill_cut(inside) for inside in self._list_sets()]
+        topology = self.topology
+        cuts = []
+        for inside in self._list_sets():
+            rows = np.flatnonzero(inside[topology.source] & ~inside[topology.destination])
+            sources, destinations = inside[self.sources], ~inside[self.destinations]
+            held_ns, held = self._from_sources.steps(sources)
+            served_ns, served = self._to_destinations.steps(destinations)
+            latency_ns = topology.latency_ns[rows, None, None]
+            starts = held_ns[topology.source[rows]][:, :, None] + latency_ns
+            starts = starts + served_ns[topology.destination[rows]][:, None, :]
+            rates = topology.bandwidth_bytes_per_s[rows, None, None] / 1e9
+            rates = rates * held[:, None] * served
+            # The pairs of a source inside and a destination outside must leave the set.
+            pairs = float(np.count_nonzero(sources)) * float(np.count_nonzero(destinations))
+            cuts.append((pairs, Filling.of(starts.ravel(), rates.ravel())))
+        return cuts
 
     def _list_sets(self) -> Iterator[BoolArray]:
         """Yield slow sets of nodes: blocks of the partitions, prefixes of the orders.
@@ -244,23 +259,6 @@ class PairBounds:
                 slow, first = np.unique(-np.round(times * 1e12, 6), return_index=True)
                 for index in first[slow < 0][: 1 if is_order else _EXAMINED_BLOCKS].tolist():
                     yield (label <= index if is_order else label == index) != is_complement
-
-    def _fill_cut(self, inside: BoolArray) -> tuple[float, Filling]:
-        """Return the number of pairs that must leave a set, and parallel links (see the module).
-
-        `inside`: bool[nodes]. The number is that of sources inside x that of destinations outside.
-        """
-        topology = self.topology
-        rows = np.flatnonzero(inside[topology.source] & ~inside[topology.destination])
-        sources, destinations = inside[self.sources], ~inside[self.destinations]
-        held_ns, held = self._from_sources.steps(sources)
-        served_ns, served = self._to_destinations.steps(destinations)
-        starts = held_ns[topology.source[rows]][:, :, None] + topology.latency_ns[rows, None, None]
-        starts = starts + served_ns[topology.destination[rows]][:, None, :]
-        rates = topology.bandwidth_bytes_per_s[rows, None, None] / 1e9
-        rates = rates * held[:, None] * served
-        pairs = float(np.count_nonzero(sources)) * float(np.count_nonzero(destinations))
-        return pairs, Filling.of(starts.ravel(), rates.ravel())
 
 
 @dataclass(frozen=True)

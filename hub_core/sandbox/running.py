@@ -274,7 +274,9 @@ class _Run:
         - `HubError`: code and message of its first finding, and its remedy as the member
           `cure`. The line is that of the finding if the finding is located in the program and
           has a line.
-        - any other exception: the code `program-failed` and the message of `_message`
+        - any other exception: the code `program-failed`, and as message the explanation of the
+          language, if it has one; else type and text, without the type if the innermost frame is
+          in a file of the language. The text of a `KeyError` is `str` of its first argument.
 
         Unless a rule says otherwise, the line is that of the innermost call in the program's
         file, -1 if there is none.
@@ -292,31 +294,16 @@ class _Run:
             reported_line = finding.location.line if finding.location.file == name else None
             report = error_report(finding.message, reported_line or line, finding.code)
             return report | {"cure": finding.cure}
-        return error_report(self._message(error), line, _FAILED)
-
-    def _message(self, error: BaseException) -> str:
-        """Return the message for an exception; the first rule that applies gives it.
-
-        - the explanation of the language (`Language.message`), if it is not empty
-        - the text of the exception, if it has one and the innermost frame of its traceback is
-          in a file of the language (its path begins with `Language.folder`)
-        - the type and the text, such as `ValueError: no ranks`
-        - the type only, if there is no text
-
-        The text is `str(error)`; for a `KeyError` with arguments it is `str` of the first one.
-        """
         message = str(error)
         # The text of a KeyError is the `repr` of its argument.
         if isinstance(error, KeyError) and error.args:
             message = str(error.args[0])
-        explanation = self._language.message(error)
-        if explanation:
-            return explanation
         frames = traceback.extract_tb(error.__traceback__)
-        if frames and frames[-1].filename.startswith(self._language.folder) and message:
-            return message
-        kind = type(error).__name__
-        return f"{kind}: {message}" if message else kind
+        is_of_language = bool(frames) and frames[-1].filename.startswith(self._language.folder)
+        if not message or not is_of_language:
+            kind = type(error).__name__
+            message = f"{kind}: {message}" if message else kind
+        return error_report(self._language.message(error) or message, line, _FAILED)
 
 
 def _to_text_stream(stream: _PrintedText) -> TextIO:
