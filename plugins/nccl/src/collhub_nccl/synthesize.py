@@ -7,7 +7,7 @@ join the nodes by NCCL's double binary tree (src/graph/connect.cc and trees.cc).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
@@ -15,10 +15,9 @@ import numpy as np
 from collhub_machine_profiles.nccl_baseline import communicator_of_topology
 from collhub_machine_profiles.nccl_choice import launch_of
 from collhub_machine_profiles.nccl_constants import parse_version
-from collhub_machine_profiles.nccl_costs import Alternative
 from collhub_nccl_records import TreeNode
 
-from collhub_nccl.explain.calls import CallRequest, ExplainedCall, explain_call
+from collhub_nccl.explain.calls import CallRequest, explain_call
 from collhub_nccl.graphs.channel_algorithms import nvls_algorithm, ring_algorithm, tree_algorithm
 from collhub_nccl.options import NcclSynthesisOptions
 from hub_core import installed_version
@@ -223,8 +222,16 @@ def _choose_plan(
     allowed = {options.algorithm}
     if options.algorithm == "auto":
         allowed = {*_MODELLED, *([_NVLS] if _has_nvls(request, nodes) else [])}
-    used = _cheapest_allowed(call, allowed)
-    choice = launch_of(communicator, kind, used, size)
+    # The alternatives ascend by NCCL's time; those without a time NCCL may not use.
+    usable = [
+        row.alternative
+        for row in call.alternatives
+        if row.time_us is not None and row.alternative.algorithm in allowed
+    ]
+    if not usable:
+        names = " or ".join(sorted(allowed))
+        raise UsageError(f"NCCL may not use {names} for this call", cure="use algorithm=auto")
+    choice = launch_of(communicator, kind, usable[0], size)
     facts["protocol"] = choice.protocol
     data_per_channel = size / choice.channels
     if choice.algorithm == "ring" and not request.collective.kind.traits.is_rooted:
@@ -247,19 +254,6 @@ def _has_nvls(request: SynthesisRequest, nodes: Sequence[Sequence[int]]) -> bool
     switched = request.topology.with_measured_switches()
     has_switches = bool(switched.multicast) and bool(switched.reduction)
     return has_switches and len(nodes) == 1 and request.collective.kind in _NVLS_KINDS
-
-
-def _cheapest_allowed(call: ExplainedCall, allowed: Collection[str]) -> Alternative:
-    """Return the first alternative of a call that has a time and an allowed algorithm.
-
-    Alternatives without a time are those that NCCL may not use. The others ascend by NCCL's
-    time, but its last resorts follow all of them. Raise `UsageError` if none is allowed.
-    """
-    for row in call.alternatives:
-        if row.time_us is not None and row.alternative.algorithm in allowed:
-            return row.alternative
-    names = " or ".join(sorted(allowed))
-    raise UsageError(f"NCCL may not use {names} for this call", cure="use algorithm=auto")
 
 
 def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:

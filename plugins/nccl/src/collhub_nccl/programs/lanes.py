@@ -62,7 +62,13 @@ def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int)
         return Lanes.single(program)
     record, address, is_write = touched
     groups = _Groups(len(channels))
-    groups.join(*_find_neighbours(channel[record], address, is_write))
+    # Accesses to blocks that some record writes; each access joins the next one to its block.
+    is_written = np.isin(address, np.unique(address[is_write == 1]))
+    order = np.argsort(address[is_written], kind="stable")
+    ordered_address = address[is_written][order]
+    ordered_channel = channel[record[is_written]][order]
+    is_same = ordered_address[1:] == ordered_address[:-1]
+    groups.join(ordered_channel[:-1][is_same], ordered_channel[1:][is_same])
     send, receive = program.message_ends()
     groups.join(channel[send], channel[receive])
     root = groups.find_roots()[channel]
@@ -112,28 +118,6 @@ def _find_slot_uses(
     source = (program.src_buffer == Buffer.SCRATCH) & (program.src_offset >= first)
     destination = (program.dst_buffer == Buffer.SCRATCH) & (program.dst_offset >= first)
     return source, destination
-
-
-def _find_neighbours(
-    channel: Int64Array, address: Int64Array, is_write: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Return two int64 arrays with pairs of channels that need one lane.
-
-    `channel`, `address`, `is_write` (1 for a write, else 0): one entry per access. If an address
-    has at least one write, each of its accesses is paired with its next one, also two reads. With
-    accesses of the channels 3, 5, 4 to such an address, the pairs are (3, 5) and (5, 4).
-
-    The pairs are sorted by address, then in the given order. The first array has the earlier
-    access. Pairs may repeat, and may have one channel twice. Addresses that are only read, or have
-    one access, give no pairs. Without pairs both arrays are empty.
-    """
-    written = np.unique(address[is_write == 1])
-    is_written = np.isin(address, written)
-    channel, address = channel[is_written], address[is_written]
-    order = np.argsort(address, kind="stable")
-    channel, address = channel[order], address[order]
-    is_same = address[1:] == address[:-1]
-    return channel[:-1][is_same], channel[1:][is_same]
 
 
 def _separate_slots(

@@ -93,7 +93,11 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
     )
     profile = None if options.profile is None else PROFILES[options.profile]
     machine = _machine_of(devices)
-    counts = _nvlink_counts(devices)
+    counts: _Pairs = {}
+    for first, second in _pairs_of(devices):
+        count = devices[first].nvlinks_to(second)
+        if count is not None:
+            counts[first, second] = count
     if counts:
         _add_nvlinks(machine, counts, profile)
     if counts and profile is None:
@@ -211,20 +215,6 @@ def _machine_of(devices: Sequence[_SmiDevice]) -> Machine:
         else:
             machine.add(NodeKind.NIC, f"nic {device.name}")
     return machine
-
-
-def _nvlink_counts(devices: Sequence[_SmiDevice]) -> _Pairs:
-    """Return the number of NVLinks by pair of devices, as the matrix shows them.
-
-    Keys are (first row, second row) of `devices` with the first one lower; the number is that in
-    the row of the first device. Pairs with another relation are absent.
-    """
-    counts = {}
-    for first, second in _pairs_of(devices):
-        count = devices[first].nvlinks_to(second)
-        if count is not None:
-            counts[first, second] = count
-    return counts
 
 
 def _add_nvlinks(machine: Machine, counts: _Pairs, profile: GpuProfile | None) -> None:

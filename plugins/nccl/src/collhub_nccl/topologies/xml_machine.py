@@ -109,12 +109,12 @@ def build(root: Element, draft: XmlMachine) -> None:
     """Add everything in a topology file, except the links of GPUs, to the machine of `draft`.
 
     CPUs with the devices below them are added in the order of the file. A CPU is named `cpu`
-    with its `numaid`, else with the number of CPUs before it on its host. Links between the
-    CPUs of a host, at the rate of the sender, and `pcilink` links between switches follow,
-    because they need both ends. Unknown elements and assumed values give warnings in
-    `draft.findings`. Raise `InputError`, with the line, for the first fault that is met in
-    this order: a root other than `<system>`, a device directly in it, or an invalid
-    attribute.
+    with its `numaid`, else with the number of CPUs before it on its host. Links between the CPUs
+    of a host, at the rate of the sender, and unlimited `pcilink` links between switches follow,
+    because they need both ends. Unknown elements, targets that are no switch of the host, and
+    assumed values give warnings in `draft.findings`. Raise `InputError`, with the line, for the
+    first fault that is met in this order: a root other than `<system>`, a device directly in it,
+    or an invalid attribute.
     """
     if root.name != "system":
         root.fail(
@@ -137,7 +137,18 @@ def build(root: Element, draft: XmlMachine) -> None:
         for (first, element), (second, _) in itertools.permutations(members, 2):
             rate = draft.rates.between_sockets(element)
             draft.machine.connect(LinkType.SYS, first, second, rate)
-    _cross_links(draft)
+    # One direction each: the reverse one is a separate element.
+    for host, node, element in draft.cross_links:
+        target = draft.switches.get((host, bus_of(element, "target")))
+        if target is None:
+            draft.findings.warn(
+                "pcilink-target",
+                element.place,
+                f"<pcilink> to {element.text('target')}, which is no PCI switch of the file, "
+                "is left out",
+            )
+        else:
+            draft.machine.connect(LinkType.LOC, node, target, bandwidths.UNLIMITED)
 
 
 def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
@@ -345,25 +356,6 @@ def _ports(card: Element, nic: int, draft: XmlMachine) -> None:
         # NCCL writes 0 for an unknown latency.
         latency_s = delay_us * 1e-6 if delay_us and delay_us > 0 else None
         draft.machine.join(LinkType.NET, net, nic, rate, latency_s)
-
-
-def _cross_links(draft: XmlMachine) -> None:
-    """Add links from one PCI switch to another; the reverse direction is a separate element.
-
-    They are unlimited. A target that is no PCI switch of the same host gives the warning
-    `pcilink-target` and no link.
-    """
-    for host, node, element in draft.cross_links:
-        target = draft.switches.get((host, bus_of(element, "target")))
-        if target is None:
-            draft.findings.warn(
-                "pcilink-target",
-                element.place,
-                f"<pcilink> to {element.text('target')}, which is no PCI switch of the file, "
-                "is left out",
-            )
-        else:
-            draft.machine.connect(LinkType.LOC, node, target, bandwidths.UNLIMITED)
 
 
 def _check_children(element: Element, draft: XmlMachine) -> None:
