@@ -57,10 +57,9 @@ class StartRecord:
 
         1. Its name is in `refused`: the result is that reason. Nothing is reported.
         2. Its key (name, distribution, version) is in `suspects`, because an earlier start ended
-           during its import. It is then imported in a separate process, after the plugins imported
-           so far. If the process crashes, exits or needs more than 10 s (not if the import raises
-           an exception), the reason is added to `skipped`, also on disk. Then the plugin is no
-           longer suspect, unless the reason cannot be written. A note about the trial is printed.
+           during its import. After a note, it is imported in a separate process, like the plugins
+           imported so far. If the process crashes, exits or needs more than 10 s, the reason is
+           added to `skipped`, also on disk. Unless that fails, the plugin is no longer suspect.
         3. Its key is in `skipped`, for example since rule 2: `report` gets a warning
            (`skipped-plugin`), and the result has the reason and the command that enables the
            plugin.

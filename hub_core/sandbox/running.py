@@ -271,12 +271,11 @@ class _Run:
         - `MemoryError`: the code `memory-limit` and a fixed message
         - `SyntaxError` in the program itself: the code `syntax`, and the line of the error, -1
           if it is unknown. A syntax error in an imported file is not meant.
-        - `HubError`: code and message of its first finding, and its remedy as the member
-          `cure`. The line is that of the finding if the finding is located in the program and
-          has a line.
-        - any other exception: the code `program-failed`, and as message the explanation of the
-          language, if it has one; else type and text, without the type if the innermost frame is
-          in a file of the language. The text of a `KeyError` is `str` of its first argument.
+        - `HubError`: code, message and `cure` of its first finding, and its line if it is
+          located in the program and has a line.
+        - any other exception: the code `program-failed`, and the explanation of the language; if
+          it has none, type and text (for `KeyError` the first argument), without the type if the
+          innermost frame is in a file of the language and there is a text.
 
         Unless a rule says otherwise, the line is that of the innermost call in the program's
         file, -1 if there is none.

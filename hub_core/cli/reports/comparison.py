@@ -134,8 +134,7 @@ def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
     - `collective`, `root` (None if not rooted), `operator` (None if nothing is reduced), `contract`
       (`_compute_digest`, may be None), `ranks`, `units`, `size in bytes` (None if unknown)
     - `claims in place`, `claims out of place`: whether the collective has the mode (bool)
-    - `verdict MODE` per verified mode; the algorithm is verified for this. A verdict `ok` without
-      verified contents is `not judged`
+    - `verdict MODE` per verified mode: `ok` without verified contents becomes `not judged`
     - `steps`, and `steps KIND` for every kind of step, 0 included
     - `channels` used by messages; `lanes` of the rank with the most; `scratch units` of the rank
       with the most (0 without ranks)
