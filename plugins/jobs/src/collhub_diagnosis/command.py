@@ -35,13 +35,13 @@ def diagnose(
 ) -> ExitCode:
     """Find the ranks that make a job hang, by Flight Recorder dumps of its ranks.
 
-    DUMP is a file or a folder; the rank is the number at the end of the file name. JSON of
-    NCCL's RAS subsystem and lines of its Inspector are further evidence. Reports the culprits,
-    the ranks that only wait for them, and the questions that remain open because dumps are
-    missing or entries were overwritten. Pickles are read without being executed. Instead of
-    dumps, a workload may be given (Chakra, Kineto, execution traces, a document of the hub): it
-    is executed without times until no rank can continue, and reported in the same way. Exit 1
-    if a fault is found, or if ranks hang and the cause remains undecided.
+    DUMP is a file or a folder; the rank is the member `rank` of the dump, else the number at the
+    end of the file name or before `iterN`. JSON of NCCL's RAS subsystem and lines of its Inspector
+    are further evidence. Reports the culprits, the ranks that only wait for them, and the questions
+    that remain open because dumps are missing or entries were overwritten. Pickles are read without
+    being executed. Instead of dumps, a workload may be given (Chakra, Kineto, execution traces, a
+    document of the hub): it is executed without times until no rank can continue, and reported in
+    the same way. Exit 1 if a fault is found, or if ranks hang and the cause remains undecided.
     """
     # Imported here: the help of a command needs no numpy.
     from collhub_diagnosis import report

@@ -71,9 +71,9 @@ _RULES = (
     ),
     (
         "no-rank",
-        "The name of a dump does not end with a rank.",
+        "The name of a dump does not end with a rank, and its content has no `rank`.",
         "The file was renamed.",
-        "Name the files like the dumps of PyTorch: a prefix and the rank.",
+        "Name the files like the dumps of PyTorch: a prefix and the rank, then perhaps `_iterN`.",
         "`dump.bin`",
     ),
     (
@@ -86,8 +86,8 @@ _RULES = (
     (
         "duplicate-rank",
         "Two dumps are of the same rank.",
-        "The folder contains dumps of several runs.",
-        "Keep the dumps of one run.",
+        "The folder contains dumps of several runs or iterations.",
+        "Keep the dumps of one run and of one iteration.",
         "`a_0` and `b_0` in one folder",
     ),
     (

@@ -26,7 +26,11 @@ from hub_core.model import InputError, Location
 MAX_FILE_BYTES = 1 << 27
 MAX_FILES = 1 << 17
 
-_RANK = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle|bin|dump))?\Z", re.ASCII)
+_NUMBER = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle|bin|dump))?\Z", re.ASCII)
+# Scripts that write dumps of several iterations append the iteration: `_dump_3_iter120.json`.
+_ITERATION = re.compile(
+    r"[._-]?(?<![a-z])(?:iter|iteration|step)[._-]?\d+(?=(?:\.[a-z]+)?\Z)", re.ASCII | re.IGNORECASE
+)
 _INSPECTOR_FILE = re.compile(r"-pid\d+\.log\Z", re.ASCII)
 # The keys of a line of the Inspector; dumps and RAS output have others.
 _INSPECTOR_LINE = re.compile(rb'\s*\{\s*"header"\s*:')
@@ -36,7 +40,9 @@ _EVIDENCE_KEY = re.compile(
     rb'|hccl_comm_state|header|cuda_runtime_version|communicators)"\s*:'
 )
 _PICKLE_STARTS = (b"\x80", b"}", b"(")
-_NO_RANK = "a dump is named PREFIX and its rank, for example comm_lib_trace_rank_0"
+_NO_RANK = (
+    "a dump is named PREFIX and its rank, for example comm_lib_trace_rank_0 or _dump_0_iter120.json"
+)
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,11 @@ def read_evidence(paths: Sequence[str]) -> Evidence:
     """Read the dumps of all ranks, and the output of NCCL's RAS and Inspector.
 
     `paths`: files and folders, read in this order. Of a folder, the files whose names end
-    with a rank and the Inspector files (`-pidN.log`) are read. The content of a file
-    decides its format, and the end of its name the rank of a dump.
+    with a number and the Inspector files (`-pidN.log`) are read. The content of a file
+    decides its format. The rank of a dump is its member `rank`, else that in its name.
 
     Raise `InputError` for the first file that cannot be read or has another format, a
-    folder without such files, a dump without a rank in its name, and a second dump of one
-    rank.
+    folder without such files, a dump without a rank, and a second dump of one rank.
     """
     reader = _Reader()
     # Python's cyclic garbage collector takes much time on large dumps, which contain no cycles.
@@ -113,11 +118,11 @@ class _Reader:
            byte.
         2. JSON lines of NCCL's Inspector, recognized by the first line: `notes` are extended.
         3. Another JSON object for which `is_ras_report` is True: a RAS report.
-        4. Any other JSON object: a dump. The rank of a dump is the one in the name of the file.
+        4. Any other JSON object: a dump.
 
         Raises `InputError` for an empty file and for contents that are neither a pickle nor a JSON
         object (`invalid-dump`), for a file that is too large or unreadable, a dump without a rank
-        in its name (`no-rank`), a second dump of a rank (`duplicate-rank`), and invalid content.
+        (`no-rank`), a second dump of a rank (`duplicate-rank`), and invalid content.
         """
         try:
             size = Path(file).stat().st_size
@@ -146,28 +151,37 @@ class _Reader:
                 self.add_dump(root, file)
 
     def add_dump(self, root: object, file: str) -> None:
-        """Parse the value of a dump, and add the dump under the rank in the name of its file.
+        """Parse the value of a dump, and add the dump under its rank.
 
-        `root`: the value that the pickle or JSON contains. Raise `InputError` for a file name
-        without a rank (`no-rank`), then for a second dump of a rank (`duplicate-rank`), then
-        the errors of `parse_dump`.
+        `root`: the value that the pickle or JSON contains. The rank is its member `rank`, which
+        some writers add to the dump of PyTorch; without it, the rank in the name of the file.
+
+        Raise `InputError` for a member `rank` that is no rank (`invalid-dump`), for a dump with
+        a rank in neither place (`no-rank`), then for a second dump of a rank (`duplicate-rank`),
+        then the errors of `parse_dump`.
         """
-        rank = rank_of(file)
+        if isinstance(root, dict) and "rank" in root:
+            rank = root["rank"]
+            if type(rank) is not int or not 0 <= rank <= MAX_RANK:
+                message = f"rank {rank!r:.40} is not an integer from 0 to {MAX_RANK}"
+                raise InputError(message, location=Location(file), code="invalid-dump")
+        else:
+            rank = rank_of(file)
         if rank in self.dumps:
             message = f"two dumps of rank {rank}: the other one is {self.dumps[rank].file}"
-            cure = "name the files of one job"
+            cure = "name the files of one run, and of one iteration"
             raise InputError(message, location=Location(file), code="duplicate-rank", cure=cure)
         self.dumps[rank] = parse_dump(root, rank, file, self.tables)
 
 
 def rank_of(file: str) -> int:
-    """Return the rank in the name of a dump file: 7 for `trace_7` and for `trace_7.json`.
+    """Return the rank in the name of a dump file: 7 for `trace_7` and for `trace_7_iter2.json`.
 
-    One suffix of `.json`, `.pkl`, `.pickle`, `.bin` and `.dump` may follow the digits;
-    folders in the path are ignored. Raise `InputError` (`no-rank`) for other names, and if the
-    rank is above `MAX_RANK` (2^24).
+    `iter`, `iteration` or `step` with a number may follow the rank, then one suffix of `.json`,
+    `.pkl`, `.pickle`, `.bin` and `.dump`; folders in the path are ignored. Raise `InputError`
+    (`no-rank`) for other names, such as `trace_iter2.json`, and for a rank above `MAX_RANK` (2^24).
     """
-    match = _RANK.search(Path(file).name)
+    match = _NUMBER.search(_ITERATION.sub("", Path(file).name))
     if match is None or int(match[1]) > MAX_RANK:
         message = "the name of the file does not end with a rank"
         raise InputError(message, location=Location(file), code="no-rank", cure=_NO_RANK)
@@ -180,13 +194,13 @@ def _files(path: str) -> list[str]:
     A missing path is no folder and is returned too. The result for a folder has two kinds of files,
     in this order; all other files are ignored, and subfolders are not searched:
 
-    1. Dumps: the name ends with digits (the rank), which one of `.json`, `.pkl`, `.pickle`, `.bin`
-       and `.dump` may follow. So `trace_7` and `trace_7.json` are dumps of rank 7, but
-       `trace_7.txt` is none. They are ordered by rank, then by name.
+    1. Dumps: the name ends with digits, which one of `.json`, `.pkl`, `.pickle`, `.bin` and `.dump`
+       may follow: `trace_7` and `trace_7.json`, but not `trace_7.txt`. They are ordered by the rank
+       in the name (`rank_of`), then by name; names without a rank are last.
     2. Inspector files: the name ends with `-pid`, digits and `.log`. They are ordered by path.
 
     Raises `InputError`, checked in this order: an unreadable folder (`not-readable`), no file of
-    either kind (`no-dumps`), more than 2^17 dumps (`too-large`), a rank above 2^24 (`no-rank`).
+    either kind (`no-dumps`), more than 2^17 dumps (`too-large`).
     """
     try:
         if not Path(path).is_dir():
@@ -195,12 +209,20 @@ def _files(path: str) -> list[str]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{path}: {reason}", code="not-readable") from None
-    names = [file for file in files if _RANK.search(file.name)]
+    names = [file for file in files if _NUMBER.search(file.name)]
     logs = sorted(str(file) for file in files if _INSPECTOR_FILE.search(file.name))
     if not names and not logs:
         message = "the folder has no file whose name ends with a rank"
         raise InputError(message, location=Location(path), code="no-dumps", cure=_NO_RANK)
     if len(names) > MAX_FILES:
         raise InputError(f"{path}: more than {MAX_FILES} files", code="too-large")
-    ordered = sorted(names, key=lambda file: (rank_of(str(file)), file.name))
+    ordered = sorted(names, key=_order_of)
     return [*(str(file) for file in ordered), *logs]
+
+
+def _order_of(file: Path) -> tuple[int, str]:
+    """Return the rank in the name of a dump file, or one above all ranks, and the name."""
+    try:
+        return rank_of(str(file)), file.name
+    except InputError:
+        return MAX_RANK + 1, file.name

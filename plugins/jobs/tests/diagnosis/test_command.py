@@ -271,6 +271,46 @@ def test_two_dumps_of_one_rank_are_refused(collhub, tmp_path: Path) -> None:
     assert "b_rank_0: two dumps of rank 0: the other one is" in run.err
 
 
+def _name_dumps(tmp_path: Path, name: str) -> None:
+    """Write the dumps of ranks 0 and 1 under `name`, formatted with `rank`."""
+    for rank in (0, 1):
+        (tmp_path / name.format(rank=rank)).write_text(json.dumps(dump()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_dump_{rank}_iter120.json",
+        "_dump_{rank}_step000120.json",
+        "trace_{rank}-iteration-7",
+        "trace{rank}iter_7.pkl",
+        "my_step_prefix_step{rank}x{rank}",
+    ],
+)
+def test_the_number_of_an_iteration_is_not_the_rank(collhub, tmp_path: Path, name: str) -> None:
+    _name_dumps(tmp_path, name)
+    report = collhub("diagnose", tmp_path, "--json").report()
+    assert (report["kind"], report["dumps"]) == ("network", 2)
+    assert sorted(read_evidence([str(tmp_path)]).records.dumps) == [0, 1]
+
+
+def test_a_name_with_only_an_iteration_has_no_rank(collhub, tmp_path: Path) -> None:
+    (tmp_path / "dump_iter1.json").write_text(json.dumps(dump()))
+    run = collhub("diagnose", tmp_path)
+    assert run.code == 1
+    assert "dump_iter1.json: the name of the file does not end with a rank" in run.err
+
+
+def test_the_rank_in_a_dump_decides(collhub, tmp_path: Path) -> None:
+    for number, rank in ((8, 0), (9, 1)):
+        (tmp_path / f"dump_{number}.json").write_text(json.dumps(dump() | {"rank": rank}))
+    assert sorted(read_evidence([str(tmp_path)]).records.dumps) == [0, 1]
+    (tmp_path / "dump_8.json").write_text(json.dumps(dump() | {"rank": "0"}))
+    run = collhub("diagnose", tmp_path)
+    assert run.code == 1
+    assert "dump_8.json: rank '0' is not an integer from 0 to 16777216" in run.err
+
+
 def test_folders_without_dumps_and_missing_files_are_refused(collhub, tmp_path: Path) -> None:
     assert "has no file whose name ends with a rank" in collhub("diagnose", tmp_path).err
     assert "No such file" in collhub("diagnose", tmp_path / "rank_0").err
