@@ -159,7 +159,7 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
         return rest[0]
     is_json = json_head is not None or (bool(named) and _has_suffix(name, _JSON))
     if fitting or not is_json or registry.unavailable_hint():
-        raise _create_ambiguity_error(opened, fitting, named, noun_of(kind), registry)
+        raise _create_ambiguity_error(opened, fitting, named, kind, registry)
     raise _create_json_error(opened, json_head, kind, registry)
 
 
@@ -267,22 +267,22 @@ def _create_ambiguity_error(
     opened: Input,
     fitting: Sequence[Provided[Offer]],
     named: Sequence[Provided[Offer]],
-    noun: str,
+    kind: type[FormatReader] | type[TopologyReader],
     registry: Registry,
 ) -> HubError:
     """Create the error for an input of which no reader or several readers recognize the format.
 
-    `fitting`: readers whose signature matches; `named`: readers with the suffix; `noun`: the
-    kind of readers in messages. The error is returned, not raised. The first rule that
-    applies:
+    `fitting`: readers whose signature matches; `named`: readers with the suffix; `kind`: the
+    readers that may be meant. The error is returned, not raised. The first rule that applies:
 
     - `fitting` is empty and the text is in UTF-16: `InputError` (`unknown-format`).
     - `fitting` or `named` has a reader, even a single one: `InputError` (`ambiguous-format`).
       It lists `fitting`, or `named` if that is empty; the remedy is `--from`.
+    - A file that a tool must export to a format first: `InputError` (`unknown-format`).
     - A plugin that is not loaded may have the reader: `PluginError` (`not-available`).
     - Otherwise: `InputError` (`unknown-format`); the remedy is `--from`.
     """
-    location = Location(opened.source.name)
+    location, noun = Location(opened.source.name), noun_of(kind)
     if not fitting and opened.head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         message = f"is text in UTF-16, which no {noun} reads"
         cure = "save it as UTF-8"
@@ -292,6 +292,11 @@ def _create_ambiguity_error(
         if not fitting:
             message = f"no {noun} recognises the content; by its name it {message}"
         return InputError(message, location=location, cure=cure, code="ambiguous-format")
+    for provided in registry.all(kind):
+        files = provided.offer.format.unexported
+        if files is not None and files.has_suffix(opened.source.name):
+            message, cure = f"this is {files.description}", files.cure
+            return InputError(message, location=location, cure=cure, code="unknown-format")
     message = f"no {noun} claims it, neither by its name nor by its first bytes"
     if opened.layout is Layout.FOLDER:
         message = f"is a folder, and no {noun} recognises its files"

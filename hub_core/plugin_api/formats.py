@@ -162,6 +162,23 @@ class Layout(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class UnexportedFiles:
+    """Files of a tool that no reader reads before the tool exports them to a format.
+
+    `suffixes`: endings of their names in lower case, such as `.nsys-rep`. `description`: what a
+    file is, after "this is"; `cure`: the command of the export.
+    """
+
+    suffixes: tuple[str, ...]
+    description: str
+    cure: str
+
+    def has_suffix(self, name: str) -> bool:
+        """Whether the name of a file ends with one of the suffixes, in upper or lower case."""
+        return name.lower().endswith(self.suffixes)
+
+
+@dataclass(frozen=True, slots=True)
 class Format:
     """A format by name. It is detected by `suffixes` first, then by `signature`.
 
@@ -171,7 +188,8 @@ class Format:
     folder that identifies the format. A format with a suffix that ends in `.gz` is also read from
     gzip archives of any name: its reader gets the decompressed content, in which the signature is
     searched. `members`: usual top-level members of a JSON format; the error for an unknown JSON
-    file names the nearest format by them.
+    file names the nearest format by them. `unexported`: files that a tool exports to the format;
+    the error for such a file has their cure.
     """
 
     name: str
@@ -180,6 +198,7 @@ class Format:
     signature: bytes = b""
     layout: Layout = Layout.FILE
     members: tuple[str, ...] = ()
+    unexported: UnexportedFiles | None = None
 
     @property
     def accepts_gzip(self) -> bool:
@@ -348,7 +367,9 @@ class _GunzipStream(io.RawIOBase):
             raise self._error(message, cure, "truncated") from None
         self._size += count
         if self._size > UNCHECKED_BYTES + MAX_EXPANSION * self._file.tell():
-            message = f"the archive expands to more than {MAX_EXPANSION} times the bytes read so far"
+            message = (
+                f"the archive expands to more than {MAX_EXPANSION} times the bytes read so far"
+            )
             cure = "decompress it with gunzip if its content is needed"
             raise self._error(message, cure, "bomb")
         return count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import Format, Layout, OptionType, option, optional
+from hub_core.plugin_api import Format, Layout, OptionType, UnexportedFiles, option, optional
 
 # Names of the formats, and of the producers in the provenance of workloads.
 KINETO, EXECUTION_TRACE = "kineto", "pytorch-et"
@@ -148,6 +148,11 @@ DEEPSPEED_FORMAT = Format(
     (".deepspeed.log", ".deepspeed.log.gz"),
     rb"comm op: [^\n]{1,200}?\| time \(ms\): |Comm\. Op +Message Size +Count +Total Latency\(ms\)",
 )
+NSYS_REPORTS = UnexportedFiles(
+    (".nsys-rep", ".qdrep"),
+    "a report of Nsight Systems, which only nsys can read",
+    "export the report: nsys export --type sqlite REPORT.nsys-rep",
+)
 NSYS_FORMAT = Format(
     NSYS,
     "SQLite exports of Nsight Systems (nsys export --type sqlite), one file per rank or for "
@@ -155,6 +160,7 @@ NSYS_FORMAT = Format(
     (".sqlite",),
     rb"\ASQLite format 3\x00",
     Layout.PREFIX,
+    unexported=NSYS_REPORTS,
 )
 NSYS_PARQUET_FORMAT = Format(
     NSYS_PARQUET,

@@ -14,6 +14,7 @@ from collhub_pytorch.formats import (
     KINETO_FORMAT,
     NCCL_CALLS_FORMAT,
     NSYS_FORMAT,
+    NSYS_REPORTS,
     PROFILER_FORMAT,
     ProfileOptions,
 )
@@ -26,8 +27,7 @@ from hub_core.model import InputError, Location, Provenance, Workload
 from hub_core.plugin_api import Format
 
 _HEAD_BYTES = 4096
-# Reports of Nsight Systems before their export, and the columns of `nsys stats`.
-_REPORT = re.compile(r"\.(?:nsys-rep|qdrep)\Z", re.IGNORECASE)
+# The columns of `nsys stats`.
 _SUMMARY = re.compile(rb'\A\s*"?Time ?\(%\)"?,')
 FilesReader = Callable[[Sequence[TraceFile], ProfileOptions, Provenance], Workload]
 
@@ -119,12 +119,11 @@ def _default_format(file: TraceFile) -> ProfileFormat:
     `nsys stats`, which lack the single operations.
     """
     reason = ""
-    if _REPORT.search(file.name):
-        reason = "a report of Nsight Systems, which only nsys can read"
+    if NSYS_REPORTS.has_suffix(file.name):
+        reason = NSYS_REPORTS.description
     elif _SUMMARY.match(_read_head(file)):
         reason = "a table of nsys stats, which has no single operations"
     if reason:
-        cure = "export the report: nsys export --type sqlite REPORT.nsys-rep"
-        location = Location(file.name)
+        location, cure = Location(file.name), NSYS_REPORTS.cure
         raise InputError(f"this is {reason}", location=location, cure=cure, code="not-json")
     return _FORMATS[-1]

@@ -474,3 +474,16 @@ def test_files_before_their_export_are_refused_with_the_command(
     assert run.code == 1
     assert reason in run.err
     assert "nsys export --type sqlite" in run.err
+
+
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize("command", ["inspect", "verify", "simulate"])
+@pytest.mark.parametrize("name", ["job.0.nsys-rep", "job.QDREP"])
+def test_commands_name_the_export_of_a_report(
+    collhub, tmp_path: Path, command: str, name: str
+) -> None:
+    (tmp_path / name).write_bytes(b"\x00\x01\x02")
+    run = collhub(command, tmp_path / name)
+    assert run.code == 1
+    assert f"{name}: this is a report of Nsight Systems, which only nsys can read" in run.err
+    assert "export the report: nsys export --type sqlite REPORT.nsys-rep" in run.err
