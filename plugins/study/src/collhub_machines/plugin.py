@@ -57,7 +57,7 @@ _READERS = (
     _reader(
         "mscclpp-lines",
         "JSON lines of mscclpp-test",
-        r'\A\s*\{(?=.*"name"\s*:)(?=.*"ranksPerNode"\s*:)',
+        r'\A\s*\{(?=.*"name"\s*:)(?=.*"ranksPerNode"\s*:)(?!.*"inPlace"\s*:)',
         "structured_results:read_mscclpp_lines",
     ),
     _reader(
@@ -71,6 +71,20 @@ _READERS = (
         "JSON of nccl-tests (-J)",
         r'\A\s*\{(?s:.){0,4000}?"args"\s*:\s*\[',
         "structured_results:read_nccl_tests_json",
+        PlaceOptions,
+    ),
+    _reader(
+        "rccl-tests-json",
+        "JSON of rccl-tests (-Z json)",
+        r'\A\s*(?:\[\s*)?\{(?=[^{}]*"name"\s*:)(?=[^{}]*"inPlace"\s*:)(?=[^{}]*"algBw"\s*:)',
+        "rccl_results:read_rccl_tests_json",
+        PlaceOptions,
+    ),
+    _reader(
+        "rccl-tests-csv",
+        "CSV of rccl-tests (-Z csv)",
+        r"\A\s*(?:numCycle\s*,\s*)?collective\s*,(?=[^\n]*\binplace\b)(?=[^\n]*\balgbw\b)",
+        "rccl_results:read_rccl_tests_csv",
         PlaceOptions,
     ),
     _reader(

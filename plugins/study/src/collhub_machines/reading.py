@@ -299,6 +299,32 @@ def nccl_tests_json() -> Sequence[MeasurementRequest]:
     return _requests("run.json", json.dumps(document, indent=1))
 
 
+def rccl_tests_json() -> Sequence[MeasurementRequest]:
+    """Sample of rccl-tests: the requests read from a JSON list with the times of one all-reduce of
+    1024 bytes on 4 GPUs, out of place and in place.
+    """
+    times = '"size":1024, "type":"float", "redop":"sum", "inPlace":'
+    return _requests(
+        "rccl.json",
+        f'[\n{{"numCycle":0, "name":"AllReduce", "gpus":4, {times}0, "time":19.184150, '
+        '"algBw":0.053377, "busBw":0.080066, "wrong":"0"},\n'
+        f'{{"numCycle":0, "name":"AllReduce", "gpus":4, {times}1, "time":19.897650, '
+        '"algBw":0.051463, "busBw":0.077195, "wrong":"0"}\n]\n',
+    )
+
+
+def rccl_tests_csv() -> Sequence[MeasurementRequest]:
+    """Sample of rccl-tests: the requests read from a CSV file with the times of one all-reduce of
+    1024 bytes on 4 GPUs, out of place and in place.
+    """
+    return _requests(
+        "rccl.csv",
+        "numCycle,collective,gpus,size,type,redop,inplace,time,algbw,busbw,#wrong\n"
+        '0,"AllReduce",4,1024,"float","sum",0,19.184150,0.053377,0.080066,"0"\n'
+        '0,"AllReduce",4,1024,"float","sum",1,19.897650,0.051463,0.077195,"0"\n',
+    )
+
+
 def osu() -> Sequence[MeasurementRequest]:
     """Sample of OSU benchmarks: the requests read from a table of average all-reduce latencies of
     two sizes.

@@ -542,6 +542,7 @@ def test_the_readers_claim_disjoint_samples(measured_corpus: Path) -> None:
         used.update(claimed)
     names = {reader.name for reader in collhub_producers()}
     others = {"measured-json", "aiconfigurator", "collhub-program", "deepspeed-times", "nccom-test"}
+    others |= {"rccl-tests-csv", "rccl-tests-json"}
     assert used == names - others
 
 
