@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from collhub_msccl.plugin import ProgramOptions, ReadOptions, WriteOptions
+from collhub_msccl.plugin import LanguageOptions, ReadOptions, WriteOptions
 from collhub_msccl.read_program import read as read_mscclang
 from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.writing.execution_times import BlockFigures, compute_block_figures
@@ -112,7 +112,7 @@ def _print_program(
     """Compile a program of ours and print it beside the figures of the public compiler."""
     file = _PROGRAMS / f"{name}.py"
     source = Source.of_bytes(file.name, file.read_bytes())
-    algorithm = read_mscclang(source, ProgramOptions(arguments))
+    algorithm = read_mscclang(source, LanguageOptions(arguments))
     start = time.process_time()
     figures = _figures(algorithm, WriteOptions())
     seconds = time.process_time() - start

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
-from collhub_msccl.plugin import ProgramOptions, WriteOptions
+from collhub_msccl.plugin import LanguageOptions, WriteOptions
 from collhub_msccl.read_program import read
 from collhub_msccl.writing.write_xml import write
 
@@ -80,7 +80,7 @@ def _compared(ranks: int, instances: int, seconds: float) -> str:
 
 
 def _read(ranks: int, instances: int) -> Algorithm:
-    options = ProgramOptions(f"{ranks} {instances}", time_limit=600, memory_limit=16 << 30)
+    options = LanguageOptions(f"{ranks} {instances}", time_limit=600, memory_limit=16 << 30)
     return read(Source.of_bytes("ring.py", _PROGRAM), options)
 
 

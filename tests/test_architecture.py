@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -273,6 +274,26 @@ def test_every_public_name_says_what_it_is() -> None:
         if is_described and not (getattr(value, "__doc__", None) or "").strip():
             silent.append(promised)
     assert silent == []
+
+
+# Names of the languages MSCCLang and MSCCL++, whose programs use them, and of concepts that two
+# interfaces define: a plugin's and the conformance kit's rules, formats and tensors on ranks,
+# a transformation of a program and of a tensor, and a run of the program and of torch.
+SHARED_CLASS_NAMES = {
+    "AllGather", "AllReduce", "AllToAll", "Buffer", "Chunk", "Collective", "Layout", "Move",
+    "ReduceScatter", "ReplicationPolicy", "Rule", "SendRecv", "Session", "Topology",
+}  # fmt: skip
+
+
+def test_a_class_name_denotes_one_class() -> None:
+    files = [*CORE_FILES, *sorted(REPOSITORY.glob("plugins/*/src/**/*.py"))]
+    counts = Counter(
+        node.name
+        for file in files
+        for node in ast.walk(_tree(file))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in counts.items() if count > 1} == SHARED_CLASS_NAMES
 
 
 def test_core_names_no_plugin() -> None:

@@ -880,7 +880,7 @@ def test_every_error_of_a_reader_has_a_declared_rule() -> None:
 # argument with the rest of the identifier.
 _PREFIXES: Mapping[str, Mapping[str, tuple[str, int]]] = {
     "coconet": {"require": ("refused-", 1), "build_refusal": ("refused-", 0)},
-    "reshard": {"FlawError": ("reshard-", 0)},
+    "reshard": {"ProofFlawError": ("reshard-", 0)},
     "synthesis": {"FlawError": ("certificate-", 0)},
 }
 

@@ -27,7 +27,7 @@ from collhub_pipeline.named_schedules import (
 )
 from collhub_pipeline.schedule_csv import read_schedule
 from collhub_pipeline.search import (
-    Shape,
+    PipelineShape,
     compute_search_bound,
     fastest,
     schedule_of,
@@ -63,20 +63,20 @@ def main() -> None:
     print(f"{'t_f,t_b,t_w,c':14}{'schedule':16}{'makespan':>9}{'bubble':>8}{'peak':>6}{'bound':>7}")
     size = (4, 8) if asked.quick else (8, 32)
     for times in ((1, 1, 1, 0), (2, 2, 1, 1), (3, 4, 2, 1)):
-        _print_schedules(Shape(*size, PassTimes(*times)))
+        _print_schedules(PipelineShape(*size, PassTimes(*times)))
     sizes = ((4, 8),) if asked.quick else ((4, 8), (8, 16), (8, 32))
     slower = sum(_compare_with_pytorch(*size) for size in sizes)
     wrong = slower + sum(_disagreements(random.Random(seed)) for seed in range(asked.sets))
     print(f"{asked.sets} random parameter sets: {wrong - slower} disagree")
     before = time.process_time()
-    shape = Shape(*((4, 8) if asked.quick else (8, 64)), PassTimes(3, 4, 2, 1))
+    shape = PipelineShape(*((4, 8) if asked.quick else (8, 64)), PassTimes(3, 4, 2, 1))
     fastest(shape)
     spent = time.process_time() - before
     print(f"search of {shape.devices} devices, {shape.micros} micro-batches: {spent:.1f} s of CPU")
     sys.exit(bool(wrong))
 
 
-def _print_schedules(shape: Shape) -> None:
+def _print_schedules(shape: PipelineShape) -> None:
     said = ",".join(str(one) for one in _parts(shape.times))
     for name in _NAMES:
         sized = replace(shape, chunks=2) if name in _LOOPS else shape
@@ -93,7 +93,7 @@ def _compare_with_pytorch(devices: int, micros: int) -> int:
     print(f"{'t_f,t_b,t_w':12}{'order':16}{'read from':>11}{'peak':>6}{'makespan':>10}", end="")
     print(f"{'search':>9}{'bound':>8}{'ratio':>7}")
     for times in ((1, 1, 1), (2, 2, 1), (5, 6, 4), (1, 2, 2)):
-        shape = Shape(devices, micros, PassTimes(*times))
+        shape = PipelineShape(devices, micros, PassTimes(*times))
         for name, class_name in _OF_PYTORCH.items():
             sized = replace(shape, chunks=2)
             schedule, source = _read_pytorch(class_name, devices, micros), "PyTorch"
@@ -139,7 +139,7 @@ def _parts(times: PassTimes) -> tuple[object, ...]:
     return times.forward, times.input_gradient, times.weight_gradient, times.transfer
 
 
-def _print_row(said: str, name: str, shape: Shape, schedule: Schedule) -> None:
+def _print_row(said: str, name: str, shape: PipelineShape, schedule: Schedule) -> None:
     timing = shape.timed(schedule)
     stated = ""
     if len(schedule.device_of) == 1:

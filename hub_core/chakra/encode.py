@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hub_core.chakra.nodes import Kind
+from hub_core.chakra.nodes import AttributeKind
 from hub_core.chakra.wire import (
     Bytes,
     Column,
@@ -39,7 +39,7 @@ _NAME_TAG = 0x0A
 _PACKED_TAG = 0x0A
 
 
-class Piece:
+class RecordPiece:
     """Consecutive bytes of a record:
 
     a fixed head, followed by varints; only in records in `present`.
@@ -103,15 +103,15 @@ class Piece:
                 column_index += 1
 
 
-def number_field(tag: int, values: Column, present: BoolArray | None = None) -> Piece:
+def number_field(tag: int, values: Column, present: BoolArray | None = None) -> RecordPiece:
     """Create the piece of a varint field of the node; `tag` is its tag byte."""
     # Field numbers below 16: the tag is one byte.
-    return Piece(bytes([tag]), [_to_unsigned(values)], present)
+    return RecordPiece(bytes([tag]), [_to_unsigned(values)], present)
 
 
 def number_attribute(
-    name: str, kind: Kind, values: Column, present: BoolArray | None = None
-) -> Piece:
+    name: str, kind: AttributeKind, values: Column, present: BoolArray | None = None
+) -> RecordPiece:
     """Create the piece (encoded bytes per record) of an attribute with one varint value per record.
 
     `values`: one integer per record, at least one; negative ones become 64-bit two's
@@ -122,10 +122,12 @@ def number_attribute(
     inner = _encode_name(name) + varint(kind << 3)
     # The length of the attribute follows its tag.
     head = bytes([_ATTRIBUTE_TAG, 0]) + inner
-    return Piece(head, [_to_unsigned(values)], present, [(1, len(inner))])
+    return RecordPiece(head, [_to_unsigned(values)], present, [(1, len(inner))])
 
 
-def list_attribute(name: str, kind: Kind, columns: Sequence[Column], present: BoolArray) -> Piece:
+def list_attribute(
+    name: str, kind: AttributeKind, columns: Sequence[Column], present: BoolArray
+) -> RecordPiece:
     """Create the piece (bytes per record) of an attribute that is a packed list of varints.
 
     `kind`: the list kind, for example `INT64_LIST`; it is not checked. `columns[k]`:
@@ -139,7 +141,7 @@ def list_attribute(name: str, kind: Kind, columns: Sequence[Column], present: Bo
     head = bytes([_ATTRIBUTE_TAG, 0]) + inner + bytes([0, _PACKED_TAG, 0])
     # Lengths of the attribute, of its list message, and of the packed values.
     lengths = [(1, len(head) - 2), (len(head) - 3, 2), (len(head) - 1, 0)]
-    return Piece(head, [_to_unsigned(column) for column in columns], present, lengths)
+    return RecordPiece(head, [_to_unsigned(column) for column in columns], present, lengths)
 
 
 def packed_field(tag: int, indptr: Int64Array, values: UInt64Array) -> list[Ragged]:
@@ -163,7 +165,7 @@ def packed_field(tag: int, indptr: Int64Array, values: UInt64Array) -> list[Ragg
 
 
 def encode_records(
-    start: Sequence[Piece], inserted: Sequence[Ragged], rest: Sequence[Piece]
+    start: Sequence[RecordPiece], inserted: Sequence[Ragged], rest: Sequence[RecordPiece]
 ) -> tuple[bytes, Int64Array]:
     """Encode records; return (all bytes, bytes of each record as int64).
 
@@ -180,7 +182,7 @@ def encode_records(
     ragged_sizes = _sum_sizes([lengths for _, lengths in inserted], records)
     body_sizes = start_sizes + ragged_sizes + _sum_sizes([piece.sizes for piece in rest], records)
     # The length of a record is a piece as well.
-    frame = Piece(b"", [body_sizes.astype(np.uint64)])
+    frame = RecordPiece(b"", [body_sizes.astype(np.uint64)])
     pieces = [piece for piece in (frame, *start, *rest) if piece.sizes.any()]
     content = _assemble_records(pieces, records)
     record_sizes = frame.sizes + body_sizes
@@ -207,7 +209,7 @@ def _sum_sizes(sizes: Sequence[Int64Array], records: int) -> Int64Array:
     return total
 
 
-def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
+def _assemble_records(pieces: Sequence[RecordPiece], records: int) -> Bytes:
     """Return the bytes of all records, one after another, without bytes that are inserted later.
 
     A record consists of those pieces (encoded fields) that are present in it, in the order of
@@ -227,7 +229,8 @@ def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
     codes, combination = np.unique(code, return_inverse=True)
     has_piece = (codes[:, None] >> np.arange(len(pieces))) & 1
     rows = np.repeat(has_piece.astype(np.bool_), widths, axis=1)
-    # True for all columns of a piece; `Piece.fill` clears those that short varints leave unused.
+    # True for all columns of a piece; `RecordPiece.fill` clears those that short varints leave
+    # unused.
     mask: BoolArray = rows[combination]
     for piece, first, width in zip(pieces, first_positions(widths), widths, strict=True):
         part = slice(first, first + width)

@@ -14,12 +14,12 @@ from hub_core.chakra.nodes import (
     INTEGER_KINDS,
     INTEGER_LIST_KINDS,
     LARGEST,
-    Kind,
+    AttributeKind,
     NodeType,
     TraceError,
     type_name,
 )
-from hub_core.chakra.records import Batch, Dependencies, NodeColumns
+from hub_core.chakra.records import Batch, DecodedNodes, Dependencies
 from hub_core.chakra.shapes import NO_KIND, WRONG_LENGTH
 from hub_core.columns import BoolArray, Int64Array, UInt64Array, distinct, group_of_entry, rows_of
 
@@ -43,7 +43,7 @@ class NodeFields:
     `is_send`, `is_receive`, `is_message`, `is_comp`: bool per node; `rank`: int64 per node.
     """
 
-    def __init__(self, nodes: NodeColumns) -> None:
+    def __init__(self, nodes: DecodedNodes) -> None:
         """Store the masks of node kinds (send, receive, computation) and the rank of every node.
 
         Raises `TraceError` (`duplicate-attribute`) if an attribute occurs twice in a node. The
@@ -149,7 +149,7 @@ class NodeFields:
     ) -> None:
         """Raise `TraceError` (`attribute-kind`) for the first node whose value has a wrong kind.
 
-        The kind of a value is its `Kind`, the number of its field in the trace format.
+        The kind of a value is its `AttributeKind`, the number of its field in the trace format.
         `present`: bool[nodes], the nodes to check; each must have the attribute `name`.
         `accepted`: bool[256], True at the number of each accepted kind. `expected`: the
         accepted kinds in words, for the message.
@@ -159,7 +159,7 @@ class NodeFields:
         wrong = present & ~accepted[kind]
         if wrong.any():
             node = int(wrong.argmax())
-            kind_name = Kind(kind[node]).field
+            kind_name = AttributeKind(kind[node]).field
             message = f"the attribute {name} is of kind {kind_name}, expected {expected}"
             raise self.fail(node, message, "attribute-kind")
 
@@ -208,7 +208,7 @@ class ResolvedLinks:
     irregular: BoolArray
 
 
-def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
+def link(nodes: DecodedNodes, drop_dangling: bool) -> ResolvedLinks:
     """Resolve the ids in the dependencies of a batch to rows of nodes in the batch.
 
     Parents are searched in the file of the child. Edges are ordered by child, then as
@@ -237,8 +237,8 @@ def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
     return ResolvedLinks(data, control, lost_data + lost_control, irregular)
 
 
-def _create_mask(kinds: Iterable[Kind]) -> BoolArray:
-    """Return bool[256], True at the numbers of `kinds` (`Kind`: type of an attribute value).
+def _create_mask(kinds: Iterable[AttributeKind]) -> BoolArray:
+    """Return bool[256], True at the numbers of `kinds`, types of attribute values.
 
     Indexed by a column of kind numbers (uint8), it gives the nodes of an accepted kind. It
     is all False if `kinds` is empty.

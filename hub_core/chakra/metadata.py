@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hub_core.chakra.nodes import Kind
+from hub_core.chakra.nodes import AttributeKind
 from hub_core.chakra.wire import WireError, WireType, encode_varints, varint
 
 # Field numbers of GlobalMetadata, AttributeProto and the list messages.
@@ -26,7 +26,7 @@ class Metadata:
 
     version: str = ""
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-    kinds: Mapping[str, Kind | None] = field(default_factory=dict)
+    kinds: Mapping[str, AttributeKind | None] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
         """Return the value of an attribute if it is a text; otherwise, and if it is absent, ""."""
@@ -39,7 +39,7 @@ class MetadataEntry:
     """An attribute to write."""
 
     name: str
-    kind: Kind
+    kind: AttributeKind
     value: int | bool | str | Sequence[int]
 
 
@@ -96,7 +96,7 @@ def decode_metadata(body: bytes) -> Metadata:
         decoded = _decode_by_protobuf(body)
     version, entries = decoded
     attributes: dict[str, AttributeValue] = {}
-    kinds: dict[str, Kind | None] = {}
+    kinds: dict[str, AttributeKind | None] = {}
     for name, kind, value in entries:
         if name in attributes:
             reason = f"the metadata attribute {name!r} occurs twice"
@@ -105,9 +105,9 @@ def decode_metadata(body: bytes) -> Metadata:
     return Metadata(version, attributes, kinds)
 
 
-_Entries = list[tuple[str, Kind | None, AttributeValue]]
-_UNSIGNED = {Kind.UINT32: 1 << 32, Kind.UINT64: 1 << 64, Kind.BOOL: 2}
-_SIGNED = {Kind.INT32: 1 << 31, Kind.INT64: 1 << 63}
+_Entries = list[tuple[str, AttributeKind | None, AttributeValue]]
+_UNSIGNED = {AttributeKind.UINT32: 1 << 32, AttributeKind.UINT64: 1 << 64, AttributeKind.BOOL: 2}
+_SIGNED = {AttributeKind.INT32: 1 << 31, AttributeKind.INT64: 1 << 63}
 
 
 def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
@@ -131,7 +131,13 @@ def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
                 (name_number, name), (kind, value) = _walk_usual_fields(content)
                 if name_number != _NAME or not isinstance(name, bytes):
                     return None
-                entries.append((name.decode(), Kind(kind), _decode_usual_value(Kind(kind), value)))
+                entries.append(
+                    (
+                        name.decode(),
+                        AttributeKind(kind),
+                        _decode_usual_value(AttributeKind(kind), value),
+                    )
+                )
             else:
                 return None
     except ValueError:
@@ -176,7 +182,7 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number does not end")
 
 
-def _decode_usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
+def _decode_usual_value(kind: AttributeKind, value: int | bytes) -> AttributeValue:
     """Return the value of an attribute: bytes, text, integer or boolean.
 
     `value`: the bytes of the field, or its varint as a non-negative integer. By kind:
@@ -190,16 +196,16 @@ def _decode_usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
     the kind. The caller decodes such records by protobuf.
     """
     if isinstance(value, bytes):
-        if kind == Kind.BYTES:
+        if kind == AttributeKind.BYTES:
             return value
-        if kind == Kind.STRING:
+        if kind == AttributeKind.STRING:
             return value.decode()
     elif kind in _SIGNED:
         number = value - (1 << 64) if value >> 63 else value
         if value < 1 << 64 and -_SIGNED[kind] <= number < _SIGNED[kind]:
             return number
     elif value < _UNSIGNED.get(kind, 0):
-        return bool(value) if kind == Kind.BOOL else value
+        return bool(value) if kind == AttributeKind.BOOL else value
     raise ValueError("an unusual value")
 
 
@@ -228,7 +234,7 @@ def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
             entries.append((attribute.name, None, None))
             continue
         # The kind is the number of the field.
-        kind = Kind(attribute.DESCRIPTOR.fields_by_name[one_of].number)
+        kind = AttributeKind(attribute.DESCRIPTOR.fields_by_name[one_of].number)
         value: Any = getattr(attribute, one_of)
         if hasattr(value, "values"):
             value = tuple(value.values)

@@ -73,7 +73,7 @@ LARGEST = 1 << 62
 """Maximum number that readers accept if the format has no smaller limit."""
 
 
-class Kind(IntEnum):
+class AttributeKind(IntEnum):
     """Kinds of attribute values: number of the field of AttributeProto that holds the value."""
 
     DOUBLE = 3
@@ -118,8 +118,10 @@ class Kind(IntEnum):
 
 
 # The number of a list is one more than that of its entries.
-INTEGER_KINDS = frozenset(Kind(number) for number in range(Kind.INT32, Kind.BOOL + 1, 2))
-INTEGER_LIST_KINDS = frozenset(Kind(kind + 1) for kind in INTEGER_KINDS)
+INTEGER_KINDS = frozenset(
+    AttributeKind(number) for number in range(AttributeKind.INT32, AttributeKind.BOOL + 1, 2)
+)
+INTEGER_LIST_KINDS = frozenset(AttributeKind(kind + 1) for kind in INTEGER_KINDS)
 
 
 class TraceError(ValueError):

@@ -150,7 +150,7 @@ class Dependencies:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeColumns:
+class DecodedNodes:
     """Decoded nodes of a batch, one entry per node; `micros`: duration_micros, 0 if absent."""
 
     batch: Batch
@@ -162,7 +162,7 @@ class NodeColumns:
     attributes: AttributeColumns
 
 
-def decode_nodes(batch: Batch, book: ShapeBook) -> NodeColumns:
+def decode_nodes(batch: Batch, book: ShapeBook) -> DecodedNodes:
     """Decode a batch of rank files to columns, one entry per node in the order of the files.
 
     `book`: shapes of records that were decoded before, to which new ones are added; it states which
@@ -170,10 +170,10 @@ def decode_nodes(batch: Batch, book: ShapeBook) -> NodeColumns:
     Raises `TraceError` with file and byte for malformed records.
     """
     try:
-        header = _Header(batch)
+        header = _NodeHeaders(batch)
         attributes = book.decode(batch.data, header.rest, batch.stops)
         header.add_late_fields(attributes)
-        return NodeColumns(
+        return DecodedNodes(
             batch,
             header.scalars["id"],
             header.scalars["type"].astype(np.int64),
@@ -186,7 +186,7 @@ def decode_nodes(batch: Batch, book: ShapeBook) -> NodeColumns:
         raise batch.fail(error) from None
 
 
-class _Header:
+class _NodeHeaders:
     """Fields of nodes before their attributes; `rest`: start of the attributes, int64 per node."""
 
     def __init__(self, batch: Batch) -> None:

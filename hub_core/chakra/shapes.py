@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.chakra.nodes import INTEGER_KINDS, INTEGER_LIST_KINDS, Kind
+from hub_core.chakra.nodes import INTEGER_KINDS, INTEGER_LIST_KINDS, AttributeKind
 from hub_core.chakra.wire import Bytes, Field, WireError, WireType, walk
 from hub_core.columns import Int64Array, UInt64Array, run_starts
 
@@ -33,16 +33,16 @@ _MAX_SHAPES = 256
 _HEADER_SCALARS: Mapping[int, str] = {1: "node.id", 3: "node.type", 7: "node.duration_micros"}
 _UNREAD = {2: WireType.BYTES, 6: WireType.VARINT, 8: WireType.BYTES, 9: WireType.BYTES}
 _DEPENDENCIES: Mapping[int, str] = {4: "control", 5: "data"}
-_WIRE_OF_FIXED: Mapping[Kind, WireType] = {
-    **dict.fromkeys((Kind.FIXED32, Kind.SFIXED32), WireType.FIXED32),
-    **dict.fromkeys((Kind.FIXED64, Kind.SFIXED64), WireType.FIXED64),
+_WIRE_OF_FIXED: Mapping[AttributeKind, WireType] = {
+    **dict.fromkeys((AttributeKind.FIXED32, AttributeKind.SFIXED32), WireType.FIXED32),
+    **dict.fromkeys((AttributeKind.FIXED64, AttributeKind.SFIXED64), WireType.FIXED64),
 }
-_NARROW: Mapping[Kind, type[np.generic]] = {
-    Kind.INT32: np.int32,
-    Kind.SFIXED32: np.int32,
-    Kind.UINT32: np.uint32,
-    Kind.FIXED32: np.uint32,
-    Kind.BOOL: np.bool_,
+_NARROW: Mapping[AttributeKind, type[np.generic]] = {
+    AttributeKind.INT32: np.int32,
+    AttributeKind.SFIXED32: np.int32,
+    AttributeKind.UINT32: np.uint32,
+    AttributeKind.FIXED32: np.uint32,
+    AttributeKind.BOOL: np.bool_,
 }
 
 
@@ -53,11 +53,11 @@ class Slot:
     column: str
     start: int
     width: int
-    kind: Kind
+    kind: AttributeKind
 
 
 @dataclass(slots=True)
-class Shape:
+class RecordShape:
     """Common properties of the records of one shape.
 
     `attributes`: (name, kind) in order, None for an attribute without a value. `slots`: numbers to
@@ -65,7 +65,7 @@ class Shape:
     to decode. A record has the shape if it equals `template` in the bits of `mask`.
     """
 
-    attributes: list[tuple[str, Kind | None]] = field(default_factory=list)
+    attributes: list[tuple[str, AttributeKind | None]] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     segments: list[tuple[str, int, int]] = field(default_factory=list)
     kinds: dict[str, int] = field(default_factory=dict)
@@ -87,12 +87,12 @@ class AttributeColumns:
     """Values of the decoded attributes, one entry per node, and the shapes with their nodes.
 
     `values`: int64; a triple has the columns `name.0`, `name.1` and `name.2`. `kind[name]`: uint8,
-    the `Kind` of the value, NO_KIND if the attribute is absent.
+    the `AttributeKind` of the value, NO_KIND if the attribute is absent.
     """
 
     values: Mapping[str, Int64Array]
     kind: Mapping[str, npt.NDArray[np.uint8]]
-    groups: list[tuple[Shape, Int64Array]]
+    groups: list[tuple[RecordShape, Int64Array]]
 
 
 class ShapeBook:
@@ -104,7 +104,7 @@ class ShapeBook:
         self._scalars = frozenset(scalars)
         self._triples = frozenset(triples)
         # Shapes by length of the record.
-        self._known: dict[int, list[Shape]] = {}
+        self._known: dict[int, list[RecordShape]] = {}
 
     def decode(self, data: Bytes, starts: Int64Array, stops: Int64Array) -> AttributeColumns:
         """Decode attributes and header numbers in `data[starts[i]:stops[i]]` of many nodes at once.
@@ -161,7 +161,7 @@ class ShapeBook:
                 _decode_matching(shape, columns, window, rows, left[:1])
                 left = left[1:]
 
-    def _parse_shape(self, data: Bytes, start: int, stop: int) -> Shape:
+    def _parse_shape(self, data: Bytes, start: int, stop: int) -> RecordShape:
         """Parse the record in `data[start:stop]` and return its shape, which is not stored.
 
         Raise `WireError` for a malformed record, with the position in `data`, not in the record.
@@ -179,12 +179,12 @@ class _ShapeParser:
 
     def __init__(self, content: bytes, scalars: frozenset[str], triples: frozenset[str]) -> None:
         """Prepare to parse `content`: `scalars` are decoded as one integer, `triples` as three."""
-        self._shape, self._content = Shape(), content
+        self._shape, self._content = RecordShape(), content
         self._scalars, self._triples = scalars, triples
         # Bits that all records of the shape have in common.
         self._mask = np.full(len(content), 0xFF, np.uint8)
 
-    def shape(self) -> Shape:
+    def shape(self) -> RecordShape:
         """Parse all fields of the record and return its shape; raise `WireError` for a bad field.
 
         Bits set in its mask are fixed in the shape; its template has their values (both uint64[]).
@@ -217,8 +217,8 @@ class _ShapeParser:
             self._mask[item.start : item.stop] = 0
         elif item.number in _HEADER_SCALARS and is_number:
             name = _HEADER_SCALARS[item.number]
-            self._shape.kinds[name] = Kind.UINT64
-            self._add_number(name, name, item, Kind.UINT64)
+            self._shape.kinds[name] = AttributeKind.UINT64
+            self._add_number(name, name, item, AttributeKind.UINT64)
         elif item.wire is _UNREAD.get(item.number):
             self._mark_variable(item)
         else:
@@ -230,7 +230,7 @@ class _ShapeParser:
         fixed_bits = 0x80 if item.wire is WireType.VARINT else 0
         self._mask[item.start : item.stop] = fixed_bits
 
-    def _add_number(self, name: str, column: str, value: Field, kind: Kind) -> None:
+    def _add_number(self, name: str, column: str, value: Field, kind: AttributeKind) -> None:
         """Add a slot, by which the number `value` of the attribute `name` is read into `column`.
 
         Records of a shape may differ in this number. Raises `WireError` for a wrong wire type.
@@ -252,7 +252,7 @@ class _ShapeParser:
         """
         name, value = self._parse_attribute(item)
         shape = self._shape
-        kind = Kind(value.number) if value else None
+        kind = AttributeKind(value.number) if value else None
         shape.attributes.append((name, kind))
         if value is None or kind is None:
             return
@@ -264,14 +264,14 @@ class _ShapeParser:
         if kind in INTEGER_KINDS and name in self._scalars:
             self._add_number(name, name, value, kind)
         elif kind in INTEGER_LIST_KINDS and name in self._triples:
-            self._add_triple(name, value, Kind(kind - 1))
+            self._add_triple(name, value, AttributeKind(kind - 1))
 
     def _parse_attribute(self, item: Field) -> tuple[str, Field | None]:
         """Return the name of an attribute, "" without one, and the field of its value or None.
 
-        The name is field 1 of wire type BYTES. The value is a field whose number is a `Kind` (3 to
-        32), of any wire type; its position is that in the record. The last name and value count,
-        other fields are skipped. Raises `WireError` for malformed fields and names not in UTF-8.
+        The name is field 1 of wire type BYTES. The number of the value's field is an
+        `AttributeKind` (3 to 32), its wire type is any; its position is that in the record. The
+        last of each counts. Raises `WireError` for malformed fields and names not in UTF-8.
         """
         name = ""
         value = None
@@ -286,7 +286,7 @@ class _ShapeParser:
                 value = part
         return name, value
 
-    def _add_triple(self, name: str, value: Field, kind: Kind) -> None:
+    def _add_triple(self, name: str, value: Field, kind: AttributeKind) -> None:
         """Add a slot for each of the three numbers of the list attribute `name`, packed or not.
 
         A slot is the position of a number in all records of the shape. Its column is `name.0`,
@@ -303,7 +303,7 @@ class _ShapeParser:
             self._add_number(name, f"{name}.{number}", entry, kind)
 
 
-_KIND_NUMBERS = frozenset(Kind)
+_KIND_NUMBERS = frozenset(AttributeKind)
 
 
 def _refuse_foreign_field(item: Field) -> None:
@@ -318,7 +318,7 @@ def _refuse_foreign_field(item: Field) -> None:
     raise WireError(f"{node}, which no schema has", item.start)
 
 
-def _parse_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
+def _parse_entries(content: bytes, value: Field, kind: AttributeKind) -> Iterator[Field]:
     """Yield the entries of a numeric list, packed or not, as fields in their order.
 
     Entries of a packed list (field 1, BYTES) get number 1 and the wire type of `kind` (of one
@@ -355,7 +355,7 @@ def _find_entry_end(content: bytes, position: int, stop: int, wire: WireType) ->
 
 
 def _decode_matching(
-    shape: Shape, columns: AttributeColumns, window: Bytes, rows: Int64Array, left: Int64Array
+    shape: RecordShape, columns: AttributeColumns, window: Bytes, rows: Int64Array, left: Int64Array
 ) -> Int64Array:
     """Decode those of the `left` records that have this shape; return the others in their order.
 
@@ -395,6 +395,6 @@ def _read_numbers(records: Bytes, slot: Slot) -> Int64Array:
     # Parsers truncate values of 64 bits to the kind, without an error.
     if slot.kind in _NARROW:
         return value.astype(_NARROW[slot.kind]).astype(np.int64)
-    if slot.kind in (Kind.SINT32, Kind.SINT64):
+    if slot.kind in (AttributeKind.SINT32, AttributeKind.SINT64):
         value = (value >> np.uint64(1)) ^ (np.uint64(0) - (value & np.uint64(1)))
     return value.view(np.int64)

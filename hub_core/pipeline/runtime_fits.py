@@ -40,7 +40,7 @@ _MAX_RETRIES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class _Calls:
+class _SizedCalls:
     """Calls that a program must serve: sizes in bytes, of which the time of the first counts.
 
     `unit_bytes`: smallest part that all runtimes address, 0 for any; `granules`: number of these
@@ -89,7 +89,7 @@ def create_target(
     granules = gcd(*(size // unit_bytes for size in sizes)) if unit_bytes else 0
     max_units = [one.runtime.limits.max_units for one in chosen]
     max_messages = [_count_messages(one) for one in chosen]
-    calls = _Calls(topology, tuple(sizes), unit_bytes, granules, is_quick)
+    calls = _SizedCalls(topology, tuple(sizes), unit_bytes, granules, is_quick)
     vary = partial(_replace_limits, chosen[0], calls, variants)
     return SynthesisTarget(
         names,
@@ -109,7 +109,7 @@ def create_target(
 
 
 def _replace_limits(
-    chosen: ChosenRuntime, calls: _Calls, variants: Variants, limits: Mapping[str, int | None]
+    chosen: ChosenRuntime, calls: _SizedCalls, variants: Variants, limits: Mapping[str, int | None]
 ) -> SynthesisTarget:
     """Create the target of `chosen` in which `limits` replace its limits of these resources.
 
@@ -138,7 +138,7 @@ def _count_messages(chosen: ChosenRuntime) -> int | None:
 
 
 def _fit(
-    chosen: tuple[ChosenRuntime, ...], calls: _Calls, variants: Variants, algorithm: Algorithm
+    chosen: tuple[ChosenRuntime, ...], calls: _SizedCalls, variants: Variants, algorithm: Algorithm
 ) -> FittedAlgorithm:
     """Return the best form of an algorithm that one of the runtimes executes.
 
@@ -164,7 +164,7 @@ def _fit(
 
 
 def _choose_variant(
-    chosen: ChosenRuntime, calls: _Calls, rows: Sequence[tuple[Algorithm, int, str]]
+    chosen: ChosenRuntime, calls: _SizedCalls, rows: Sequence[tuple[Algorithm, int, str]]
 ) -> FittedAlgorithm:
     """Return the best form of an algorithm that the runtime executes, in its largest units.
 
@@ -210,7 +210,7 @@ def _choose_variant(
     return fitted[choose_best([one.merit for one in fitted])]
 
 
-def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> RuntimeFit:
+def _check_fit(chosen: ChosenRuntime, calls: _SizedCalls, algorithm: Algorithm) -> RuntimeFit:
     """Return the resources that an algorithm needs on a runtime, which must execute it.
 
     The checks are made in this order:
@@ -270,7 +270,7 @@ def count_least_operations(algorithm: Algorithm) -> int:
     return int((messages - np.minimum(*fused)).max(initial=0))
 
 
-def _check_units(name: str, calls: _Calls, units: int) -> None:
+def _check_units(name: str, calls: _SizedCalls, units: int) -> None:
     """Raise `InputError` unless the units divide every size, with the nearest served sizes."""
     if calls.granules % units:
         limits = UnitLimits(calls.granules, None, calls.unit_bytes, calls.sizes[0], name)

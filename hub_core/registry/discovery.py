@@ -44,7 +44,7 @@ Admission = Callable[[Plugin], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _UnloadedPlugin:
     """An entry point that is not loaded yet, with its plugin and its distribution."""
 
     plugin: Plugin
@@ -136,12 +136,12 @@ def registry_from(settings: RegistrySettings) -> Registry:
     )
 
 
-def _sort_candidates() -> list[_Candidate]:
+def _sort_candidates() -> list[_UnloadedPlugin]:
     return sorted(_find_candidates(), key=lambda c: (c.plugin.name, c.plugin.distribution))
 
 
 def _load_all(
-    candidates: Sequence[_Candidate],
+    candidates: Sequence[_UnloadedPlugin],
     use_plugins: bool,
     switches: Mapping[str, str],
     admission: Admission,
@@ -209,7 +209,7 @@ def _load_core(manager: pluggy.PluginManager) -> Plugin:
     return replace(unloaded, offers=_collect_offers(builtin, CORE_NAME, manager))
 
 
-def _find_candidates() -> Iterator[_Candidate]:
+def _find_candidates() -> Iterator[_UnloadedPlugin]:
     """Yield the entry points of the hub's group, distribution by distribution in path order.
 
     A distribution without this group, or whose file of entry points cannot be read, is
@@ -234,27 +234,31 @@ def _find_candidates() -> Iterator[_Candidate]:
             yield from _list_entry_points(name, distribution)
 
 
-def _list_entry_points(name: str, distribution: Distribution) -> Iterator[_Candidate]:
+def _list_entry_points(name: str, distribution: Distribution) -> Iterator[_UnloadedPlugin]:
     version = attempt(lambda: distribution.version).value or ""
     tried = attempt(lambda: distribution.entry_points(ENTRY_POINT_GROUP))
     if tried.value is None:
         reason = f"its entry points are unreadable: {tried.reason}"
         status = PluginStatus(PluginState.BROKEN, reason)
-        yield _Candidate(Plugin(name, name, version, "", status), None, distribution)
+        yield _UnloadedPlugin(Plugin(name, name, version, "", status), None, distribution)
     loaded = PluginStatus(PluginState.LOADED)
     for entry_point in tried.value or ():
         plugin = Plugin(entry_point.name, name, version, entry_point.value, loaded)
-        yield _Candidate(plugin, entry_point, distribution)
+        yield _UnloadedPlugin(plugin, entry_point, distribution)
 
 
-def _explain_shared_name(candidate: _Candidate, candidates: Collection[_Candidate]) -> str:
+def _explain_shared_name(
+    candidate: _UnloadedPlugin, candidates: Collection[_UnloadedPlugin]
+) -> str:
     if candidate.plugin.name == CORE_NAME:
         return f"the name {CORE_NAME!r} is the core's own"
     owners = [c.plugin.distribution for c in candidates if c.plugin.name == candidate.plugin.name]
     return f"{' and '.join(owners)} both bring a plugin of this name; uninstall one"
 
 
-def _load(candidate: _Candidate, manager: pluggy.PluginManager, admission: Admission) -> Plugin:
+def _load(
+    candidate: _UnloadedPlugin, manager: pluggy.PluginManager, admission: Admission
+) -> Plugin:
     """Return a plugin with the status of its import, and with its offers if it is LOADED.
 
     The first case that applies:

@@ -191,7 +191,7 @@ def _run_exchange(
     the exit status (negative for a signal), `is_late` (the process did not end in time, or its
     output was too long), and `is_too_long`.
     """
-    exchange = _Exchange(process, job)
+    exchange = _JobExchange(process, job)
     try:
         is_late = not exchange.run(clock_limit_s)
         if is_late and not exchange.is_too_long:
@@ -207,7 +207,7 @@ def _run_exchange(
     return _ProcessEnd(exchange.output(), process.returncode, is_late, is_too_long)
 
 
-class _Exchange:
+class _JobExchange:
     """Sends the job to a process and receives its report, in bounded time and memory."""
 
     def __init__(self, process: subprocess.Popen[bytes], job: bytes) -> None:

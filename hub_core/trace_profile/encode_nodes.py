@@ -11,11 +11,11 @@ from itertools import pairwise
 import numpy as np
 
 from hub_core.chakra import (
-    Kind,
+    AttributeKind,
     NodeTable,
     NodeType,
-    Piece,
     Ragged,
+    RecordPiece,
     UInt64Array,
     encode_records,
     list_attribute,
@@ -49,7 +49,7 @@ _Lists = tuple[Int64Array, UInt64Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EncodingPlan:
     """Nodes to write, lowered for `bound_bytes`, and how to write them.
 
     `has_triple`: chunk counts are meaningful. `is_stated`: the size is given, not a default.
@@ -64,7 +64,7 @@ class Plan:
     is_stated: bool
 
 
-def encode_nodes(plan: Plan, ranks: range) -> list[bytes]:
+def encode_nodes(plan: EncodingPlan, ranks: range) -> list[bytes]:
     """Encode the node records of consecutive ranks; return the bytes of each rank, in order.
 
     `ranks`: not empty, with step 1. The metadata record is not included. The order of attributes is
@@ -90,7 +90,7 @@ def encode_nodes(plan: Plan, ranks: range) -> list[bytes]:
 class _ProfileNodes:
     """Nodes of consecutive ranks, and columns of their steps, by node."""
 
-    def __init__(self, plan: Plan, ranks: range) -> None:
+    def __init__(self, plan: EncodingPlan, ranks: range) -> None:
         self._plan, self._nodes = plan, plan.nodes
         indptr = plan.nodes.rank_indptr[ranks.start : ranks.stop + 1]
         self._rows = slice(int(indptr[0]), int(indptr[-1]))
@@ -133,12 +133,12 @@ class _ProfileNodes:
         sent, received = self._get_column(f"src_{name}", 0), self._get_column(f"dst_{name}", 0)
         return np.where(self._is_send, sent, received)
 
-    def ids(self) -> Piece:
+    def ids(self) -> RecordPiece:
         """Return the encoded field of the node id, by node; an id of 0 is omitted, as in proto3."""
         ids = self._nodes.node_id[self._rows]
         return number_field(_ID_TAG, ids, ids != 0)
 
-    def looks(self) -> list[Piece]:
+    def looks(self) -> list[RecordPiece]:
         """Return the encoded names and types of nodes, one piece per entry of `_LOOKS`.
 
         The mask `present` of a piece selects the nodes of that entry: steps of one kind, the
@@ -149,9 +149,9 @@ class _ProfileNodes:
             bytes([_NAME_TAG, len(name)]) + name.encode() + bytes([_TYPE_TAG, node_type])
             for name, node_type, _ in _LOOKS
         ]
-        return [Piece(text, present=self._look == look) for look, text in enumerate(texts)]
+        return [RecordPiece(text, present=self._look == look) for look, text in enumerate(texts)]
 
-    def micros(self) -> Piece:
+    def micros(self) -> RecordPiece:
         """Return the encoded duration of the nodes in integer microseconds, halves rounded up.
 
         The field is omitted for durations below 0.5 us and for unknown ones (-1 ns).
@@ -162,7 +162,7 @@ class _ProfileNodes:
         micros = np.maximum(duration // 1000 + rounds_up, 0)
         return number_field(_MICROS_TAG, micros, micros > 0)
 
-    def message(self) -> list[Piece]:
+    def message(self) -> list[RecordPiece]:
         """Return the attributes that all readers of messages need, in the order of the profile.
 
         Every node has `is_cpu_op` with the value False. Only messages have the other attributes:
@@ -175,13 +175,15 @@ class _ProfileNodes:
         peer = nodes.peer[self._rows]
         source = np.where(self._is_send, self._rank, peer)
         target = np.where(self._is_send, peer, self._rank)
-        size = number_attribute("comm_size", Kind.INT64, nodes.size[self._rows], is_message)
+        size = number_attribute(
+            "comm_size", AttributeKind.INT64, nodes.size[self._rows], is_message
+        )
         return [
-            number_attribute("is_cpu_op", Kind.BOOL, np.zeros(len(peer), np.int64)),
+            number_attribute("is_cpu_op", AttributeKind.BOOL, np.zeros(len(peer), np.int64)),
             *([] if self._plan.dialect == "symbolic" else [size]),
-            number_attribute("comm_src", Kind.INT32, source, is_message),
-            number_attribute("comm_dst", Kind.INT32, target, is_message),
-            number_attribute("comm_tag", Kind.INT32, nodes.tag[self._rows], is_message),
+            number_attribute("comm_src", AttributeKind.INT32, source, is_message),
+            number_attribute("comm_dst", AttributeKind.INT32, target, is_message),
+            number_attribute("comm_tag", AttributeKind.INT32, nodes.tag[self._rows], is_message),
         ]
 
     def dependencies(self) -> list[Ragged]:
@@ -219,7 +221,7 @@ class _ProfileNodes:
         bounds = indptr[self._rows.start : self._rows.stop + 1]
         return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]
 
-    def triple(self) -> list[Piece]:
+    def triple(self) -> list[RecordPiece]:
         """Return the encoded attributes (INT32) that give the chunks of each message.
 
         They are, in this order, for every SEND and receive, and for no other node:
@@ -242,11 +244,11 @@ class _ProfileNodes:
         if not self._plan.has_triple:
             columns = dict.fromkeys(columns, np.full(len(units), -1))
         return [
-            number_attribute(name, Kind.INT32, column, self._is_message)
+            number_attribute(name, AttributeKind.INT32, column, self._is_message)
             for name, column in columns.items()
         ]
 
-    def placement(self) -> list[Piece]:
+    def placement(self) -> list[RecordPiece]:
         """Return the attributes for channel and lane of a step, and the region of a message.
 
         In this order; a node without the condition lacks the attribute:
@@ -272,13 +274,13 @@ class _ProfileNodes:
         region = (buffer, offset, self._count)
         ones = np.ones(len(lane), np.int64)
         return [
-            number_attribute("channel", Kind.INT32, channel, has_channel),
-            number_attribute("lane", Kind.INT32, lane, has_lane),
-            number_attribute("is_rrc", Kind.BOOL, ones, self._is_half),
-            list_attribute("region", Kind.INT64_LIST, region, is_message),
+            number_attribute("channel", AttributeKind.INT32, channel, has_channel),
+            number_attribute("lane", AttributeKind.INT32, lane, has_lane),
+            number_attribute("is_rrc", AttributeKind.BOOL, ones, self._is_half),
+            list_attribute("region", AttributeKind.INT64_LIST, region, is_message),
         ]
 
-    def computation(self) -> list[Piece]:
+    def computation(self) -> list[RecordPiece]:
         """Return the encoded attributes of COMP nodes, in the order that the profile defines.
 
         1. `comp_kind` (INT32): the `CompKind` of the node. COPY and REDUCE are steps of that
@@ -296,17 +298,17 @@ class _ProfileNodes:
         """
         is_comp = ~self._is_message
         comp_kind = _COMP_KINDS[self._look]
-        pieces = [number_attribute("comp_kind", Kind.INT32, comp_kind, is_comp)]
+        pieces = [number_attribute("comp_kind", AttributeKind.INT32, comp_kind, is_comp)]
         if self._plan.dialect != "symbolic":
             unit_count = self._plan.algorithm.collective.unit_count
             moved = message_bytes(self._plan.bound_bytes, unit_count, self._count)
             # One operation per 4 bytes, because an algorithm does not define the element type.
             operations = np.where(comp_kind == CompKind.REDUCE, -(-moved // 4), 0)
-            pieces.append(number_attribute("num_ops", Kind.INT64, operations, is_comp))
-            pieces.append(number_attribute("tensor_size", Kind.UINT64, moved, is_comp))
+            pieces.append(number_attribute("num_ops", AttributeKind.INT64, operations, is_comp))
+            pieces.append(number_attribute("tensor_size", AttributeKind.UINT64, moved, is_comp))
         return [*pieces, self._encode_operand("src"), self._encode_operand("dst")]
 
-    def _encode_operand(self, side: str) -> Piece:
+    def _encode_operand(self, side: str) -> RecordPiece:
         """Return the attribute for the region that a COMP node reads ("src") or writes ("dst").
 
         The region is (buffer, offset, units) of the step of the node. The attribute is omitted
@@ -318,9 +320,9 @@ class _ProfileNodes:
         is_known = (buffer != Buffer.UNKNOWN) | (offset != 0) | (self._count != 0)
         present = ~self._is_message & self._owned & is_known
         region = (buffer, offset, self._count)
-        return list_attribute(f"{side}_region", Kind.INT64_LIST, region, present)
+        return list_attribute(f"{side}_region", AttributeKind.INT64_LIST, region, present)
 
-    def origin(self) -> list[Piece]:
+    def origin(self) -> list[RecordPiece]:
         """Return the encoded attributes `duration_ns` (INT64) and `source_line` (INT32).
 
         A node lacks the duration if it is unknown (negative); 0 is written. It lacks the line
@@ -331,6 +333,6 @@ class _ProfileNodes:
         line = self._get_column("source_line", -1)
         has_line = self._is_first & (line != -1)
         return [
-            number_attribute("duration_ns", Kind.INT64, duration, duration >= 0),
-            number_attribute("source_line", Kind.INT32, line, has_line),
+            number_attribute("duration_ns", AttributeKind.INT64, duration, duration >= 0),
+            number_attribute("source_line", AttributeKind.INT32, line, has_line),
         ]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from hub_core.chakra import (
-    Kind,
+    AttributeKind,
     MetadataEntry,
 )
 from hub_core.model import (
@@ -32,29 +32,29 @@ CONTRACT_COLUMNS = ("rank", "offset", "source_rank", "source_unit")
 
 ORIGIN_FIELDS = ("producer", "producer_version", "source_name", "source_sha256")
 
-KINDS: Mapping[str, Kind] = {
-    "schema": Kind.STRING,
-    "profile": Kind.STRING,
-    "collective": Kind.STRING,
-    "num_ranks": Kind.INT32,
-    "rank": Kind.INT32,
-    "root": Kind.INT32,
-    "in_place": Kind.BOOL,
-    "out_of_place": Kind.BOOL,
-    "reduce_op": Kind.STRING,
-    "unit_count": Kind.INT64,
-    "collective_bytes": Kind.INT64,
-    "collective_bytes_is_default": Kind.BOOL,
-    "step_count": Kind.INT64,
-    "scratch_units": Kind.INT64,
-    "input_units": Kind.INT64,
-    "output_units": Kind.INT64,
-    "input_defined": Kind.BOOL,
-    **dict.fromkeys(ORIGIN_FIELDS, Kind.STRING),
-    "options": Kind.STRING,
-    "extensions": Kind.STRING,
-    **{f"expected_{column}": Kind.INT64_LIST for column in CONTRACT_COLUMNS},
-    "counts": Kind.INT64_LIST,
+KINDS: Mapping[str, AttributeKind] = {
+    "schema": AttributeKind.STRING,
+    "profile": AttributeKind.STRING,
+    "collective": AttributeKind.STRING,
+    "num_ranks": AttributeKind.INT32,
+    "rank": AttributeKind.INT32,
+    "root": AttributeKind.INT32,
+    "in_place": AttributeKind.BOOL,
+    "out_of_place": AttributeKind.BOOL,
+    "reduce_op": AttributeKind.STRING,
+    "unit_count": AttributeKind.INT64,
+    "collective_bytes": AttributeKind.INT64,
+    "collective_bytes_is_default": AttributeKind.BOOL,
+    "step_count": AttributeKind.INT64,
+    "scratch_units": AttributeKind.INT64,
+    "input_units": AttributeKind.INT64,
+    "output_units": AttributeKind.INT64,
+    "input_defined": AttributeKind.BOOL,
+    **dict.fromkeys(ORIGIN_FIELDS, AttributeKind.STRING),
+    "options": AttributeKind.STRING,
+    "extensions": AttributeKind.STRING,
+    **{f"expected_{column}": AttributeKind.INT64_LIST for column in CONTRACT_COLUMNS},
+    "counts": AttributeKind.INT64_LIST,
 }
 
 METADATA_NAMES = frozenset(KINDS)

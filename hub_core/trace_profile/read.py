@@ -40,12 +40,12 @@ from hub_core.trace_profile.read_foreign import (
 )
 from hub_core.trace_profile.read_metadata import (
     SAME_SET,
-    RankProfile,
+    FileMetadata,
     check_rank,
     profile_algorithm,
 )
 from hub_core.trace_profile.read_profile import StatedSizes, profile_chunk
-from hub_core.trace_profile.step_chunks import Chunk, Joined, join
+from hub_core.trace_profile.step_chunks import Joined, StepChunk, join
 
 SOURCE_EXTENSION = "chakra-source"
 """Key of `Algorithm.extensions` for data of the files that the model does not represent."""
@@ -76,7 +76,7 @@ def chakra_algorithm(source: Source, options: ChakraReadOptions) -> Algorithm:
     are not algorithms.
     """
     with input_errors():
-        return _Reader(source, options.drop_dangling).read(options.size)
+        return _BatchReader(source, options.drop_dangling).read(options.size)
 
 
 def rank_parts(source: Source) -> list[SourcePart]:
@@ -135,7 +135,7 @@ def input_errors() -> Iterator[None]:
         ) from None
 
 
-class _Reader:
+class _BatchReader:
     """Reads files in order of rank, in batches, and keeps only their steps."""
 
     def __init__(self, source: Source, drop_dangling: bool) -> None:
@@ -150,7 +150,7 @@ class _Reader:
         # One entry per file that was read; profiles only if the files have one.
         self._drop_dangling = drop_dangling
         self._metadata: list[Metadata] = []
-        self._profiles: list[RankProfile] = []
+        self._profiles: list[FileMetadata] = []
         self._book = ShapeBook(KNOWN_SCALARS, KNOWN_REGIONS)
         # Digest of all files in order of rank.
         self._digest = hashlib.sha256()
@@ -189,7 +189,7 @@ class _Reader:
             file, metadata = open_rank_file(part.name, rank, content)
             # If one file has a profile, all later files must have one.
             if "profile" in metadata.attributes or self._profiles:
-                profile = RankProfile(metadata, part.name)
+                profile = FileMetadata(metadata, part.name)
                 first = self._profiles[0] if self._profiles else profile
                 check_rank(profile, first, rank, len(self._parts))
                 self._profiles.append(profile)
@@ -226,7 +226,7 @@ class _Reader:
                 message = f"the metadata attribute {name} differs from that of rank 0"
                 raise InputError(message, location=location, code="rank-files", cure=SAME_SET)
 
-    def _decode_chunk(self, files: Sequence[RankFile]) -> Chunk:
+    def _decode_chunk(self, files: Sequence[RankFile]) -> StepChunk:
         """Return the steps of some files of consecutive ranks, all with or all without a profile.
 
         Also updates `_book`, `_dropped` (number of dropped dependencies) and `_left_out` (number of

@@ -32,7 +32,7 @@ from hub_core.model import (
     Location,
     StepKind,
 )
-from hub_core.trace_profile.step_chunks import Chunk, Joined, irregular_ranks
+from hub_core.trace_profile.step_chunks import Joined, StepChunk, irregular_ranks
 
 TAG_MODULUS = 500_000_000
 """ASTRA-sim takes tags modulo this number."""
@@ -48,7 +48,7 @@ _KINDS: Mapping[str, CollectiveKind] = {
 }
 
 
-def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> Chunk:
+def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> StepChunk:
     """Convert each node of a trace without a profile to a step, in file order.
 
     Each message must have its peer and a tag (`refuse_workload` checks it before). Sends become
@@ -89,7 +89,7 @@ def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> C
         columns[name] = column.astype(dtype)
     columns["tag"] = np.where(fields.is_message, channel, -1)
     irregular = irregular_ranks(fields.nodes, links, np.arange(len(tag)))
-    return Chunk(columns | sizes, links.data, links.control, irregular)
+    return StepChunk(columns | sizes, links.data, links.control, irregular)
 
 
 def refuse_workload(fields: NodeFields) -> None:

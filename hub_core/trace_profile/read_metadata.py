@@ -13,8 +13,8 @@ from hub_core.chakra import (
     INTEGER_KINDS,
     INTEGER_LIST_KINDS,
     LARGEST,
+    AttributeKind,
     AttributeValue,
-    Kind,
     Metadata,
 )
 from hub_core.columns import Int64Array
@@ -48,11 +48,11 @@ _Name = TypeVar("_Name", bound=StrEnum)
 _ACCEPTED = (
     (INTEGER_KINDS, "an integer"),
     (INTEGER_LIST_KINDS, "a list of integers"),
-    (frozenset({Kind.STRING}), "a string"),
+    (frozenset({AttributeKind.STRING}), "a string"),
 )
 
 
-class RankProfile:
+class FileMetadata:
     """Typed access to the attributes of one file; every error names the file."""
 
     def __init__(self, metadata: Metadata, file: str) -> None:
@@ -158,7 +158,7 @@ class RankProfile:
         return self._metadata.attributes[name]
 
 
-def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorithm:
+def profile_algorithm(ranks: Sequence[FileMetadata], steps: StepTable) -> Algorithm:
     """Build the algorithm from the metadata of all files, in order of ranks, and its steps.
 
     Every file gives the scratch units of its rank and, for a custom collective, its part of the
@@ -188,7 +188,7 @@ def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorit
     return Algorithm(collective, steps, scratch_units, provenance, size, extensions)
 
 
-def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, files: int) -> None:
+def check_rank(profile_of_rank: FileMetadata, first: FileMetadata, rank: int, files: int) -> None:
     """Raise `InputError` for a file that does not belong to the same set as the file of rank 0.
 
     `rank`: rank of the file name. `files`: number of files. The error names the file of
@@ -221,7 +221,7 @@ def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, file
         raise profile_of_rank.fail(message, "rank-files")
 
 
-def _build_collective(ranks: Sequence[RankProfile]) -> Collective:
+def _build_collective(ranks: Sequence[FileMetadata]) -> Collective:
     """Build the collective from the metadata of all files; their number is that of the ranks.
 
     The file of rank 0 has the fields of the collective. A missing root becomes None. Counts are
@@ -256,7 +256,7 @@ def _build_collective(ranks: Sequence[RankProfile]) -> Collective:
         raise first.fail(error.diagnostics[0].message) from None
 
 
-def _read_contract(ranks: Sequence[RankProfile]) -> CustomContract:
+def _read_contract(ranks: Sequence[FileMetadata]) -> CustomContract:
     sizes = [
         np.asarray([rank.integer(name) for rank in ranks], np.int64)
         for name in ("input_units", "output_units")
@@ -267,7 +267,7 @@ def _read_contract(ranks: Sequence[RankProfile]) -> CustomContract:
     return CustomContract(sizes[0], sizes[1], defined, expected)
 
 
-def _read_expected(first: RankProfile, num_ranks: int) -> Contributions:
+def _read_expected(first: FileMetadata, num_ranks: int) -> Contributions:
     """Return the required contents of OUTPUT of a custom collective, in the order of the file.
 
     They are the lists in the metadata attributes `expected_*` of rank 0 (`first`), one per

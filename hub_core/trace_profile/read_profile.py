@@ -10,7 +10,7 @@ from hub_core.chakra import LARGEST, Column, Edges, NodeFields, ResolvedLinks, T
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import COLUMN_DTYPES, Buffer, StepKind, message_bytes
 from hub_core.trace_profile.metadata import CompKind
-from hub_core.trace_profile.step_chunks import Chunk, irregular_ranks
+from hub_core.trace_profile.step_chunks import StepChunk, irregular_ranks
 
 _MAX_INT32 = (1 << 31) - 1
 _MIN_INT32 = -_MAX_INT32 - 1
@@ -33,7 +33,7 @@ class StatedSizes(NamedTuple):
 
 def profile_chunk(
     fields: NodeFields, links: ResolvedLinks, step_counts: Int64Array, sizes: StatedSizes
-) -> Chunk:
+) -> StepChunk:
     """Convert a batch of nodes to steps and their dependencies, in the order of the nodes.
 
     Each node is a step, with two exceptions. A receive with `is_rrc` 1 and the next node, a COMP,
@@ -69,7 +69,7 @@ def profile_chunk(
     row_of_node = np.cumsum(is_first) - 1
     # A placeholder is no step; dependencies on it are refused with the edges.
     row_of_node[is_idle] = -1
-    return Chunk(
+    return StepChunk(
         {name: column[is_first] for name, column in columns.items()},
         _convert_edges(links.data, row_of_node, is_combine, fields),
         _convert_edges(links.control, row_of_node, is_combine, fields),

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.chakra import Column, Edges, NodeColumns, ResolvedLinks, UInt64Array
+from hub_core.chakra import Column, DecodedNodes, Edges, ResolvedLinks, UInt64Array
 from hub_core.columns import Int64Array, first_positions, inverse, run_mask, run_starts
 from hub_core.model import InputError, JsonValue, Location, StepTable
 from hub_core.trace_profile.lowering import CHANNEL_TAGS, message_tags
 
 
 @dataclass(frozen=True, slots=True)
-class RankNodes:
+class NodeSteps:
     """Nodes of one rank in file order: their ids, and the step of each.
 
     `row`: counted from the first step of the rank. `data`, `control`: positions in the file.
@@ -35,7 +35,7 @@ class RankNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class StepChunk:
     """Steps of consecutive ranks in file order; edges by row of the chunk.
 
     `columns`: those of `StepTable`; `tag` of every message, -1 for local steps; and further columns
@@ -45,7 +45,7 @@ class Chunk:
     columns: Mapping[str, Column]
     data: Edges
     control: Edges
-    irregular: Mapping[int, RankNodes] = field(default_factory=dict)
+    irregular: Mapping[int, NodeSteps] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.columns["tag"])
@@ -62,7 +62,7 @@ class Joined:
     steps: StepTable
     columns: Mapping[str, Column]
     row: Int64Array
-    irregular: Mapping[int, RankNodes]
+    irregular: Mapping[int, NodeSteps]
 
     def numbering(self, file: str) -> dict[str, JsonValue]:
         """Return the data from which `chakra_nodes` restores ids, order and tags of this trace.
@@ -94,7 +94,7 @@ class Joined:
         return extension | {"ranks": ranks} if ranks else extension
 
 
-def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
+def join(chunks: Sequence[StepChunk], num_ranks: int, file: str) -> Joined:
     """Concatenate chunks, which are in the order of ranks, and build the step table of all ranks.
 
     At least one chunk is required; all have the same columns. In a rank with a dependency on a
@@ -131,7 +131,7 @@ def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
     return Joined(dataclasses.replace(steps, source_line=lines), columns, row, irregular)
 
 
-def _relate_to_node(error: InputError, irregular: Mapping[int, RankNodes]) -> InputError:
+def _relate_to_node(error: InputError, irregular: Mapping[int, NodeSteps]) -> InputError:
     """Return an error about a step in a cycle as an error about the first node of this step.
 
     The new error has the id of the node in its message, the node's file, byte and rank as
@@ -150,7 +150,7 @@ def _relate_to_node(error: InputError, irregular: Mapping[int, RankNodes]) -> In
     return InputError(message, location=node_location, code=finding.code, cure=finding.cure)
 
 
-def _join_edges(chunks: Sequence[Chunk], name: str) -> tuple[Int64Array, Int64Array]:
+def _join_edges(chunks: Sequence[StepChunk], name: str) -> tuple[Int64Array, Int64Array]:
     """Return the "data" or "control" dependencies (`name`) of all chunks: parents, children.
 
     Both are int64 row numbers in the concatenation of the chunks. Chunks and the edges in a
@@ -164,8 +164,8 @@ def _join_edges(chunks: Sequence[Chunk], name: str) -> tuple[Int64Array, Int64Ar
 
 
 def irregular_ranks(
-    nodes: NodeColumns, links: ResolvedLinks, row_of_node: Int64Array
-) -> dict[int, RankNodes]:
+    nodes: DecodedNodes, links: ResolvedLinks, row_of_node: Int64Array
+) -> dict[int, NodeSteps]:
     """Return the nodes of the ranks whose file has irregular ids, order or lists of dependencies.
 
     `links.irregular` marks these files. The result has one entry per marked file, by rank, in the
@@ -185,7 +185,7 @@ def irregular_ranks(
         control = _select_edges(links.control, start, stop)
         name_and_starts = nodes.batch.bytes_of(file)
         ids = nodes.id[start:stop]
-        nodes_by_rank[nodes.batch.ranks[file]] = RankNodes(
+        nodes_by_rank[nodes.batch.ranks[file]] = NodeSteps(
             ids, rows, data, control, *name_and_starts
         )
     return nodes_by_rank
@@ -201,7 +201,7 @@ def _select_edges(edges: Edges, start: int, stop: int) -> Edges:
     return Edges(edges.parents[low:high] - start, edges.children[low:high] - start)
 
 
-def _create_rank_entry(nodes: RankNodes, position_of_row: Int64Array) -> dict[str, JsonValue]:
+def _create_rank_entry(nodes: NodeSteps, position_of_row: Int64Array) -> dict[str, JsonValue]:
     """Return the entry of one rank in the extension; {} if it has the form of profile v1.
 
     `position_of_row`: position of every row of the rank in the step table, int64. In profile v1 the

@@ -10,7 +10,7 @@ import numpy as np
 from hub_core.chakra import LARGEST, encode_metadata
 from hub_core.model import Algorithm, Buffer, Loss, StepKind, UsageError, parse_ranks
 from hub_core.plugin_api import Artifact, WriteResult
-from hub_core.trace_profile.encode_nodes import Plan, encode_nodes
+from hub_core.trace_profile.encode_nodes import EncodingPlan, encode_nodes
 from hub_core.trace_profile.formats import ChakraWriteOptions, TraceOptions
 from hub_core.trace_profile.lowering import chakra_nodes
 from hub_core.trace_profile.metadata import VERSION, chakra_bytes, metadata_entries
@@ -57,7 +57,7 @@ def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:
     return write(algorithm, ChakraWriteOptions(options.size, options.dialect, options.flatten))
 
 
-def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
+def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> EncodingPlan:
     """Return the plan of the files for these options: the nodes, with sizes in bytes.
 
     The size of the collective is the first of these that is given:
@@ -87,7 +87,7 @@ def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
     if largest * bound // algorithm.collective.unit_count > LARGEST:
         message = f"a step of {largest} units has more than 2^62 bytes"
         raise UsageError(message, cure="choose a smaller size")
-    return Plan(
+    return EncodingPlan(
         algorithm,
         chakra_nodes(algorithm, bound),
         options.dialect,
@@ -115,7 +115,7 @@ def _has_triple(algorithm: Algorithm) -> bool:
     return max(units, *(int(column.max(initial=0)) for column in numbers)) <= _MAX_TRIPLE
 
 
-def _collect_losses(plan: Plan) -> list[Loss]:
+def _collect_losses(plan: EncodingPlan) -> list[Loss]:
     """Return the losses of the written files, with the number of cases of each.
 
     There are at most two losses, in this order; a loss with no case is left out. The first counts
@@ -144,7 +144,7 @@ def _collect_losses(plan: Plan) -> list[Loss]:
 class _Files:
     """Files of a plan. Small ranks are encoded together; only the last group is kept."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EncodingPlan) -> None:
         self._plan = plan
         # Ascending, so that a group is a range of ranks.
         self._group_of_rank = plan.nodes.rank_indptr[:-1] // _GROUP_NODES

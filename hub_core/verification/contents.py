@@ -36,7 +36,7 @@ NOT_COMPARED = ContentsComparison("none", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class CallingMode:
     """An algorithm in one mode of calling, with collective and memory in blocks of `unit` units."""
 
     algorithm: Algorithm
@@ -46,7 +46,7 @@ class Stage:
 
 
 def check_contents(
-    stage: Stage, program: StepProgram, expected: Contributions | None, findings: Findings
+    stage: CallingMode, program: StepProgram, expected: Contributions | None, findings: Findings
 ) -> ContentsComparison:
     """Run `program` on symbolic contents, add findings, and return the method of comparison.
 
@@ -89,7 +89,7 @@ def check_contents(
     return ContentsComparison(values.name, values.error_probability(expected_values))
 
 
-def _initial_contributions(stage: Stage, index: InputIndex) -> tuple[Int64Array, Int64Array]:
+def _initial_contributions(stage: CallingMode, index: InputIndex) -> tuple[Int64Array, Int64Array]:
     """Return the units of all defined INPUTs as (addresses, contributions), both int64.
 
     A contribution is the number of an INPUT unit in `index`, which also counts undefined
@@ -103,7 +103,7 @@ def _initial_contributions(stage: Stage, index: InputIndex) -> tuple[Int64Array,
 
 
 def _find_output_cells(
-    stage: Stage, expected: Contributions, findings: Findings
+    stage: CallingMode, expected: Contributions, findings: Findings
 ) -> tuple[Int64Array, Int64Array]:
     """Return the addresses of the output units in `expected`, and the unit of each of its rows.
 
@@ -138,7 +138,7 @@ def _find_output_cells(
     return addresses, cell
 
 
-def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -> None:
+def _report_undefined(stage: CallingMode, reads: UndefinedReads, findings: Findings) -> None:
     """Add a finding (`undefined-read`) for each of the first 8 steps with undefined reads.
 
     `reads.listed` has (row of the step, address) of the first reads of undefined units. A
@@ -158,7 +158,7 @@ def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -
     findings.count("undefined-read", reads.count - len(seen))
 
 
-def _describe_address(stage: Stage, rank: int, address: int) -> str:
+def _describe_address(stage: CallingMode, rank: int, address: int) -> str:
     """Describe an address of a rank as a region of a buffer, such as `OUTPUT[4:6]`.
 
     The region is the block at this address, in units of the algorithm (`stage.unit` per
@@ -177,7 +177,7 @@ def _describe_address(stage: Stage, rank: int, address: int) -> str:
 class _Explanation:
     """Describes the contents of wrong output units and the step that wrote them."""
 
-    stage: Stage
+    stage: CallingMode
     index: InputIndex
     program: StepProgram
     findings: Findings

@@ -17,8 +17,8 @@ from hub_core.verification.contents import (
     MAX_CELLS,
     MAX_WORK,
     NOT_COMPARED,
+    CallingMode,
     ContentsComparison,
-    Stage,
     check_contents,
 )
 from hub_core.verification.fifo import report_fifo_deadlock
@@ -118,7 +118,7 @@ def verify_input(
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _VerificationTask:
     """Data that both modes share: collective and expected contents in blocks of `unit` units."""
 
     given: VerificationInput
@@ -161,7 +161,9 @@ class _Task:
         return sum(float(size.astype(np.float64).sum()) for size in sizes)
 
 
-def _build_task(verification_input: VerificationInput, expected: Contributions | None) -> _Task:
+def _build_task(
+    verification_input: VerificationInput, expected: Contributions | None
+) -> _VerificationTask:
     """Return the task: the collective, counted in blocks of units, and its expected contents.
 
     1. Timing-only algorithm: blocks of one unit, nothing expected.
@@ -173,13 +175,13 @@ def _build_task(verification_input: VerificationInput, expected: Contributions |
     """
     algorithm, collective = verification_input.algorithm, verification_input.algorithm.collective
     if not verification_input.has_contents:
-        return _Task(verification_input, collective, None, 1)
+        return _VerificationTask(verification_input, collective, None, 1)
     if expected is None and collective.contract is not None:
         expected = collective.contract.expected
     # The rows of an expectation are single units.
     unit = 1 if expected is not None else common_unit(algorithm)
     blocks = collective.in_blocks(unit)
-    task = _Task(verification_input, blocks, expected, unit, expected is not None)
+    task = _VerificationTask(verification_input, blocks, expected, unit, expected is not None)
     # Above the limit contents are refused, and the table would fill the memory.
     if expected is None and task.memory_units <= MAX_CELLS:
         task = replace(task, expected=task.collective.postcondition())
@@ -201,7 +203,7 @@ def _convert_refusal_to_finding(findings: Findings) -> Iterator[None]:
         findings.add(reason.code, reason.message, location, cure=cure)
 
 
-def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
+def _check_mode(task: _VerificationTask, in_place: bool, file: str | None) -> _Outcome:
     """Check races and contents in one mode; return findings and comparison of contents.
 
     `file`: the file that the findings name. The comparison is `NOT_COMPARED` for a
@@ -216,7 +218,7 @@ def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
     return findings, comparison
 
 
-def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
+def _judge_mode(task: _VerificationTask, in_place: bool, findings: Findings) -> ContentsComparison:
     """Check races and contents in one mode, add findings; return the comparison of contents.
 
     `in_place`: the mode. Earlier findings remain. Without expected contents the result is
@@ -239,7 +241,9 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
     return _judge_regions(task, layout, regions, findings)
 
 
-def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
+def _judge_ranges(
+    task: _VerificationTask, in_place: bool, findings: Findings
+) -> ContentsComparison:
     """Check races and contents of an algorithm whose units are independent; add the findings.
 
     1. `check_ranges` proves the algorithm: its comparison is returned, with the note
@@ -301,7 +305,7 @@ def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsCo
 
 
 def _judge_regions(
-    task: _Task, layout: MemoryLayout, regions: Regions, findings: Findings
+    task: _VerificationTask, layout: MemoryLayout, regions: Regions, findings: Findings
 ) -> ContentsComparison:
     """Add findings on races and contents of `regions`; return the comparison of contents.
 
@@ -323,12 +327,12 @@ def _judge_regions(
         message = f"too large to check contents: {units:.0f} units of memory (limit {MAX_CELLS})"
         raise InputError(message, code="too-large")
     program = compile_steps(algorithm.steps, verification_input.messages, order, regions)
-    stage = Stage(algorithm, task.collective, layout, task.unit)
+    stage = CallingMode(algorithm, task.collective, layout, task.unit)
     return check_contents(stage, program, task.expected, findings)
 
 
-def _count_blocks(task: _Task) -> float:
-    """Return the value of `_Task.blocks`: the number of blocks of units to check separately.
+def _count_blocks(task: _VerificationTask) -> float:
+    """Return `_VerificationTask.blocks`: the number of blocks of units to check separately.
 
     The memory of a check is `task.memory_units` plus the units of all sent messages; its
     operations are the units of all steps. The first rule that applies decides:

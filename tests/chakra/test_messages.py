@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from hub_core.chakra import Kind, NodeType, message_class
+from hub_core.chakra import AttributeKind, NodeType, message_class
 from hub_core.chakra.trace_records import file_descriptor_set
 
 
@@ -41,6 +41,6 @@ def test_our_enumerations_are_those_of_the_schema() -> None:
         v.name: v.number for v in node_types.values
     }
     fields = message_class("AttributeProto").DESCRIPTOR.oneofs_by_name["value"].fields
-    assert {kind.field: kind.value for kind in Kind} == {
+    assert {kind.field: kind.value for kind in AttributeKind} == {
         field.name: field.number for field in fields
     }

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.chakra import (
-    Kind,
+    AttributeKind,
     MetadataEntry,
     NodeType,
     TraceError,
@@ -32,17 +32,17 @@ from hub_core.chakra.metadata import _decode_by_protobuf, _decode_usual
 SIZE = {"name": "comm_size", "int64_val": 4096}
 FILE = encoded_record("GlobalMetadata", version="0.0.4", attr=[{"name": "rank", "int32_val": 3}])
 _VALUES = {
-    Kind.STRING: ("", "x", "ü"),
-    Kind.BYTES: (b"", b"\xff"),
-    Kind.BOOL: (False, True),
-    Kind.INT32: (0, 1, 300, -1, -(1 << 31), (1 << 31) - 1),
-    Kind.INT64: (0, -1, -(1 << 63), (1 << 63) - 1),
-    Kind.UINT32: (0, (1 << 32) - 1),
-    Kind.UINT64: (0, (1 << 64) - 1),
-    Kind.SINT64: (-5, 7),
-    Kind.DOUBLE: (1.5,),
+    AttributeKind.STRING: ("", "x", "ü"),
+    AttributeKind.BYTES: (b"", b"\xff"),
+    AttributeKind.BOOL: (False, True),
+    AttributeKind.INT32: (0, 1, 300, -1, -(1 << 31), (1 << 31) - 1),
+    AttributeKind.INT64: (0, -1, -(1 << 63), (1 << 63) - 1),
+    AttributeKind.UINT32: (0, (1 << 32) - 1),
+    AttributeKind.UINT64: (0, (1 << 64) - 1),
+    AttributeKind.SINT64: (-5, 7),
+    AttributeKind.DOUBLE: (1.5,),
 }
-_USUAL = {*_VALUES} - {Kind.SINT64, Kind.DOUBLE}
+_USUAL = {*_VALUES} - {AttributeKind.SINT64, AttributeKind.DOUBLE}
 
 
 def test_the_metadata_record() -> None:
@@ -52,12 +52,12 @@ def test_the_metadata_record() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "value", "expected"),
     [
-        ("is_cpu_op", Kind.BOOL, False, "0a0969735f6370755f6f70 d80100"),
-        ("x", Kind.INT32, -1, "0a0178 38ffffffffffffffffff01"),
-        ("chunks", Kind.UINT64_LIST, [1, 300], "0a066368756e6b73 72050a0301ac02"),
+        ("is_cpu_op", AttributeKind.BOOL, False, "0a0969735f6370755f6f70 d80100"),
+        ("x", AttributeKind.INT32, -1, "0a0178 38ffffffffffffffffff01"),
+        ("chunks", AttributeKind.UINT64_LIST, [1, 300], "0a066368756e6b73 72050a0301ac02"),
     ],
 )
-def test_attributes(name: str, kind: Kind, value: Any, expected: str) -> None:
+def test_attributes(name: str, kind: AttributeKind, value: Any, expected: str) -> None:
     body = bytes.fromhex(expected)
     record = encode_metadata("", [MetadataEntry(name, kind, value)])
     assert record == varint(len(body) + 2) + b"\x12" + varint(len(body)) + body

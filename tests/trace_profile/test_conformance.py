@@ -17,7 +17,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hub_core.chakra import Kind
+from hub_core.chakra import AttributeKind
 from hub_core.model.diagnostics import HubError
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.trace_profile.formats import ChakraReadOptions
@@ -193,7 +193,7 @@ def test_schemas_have_the_attributes_and_kinds_of_the_tables(subject: str) -> No
         expected = {name: kind for name, kind in documented.items() if name not in expected}
     assert kinds == expected
     assert kinds.items() <= documented.items()
-    assert all(Kind[kind.removesuffix("_val").upper()] for kind in kinds.values())
+    assert all(AttributeKind[kind.removesuffix("_val").upper()] for kind in kinds.values())
 
 
 @pytest.mark.once

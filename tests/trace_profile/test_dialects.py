@@ -9,7 +9,7 @@ import pytest
 
 from hub_core.chakra import (
     INTEGER_KINDS,
-    Kind,
+    AttributeKind,
     MetadataEntry,
     encode_metadata,
     message_class,
@@ -56,7 +56,7 @@ def receive(number: int = 0, *, src: int = 0, tag: int = 0, **sizes: int) -> Any
 
 
 def source(*ranks: list[Any], collective: str = "") -> Source:
-    entries = [MetadataEntry("collective", Kind.STRING, collective)] if collective else []
+    entries = [MetadataEntry("collective", AttributeKind.STRING, collective)] if collective else []
     start = encode_metadata("", entries)
     files = [
         start + b"".join(framed(node.SerializeToString()) for node in nodes) for nodes in ranks
@@ -73,8 +73,8 @@ def parsed(
 
 
 @pytest.mark.parametrize("kind", sorted(INTEGER_KINDS))
-def test_sizes_of_every_integer_kind_are_understood(kind: Kind) -> None:
-    value = 1 if kind is Kind.BOOL else 300
+def test_sizes_of_every_integer_kind_are_understood(kind: AttributeKind) -> None:
+    value = 1 if kind is AttributeKind.BOOL else 300
     algorithm = parsed(
         [send(comm_size=value, kinds={"comm_size": kind.field})], [receive(comm_size=value)]
     )

@@ -19,7 +19,7 @@ from hub_core.cli.output import print_line, print_table, progress
 from hub_core.model import InputError, PluginError
 
 if TYPE_CHECKING:
-    from hub_core.cli.reports.timing import Timing
+    from hub_core.cli.reports.timing import TimedRun
     from hub_core.cli.reports.timing_records import DemoReport
     from hub_core.model import Algorithm
     from hub_core.registry.plugins import Registry
@@ -43,12 +43,12 @@ class _Example:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _DemoRow:
     """One row of the table."""
 
     example: _Example
     topology: str
-    timing: Timing
+    timing: TimedRun
 
 
 @click.command()
@@ -137,7 +137,7 @@ def _load_examples(registry: Registry, folder: Path, *, are_kept: bool) -> Itera
         yield _Example(name, algorithm, folder / name if are_kept else None)
 
 
-def _simulate_example(registry: Registry, example: _Example) -> Iterator[_Run]:
+def _simulate_example(registry: Registry, example: _Example) -> Iterator[_DemoRow]:
     from hub_core.cli.reports.timing import judge
     from hub_core.pipeline.inputs import read_topology
     from hub_core.pipeline.simulation import simulate
@@ -152,7 +152,7 @@ def _simulate_example(registry: Registry, example: _Example) -> Iterator[_Run]:
             for size in SIZES
         }
         for timing in judge(algorithm, topology, results, backend=SIMULATOR, registry=registry):
-            yield _Run(example, topology.name, timing)
+            yield _DemoRow(example, topology.name, timing)
 
 
 def _write_page(
@@ -203,7 +203,7 @@ def _write_page(
 
 
 def _print(
-    examples: Sequence[_Example], runs: Sequence[_Run], commands: Sequence[Sequence[str]]
+    examples: Sequence[_Example], runs: Sequence[_DemoRow], commands: Sequence[Sequence[str]]
 ) -> None:
     """Print the verdicts, the table of times with bounds, and commands to try next.
 
@@ -259,7 +259,7 @@ def _suggest_commands(
     yield from (command for command in commands if command[0] in installed)
 
 
-def _create_report(examples: Sequence[_Example], runs: Sequence[_Run]) -> DemoReport:
+def _create_report(examples: Sequence[_Example], runs: Sequence[_DemoRow]) -> DemoReport:
     from hub_core.cli.reports.timing_records import DemoAlgorithm, DemoReport, DemoRun
 
     return DemoReport(

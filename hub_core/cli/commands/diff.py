@@ -14,7 +14,7 @@ from hub_core.cli.parameter_types import FILE
 from hub_core.model import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from hub_core.cli.reports.comparison import Comparison, PairDifference, PairTraffic
+    from hub_core.cli.reports.comparison import AlgorithmComparison, PairDifference, PairTraffic
     from hub_core.model import Algorithm, JsonValue
 
 LISTED_PAIRS = 10
@@ -66,7 +66,7 @@ def diff(session: Session, a: str, b: str, assignments: Assignments, as_json: bo
     return ExitCode.DONE if comparison.equal else ExitCode.INVALID
 
 
-def _print(comparison: Comparison, a: Algorithm, b: Algorithm) -> None:
+def _print(comparison: AlgorithmComparison, a: Algorithm, b: Algorithm) -> None:
     if comparison.equal:
         kind, ranks = a.collective.kind, a.num_ranks
         print_line(f"equal: {kind}, {ranks} ranks, {len(a.steps)} steps")
@@ -88,7 +88,7 @@ def _format_value(value: JsonValue) -> str:
     return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _print_traffic(comparison: Comparison, units_a: int, units_b: int) -> None:
+def _print_traffic(comparison: AlgorithmComparison, units_a: int, units_b: int) -> None:
     """Print the pairs of ranks whose traffic differs between A and B, with the most traffic first.
 
     `comparison.traffic` has these pairs: they exchange another number of messages, or another

@@ -35,7 +35,7 @@ from hub_core.plugin_api import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hub_core.cli.reports.timing import Timing
+    from hub_core.cli.reports.timing import TimedRun
     from hub_core.model import Algorithm
     from hub_core.network import Topology
     from hub_core.pipeline.failures import FailureTime
@@ -276,7 +276,7 @@ def _write_outputs(
     algorithm: Algorithm,
     topology: Topology,
     source_of_times: TimingSource,
-    timings: Sequence[Timing],
+    timings: Sequence[TimedRun],
     outputs: SimulationOutputs,
     failures: Sequence[FailureTime] | None,
 ) -> None:
@@ -331,7 +331,7 @@ def _simulate_sizes(
     source_of_times: TimingSource,
     *,
     wants_transfers: bool,
-) -> list[Timing]:
+) -> list[TimedRun]:
     from hub_core.cli.reports.timing import judge
     from hub_core.pipeline.simulation import simulate as run_simulator
 

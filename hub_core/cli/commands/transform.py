@@ -229,7 +229,7 @@ def _create_report(
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _TransformPlan:
     """Options of all components. `passes`: of the passes in their order; `shared`: by component."""
 
     passes: Sequence[Assignments]
@@ -254,7 +254,7 @@ def _plan_options(
     output: OutputRequest,
     size: str | None,
     workers: SearchWorkers,
-) -> _Plan:
+) -> _TransformPlan:
     """Assign every `-O` to those of reader, passes, writer and engine that declare it.
 
     A pair that follows a pass belongs to this pass if its key is an option of the pass, also as
@@ -291,7 +291,7 @@ def _plan_options(
     for step, options, pairs in zip(steps, declared, taken, strict=True):
         bare = assign(pairs, {step.side: options})[step.side]
         options_by_pass.append({**shared[step.side], **bare})
-    return _Plan(options_by_pass, shared)
+    return _TransformPlan(options_by_pass, shared)
 
 
 def _find_search(
@@ -342,7 +342,7 @@ def _run_steps(
     session: Session,
     model: Algorithm | Workload,
     steps: Sequence[PassStep],
-    plan: _Plan,
+    plan: _TransformPlan,
     workers: SearchWorkers,
     budget: SearchBudget,
 ) -> tuple[Algorithm | Workload, list[tuple[str, str]]]:

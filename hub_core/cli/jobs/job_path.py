@@ -66,11 +66,11 @@ def trace_critical_path(
 
     The search begins at the row with the latest end (the lowest row of several) and goes backwards:
 
-    1. `_Search.cause` gives the cause of the row: the row whose start determined its end. It is the
-       send of a receive, the member of a collective that began last, or the row itself.
+    1. `_PathData.cause` gives the cause of the row: the row whose start determined its end. It is
+       the send of a receive, the member of a collective that began last, or the row itself.
     2. The cause becomes a node of the path, from its own start to the end of the row. If the cause
        is another row, the row itself is not in the path.
-    3. The search continues with the row whose end allowed the cause to begin (`_Search.before`).
+    3. The search continues with the row whose end allowed the cause to begin (`_PathData.before`).
        Rows and causes that were visited are skipped. The search stops if there is no such row.
 
     Finally nodes that overlap are cut, so that no time counts twice: a node begins at the latest
@@ -79,7 +79,7 @@ def trace_critical_path(
     """
     if not len(end) or int(end.max()) < 0:
         return []
-    search = _Search(table, partner, is_receive, start, end)
+    search = _PathData(table, partner, is_receive, start, end)
     row, path = int(np.argmax(end)), []
     seen: set[int] = set()
     # Nodes of zero duration may depend on each other at one time; no node is taken twice.
@@ -101,7 +101,7 @@ def trace_critical_path(
     return joined
 
 
-class _Search:
+class _PathData:
     """Data for tracing the path: partners by row, and the nodes of each rank ordered by end."""
 
     def __init__(

@@ -14,8 +14,8 @@ import numpy as np
 from hub_core.chakra import (
     AttributeValue,
     Batch,
+    DecodedNodes,
     Metadata,
-    NodeColumns,
     NodeType,
     RankFile,
     ShapeBook,
@@ -112,7 +112,7 @@ class _Counts:
             self._nodes_by_rank.append(len(file.starts))
             yield file
 
-    def add(self, nodes: NodeColumns) -> None:
+    def add(self, nodes: DecodedNodes) -> None:
         """Count the nodes of a batch: types, dependencies, and attributes by type of node and kind.
 
         A dependency on a node that is missing in the file is counted as dangling, not refused; one

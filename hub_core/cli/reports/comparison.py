@@ -72,7 +72,7 @@ class StepDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AlgorithmComparison:
     """Differences of two algorithms. `pairs`: number of rank pairs with messages in A or B."""
 
     facts: tuple[Difference, ...]
@@ -86,7 +86,7 @@ class Comparison:
         return not self.facts and not self.traffic and self.first_step is None
 
 
-def compare(a: Algorithm, b: Algorithm) -> Comparison:
+def compare(a: Algorithm, b: Algorithm) -> AlgorithmComparison:
     """Verify two algorithms and compare them; provenance and extensions are ignored.
 
     - `facts`: the facts of `_collect_facts` with different values, in their order; verdicts are
@@ -120,7 +120,7 @@ def compare(a: Algorithm, b: Algorithm) -> Comparison:
         share_b = sent_b.units * a.collective.unit_count
         if share_a != share_b or sent_a.messages != sent_b.messages:
             moved.append(PairDifference(*pair, sent_a, sent_b))
-    return Comparison(
+    return AlgorithmComparison(
         tuple(differing),
         tuple(moved),
         len(pairs),

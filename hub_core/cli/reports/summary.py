@@ -30,7 +30,7 @@ LISTED_LINKS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class MessagePairs:
     """Messages between pairs of ranks: one entry per pair, ordered by source, then destination.
 
     Columns int64: `source`, `destination`, `messages`, `units`, and `bytes`, None if the size is
@@ -57,7 +57,7 @@ class CriticalPath:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class DeclaredLanes:
     """Lanes (thread blocks, streams) that the source declares.
 
     `most`: maximum number of lanes of a rank, 0 if the source declares none. `longest`: steps of
@@ -70,7 +70,7 @@ class Lanes:
     fused: int
 
 
-def lanes(steps: StepTable) -> Lanes:
+def lanes(steps: StepTable) -> DeclaredLanes:
     """Count the lanes of each rank, the steps of each lane, and the fused sends.
 
     A lane is a pair of rank and lane number; steps without a lane (-1) are ignored. A fused
@@ -86,7 +86,7 @@ def lanes(steps: StepTable) -> Lanes:
     is_counted = ~np.isin(named, fused)
     length = np.bincount(lane.reshape(-1), weights=is_counted)
     lane_count = np.bincount(distinct[0]).max(initial=0)
-    return Lanes(int(lane_count), int(length.max(initial=0)), len(fused))
+    return DeclaredLanes(int(lane_count), int(length.max(initial=0)), len(fused))
 
 
 def count_kinds(steps: StepTable) -> dict[str, int]:
@@ -103,7 +103,7 @@ def count_channels(steps: StepTable) -> int:
     return len(np.unique(steps.channel[steps.sends | steps.receives]))
 
 
-def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
+def traffic(algorithm: Algorithm, collective_bytes: int | None) -> MessagePairs:
     """Sum messages, units and bytes for each pair of ranks, sorted by source, then destination.
 
     Every SEND is one message from its rank to its peer; its units are its `count`. Pairs without
@@ -124,7 +124,7 @@ def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
     if collective_bytes is not None:
         sizes = message_bytes(collective_bytes, algorithm.collective.unit_count, steps.count[sends])
         sent_bytes = _sum_by_entry(entry, sizes, len(distinct))
-    return Traffic(
+    return MessagePairs(
         distinct >> 32, distinct & 0xFFFFFFFF, messages.astype(np.int64), units, sent_bytes
     )
 
@@ -162,7 +162,7 @@ def create_inspect_report(
     source_format: str,
     algorithm: Algorithm,
     network: str | None,
-    sent: Traffic,
+    sent: MessagePairs,
     longest: CriticalPath | None,
 ) -> InspectReport:
     """Create the JSON report of an algorithm, for `collhub inspect --json`.
@@ -237,12 +237,12 @@ def _collect_scalars(algorithm: Algorithm) -> dict[str, dict[str, JsonValue]]:
     return values_by_extension
 
 
-def _sum_by_link(sent: Traffic, values: Int64Array) -> dict[str, int]:
+def _sum_by_link(sent: MessagePairs, values: Int64Array) -> dict[str, int]:
     pairs = zip(sent.source.tolist(), sent.destination.tolist(), values.tolist(), strict=True)
     return {f"{source}->{destination}": value for source, destination, value in pairs}
 
 
-def _describe_lanes(lane_counts: Lanes) -> str:
+def _describe_lanes(lane_counts: DeclaredLanes) -> str:
     """Describe the lanes in one line, as `2 of a rank at most, the longest of 9 steps`.
 
     The numbers are the most lanes of a rank, and the steps of the longest lane without
@@ -262,7 +262,7 @@ def print_algorithm(
     source_format: str,
     algorithm: Algorithm,
     network: str | None,
-    sent: Traffic,
+    sent: MessagePairs,
     longest: CriticalPath | None,
 ) -> None:
     """Print the fields of an algorithm, then the pairs of ranks with the most traffic.
@@ -342,7 +342,7 @@ def _describe_collective(algorithm: Algorithm) -> str:
     return f"{collective.kind}{root}, {modes}"
 
 
-def _print_links(sent: Traffic) -> None:
+def _print_links(sent: MessagePairs) -> None:
     """Print a table of the pairs of ranks with the most units, at most `LISTED_LINKS` (10) of them.
 
     The pair with the most units is first; equal ones are ordered by sender, then receiver. A line

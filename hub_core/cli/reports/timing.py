@@ -47,7 +47,7 @@ _HEADER = "rank,step,kind,peer,start_ns,end_ns\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class TimedRun:
     """Simulated run of a collective of `collective_bytes`.
 
     `bound`: proven lower bound, None if unknown. `time_ps`: the time that is compared with the
@@ -108,11 +108,11 @@ def judge(
     options: OptionText | None = None,
     registry: Registry,
     bounded: Topology | None = None,
-) -> list[Timing]:
-    """Compare simulation results with lower bounds of the collective; return one `Timing` per size.
+) -> list[TimedRun]:
+    """Compare simulation results with lower bounds of the collective; one `TimedRun` per size.
 
     `results`: results of `backend` by size in bytes, in the order of the output; empty gives
-    []. `bounded`: network of the bounds, None for `topology`. A `Timing` has the result and:
+    []. `bounded`: network of the bounds, None for `topology`. A `TimedRun` has the result and:
 
     - its bound: None for a custom collective, or if ranks cannot reach each other. All bounds
       are None if `shares_links` is False in any result: such a run is faster than bounds
@@ -151,7 +151,7 @@ def judge(
             options=options,
             registry=registry,
         )
-        timings.append(Timing(size, result, bound, time.time_ps, time.slack_ps, is_known))
+        timings.append(TimedRun(size, result, bound, time.time_ps, time.slack_ps, is_known))
     return timings
 
 
@@ -190,7 +190,7 @@ def create_simulate_report(
     algorithm: Algorithm,
     topology: Topology,
     source_of_times: TimingSource,
-    timings: Sequence[Timing],
+    timings: Sequence[TimedRun],
     failures: Sequence[FailureTime] | None = None,
 ) -> SimulateReport:
     """Return the JSON report of a simulation.
@@ -225,7 +225,7 @@ def create_simulate_report(
     )
 
 
-def _create_run(topology: Topology, timing: Timing) -> SimulatedSize:
+def _create_run(topology: Topology, timing: TimedRun) -> SimulatedSize:
     result, bound = timing.result, timing.bound
     finish_ns = result.rank_finish_ns
     return SimulatedSize(
@@ -257,7 +257,7 @@ def _create_run(topology: Topology, timing: Timing) -> SimulatedSize:
     )
 
 
-def print_timings(algorithm: Algorithm, topology: Topology, timings: Sequence[Timing]) -> None:
+def print_timings(algorithm: Algorithm, topology: Topology, timings: Sequence[TimedRun]) -> None:
     """Print a single run with its busiest links, or a table with one row per size."""
     if len(timings) == 1:
         _print_run(algorithm, topology, timings[0])
@@ -288,7 +288,7 @@ def print_failures(failures: Sequence[FailureTime]) -> None:
         print_line(f"no message uses the other {len(failures) - len(used)}: the time is the same")
 
 
-def format_timing(timing: Timing) -> tuple[str, ...]:
+def format_timing(timing: TimedRun) -> tuple[str, ...]:
     """Return the cells of a row of `TIMING_COLUMNS`: size, time, bandwidth, bound, ratio.
 
     Sizes and times have a suitable unit. The bandwidth is the algorithm bandwidth (size by time) in
@@ -305,7 +305,7 @@ def format_timing(timing: Timing) -> tuple[str, ...]:
     )
 
 
-def _print_run(algorithm: Algorithm, topology: Topology, timing: Timing) -> None:
+def _print_run(algorithm: Algorithm, topology: Topology, timing: TimedRun) -> None:
     npus = placement_of(algorithm)
     size, time, bandwidth, bound, ratio = format_timing(timing)
     exact = "" if timing.time_ns is None else f" ({timing.time_ns} ns)"

@@ -40,7 +40,7 @@ from collhub_coconet.lowering.flat import flatten
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.search.bucket_sizes import add_buckets
 from collhub_coconet.search.collective_times import Rates
-from collhub_coconet.search.cost_models import FormulaModel, Timing
+from collhub_coconet.search.cost_models import FormulaModel, ProgramTiming
 from collhub_coconet.search.explore import Candidate, Exploration
 from collhub_coconet.search.parts import Copy, PartClass
 from collhub_coconet.search.simulation import Simulation
@@ -249,7 +249,9 @@ def layers(count: int = 4, width: int = 6) -> Program:
     return program
 
 
-def add_buckets_to(program: Program, binding: Binding, simulation: Simulation) -> list[Timing]:
+def add_buckets_to(
+    program: Program, binding: Binding, simulation: Simulation
+) -> list[ProgramTiming]:
     """Times of the program apart, with the best buckets, and with one bucket."""
     timing = simulation.estimate(program, binding)
     assert not isinstance(timing, str)

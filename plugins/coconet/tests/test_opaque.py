@@ -25,7 +25,7 @@ from collhub_coconet import (
     split,
     update,
 )
-from collhub_coconet.program.operations import ElementType, Rule
+from collhub_coconet.program.operations import ElementType, LayoutRule
 from collhub_coconet.program.program import check_binding
 
 from hub_core.model import InputError
@@ -46,7 +46,7 @@ def apply(
         element=ElementType.FLOAT32,
         call=json.dumps({"operator": "aten.gelu.default"}),
         shape=shape,
-        rule=Rule(rule),
+        rule=LayoutRule(rule),
         work=work,
         traffic=traffic,
         count=count,

@@ -61,7 +61,7 @@ from collhub_coconet.execution.ranks import simulate_ranks
 from collhub_coconet.execution.row_operations import find_top
 from collhub_coconet.lowering.timing import Machine, makespan
 from collhub_coconet.lowering.workload import lower
-from collhub_coconet.program.operations import Rule
+from collhub_coconet.program.operations import LayoutRule
 from collhub_coconet.transformations.costs import count_memory_bytes
 from mixed_adam import mixed_adam
 from moe_top_k import moe_top_k
@@ -276,13 +276,13 @@ def test_opaque_operators_with_sharded_operands_are_refused_on_every_axis() -> N
     x = build.argument("x", "float32", "B", 4, layout=layout)
     attributes = {"call": "{}", "shape": ("B", 4), "element": ElementType.FLOAT32}
     attributes |= {"work": 1, "traffic": 1}
-    for rule in (Rule.PER_RANK, Rule.ROWS):
+    for rule in (LayoutRule.PER_RANK, LayoutRule.ROWS):
         with pytest.raises(InputError, match=f"which the rule {rule} does not permit; AllGather"):
             build.apply(Kind.OPAQUE, (x,), rule=rule, **attributes)
     rows = all_gather(x, axes="tp")
-    assert str(build.apply(Kind.OPAQUE, (rows,), rule=Rule.ROWS, **attributes).type.layout) == (
-        "(S_0, R)"
-    )
+    assert str(
+        build.apply(Kind.OPAQUE, (rows,), rule=LayoutRule.ROWS, **attributes).type.layout
+    ) == ("(S_0, R)")
 
 
 def test_softmax_of_gathered_rows_moves_to_slices() -> None:

@@ -39,7 +39,7 @@ from collhub_coconet import (
 )
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import TorchModuleOptions
-from collhub_coconet.program.operations import ElementType, Rule, sliced
+from collhub_coconet.program.operations import ElementType, LayoutRule, sliced
 from collhub_coconet.program.program import Chain
 from collhub_coconet.torch_programs.measuring import measure
 from collhub_coconet.torch_programs.writing import write
@@ -214,7 +214,7 @@ def opaque(x: Value, call: dict[str, Any], rule: str = "per_rank", *shape: int) 
         element=ElementType.FLOAT32,
         call=json.dumps(call),
         shape=shape or x.type.shape,
-        rule=Rule(rule),
+        rule=LayoutRule(rule),
         work=1,
         traffic=1,
     )

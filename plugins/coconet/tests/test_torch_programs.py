@@ -12,7 +12,7 @@ from collhub_captured_graphs.graph import InputRole, OutputRole, Reference
 from collhub_coconet import REPLICATED, Kind, compare, movable, reorder, sliced, split, text
 from collhub_coconet.documents.json_document import BoundProgram
 from collhub_coconet.execution.ranks import simulate_ranks
-from collhub_coconet.program.operations import LOCAL, Rule
+from collhub_coconet.program.operations import LOCAL, LayoutRule
 from collhub_coconet.torch_programs.typing_graphs import TypingChoices, type_graph
 
 from hub_core import read_workload
@@ -127,7 +127,7 @@ def test_sum_of_one_block_stays_local() -> None:
     bound = graph.type(part)
     assert bound.program.types["part"].layout == LOCAL
     source = bound.program.by_name[bound.program.by_name["part"].reads[0]]
-    assert source.rule is Rule.TO_LOCAL
+    assert source.rule is LayoutRule.TO_LOCAL
 
 
 def test_all_to_all_exchanges_parts_of_the_first_dimension() -> None:

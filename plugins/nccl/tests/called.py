@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from collhub_execution.testing import in_threads
-from collhub_nccl.programs.schedule_tables import Tables, format_schedule_cpp
+from collhub_nccl.programs.schedule_tables import ScheduleTables, format_schedule_cpp
 from emitted import NAMES, make
 
 Array = npt.NDArray[Any]
@@ -143,7 +143,7 @@ class Double:
             self.calls.ncclCommDestroy(communicator)
 
 
-def built(folder: Path, stated: Tables, target: Path) -> Double:
+def built(folder: Path, stated: ScheduleTables, target: Path) -> Double:
     """The library of a schedule; `folder` holds the objects that are the same for all."""
     (folder / "schedule.cpp").write_text(format_schedule_cpp(stated), encoding="ascii")
     # The clock of files may be too coarse for make to see the change.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from collhub_execution import levelled_program
 from collhub_nccl.programs.emit import LibraryNames, fixed_files, named_files
-from collhub_nccl.programs.schedule_tables import Tables, build_tables, format_schedule_cpp
+from collhub_nccl.programs.schedule_tables import ScheduleTables, build_tables, format_schedule_cpp
 
 from hub_core.model import Algorithm, CollectiveKind
 from hub_core.plugin_api import Artifact
@@ -38,13 +38,13 @@ def missing_tools() -> str | None:
     return f"{' and '.join(missing)} not found" if missing else None
 
 
-def tables(algorithm: Algorithm, in_place: bool | None = None, lanes: int = 1) -> Tables:
+def tables(algorithm: Algorithm, in_place: bool | None = None, lanes: int = 1) -> ScheduleTables:
     """The tables of an algorithm."""
     mode = not algorithm.collective.out_of_place if in_place is None else in_place
     return build_tables(algorithm, levelled_program(algorithm, mode), lanes)
 
 
-def write_fixed(folder: Path, stated: Tables) -> None:
+def write_fixed(folder: Path, stated: ScheduleTables) -> None:
     """Write the files that are the same for all algorithms, and those with names."""
     for artifact in (*fixed_files(), *named_files(stated, NAMES)):
         _write(folder, artifact)
@@ -62,7 +62,7 @@ def make(folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def link(folder: Path, stated: Tables) -> None:
+def link(folder: Path, stated: ScheduleTables) -> None:
     """Build the program of another schedule.
 
     `folder` holds the objects that are the same for all.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_reshard.command_options import Sides, parse_state_dict
+from collhub_reshard.command_options import TensorSides, parse_state_dict
 
 from hub_core.model import InputError
 
@@ -16,7 +16,7 @@ def test_a_state_dict_names_its_tensors_and_their_times() -> None:
     assert (moves[2].release_s, moves[2].due_s) == (1.0, 2.5)
 
 
-SIDES = Sides("mesh(2): S0", "mesh(2): ()")
+SIDES = TensorSides("mesh(2): S0", "mesh(2): ()")
 
 
 @pytest.mark.parametrize(

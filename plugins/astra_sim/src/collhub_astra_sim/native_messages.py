@@ -98,20 +98,20 @@ def ring(task: NativeTask) -> NativePlan:
     if task.kind in _REDUCING:
         for step in range(rounds):
             sent, arriving = (me - step - lag) % ranks, (me - step - lag - 1) % ranks
-            steps.send(next_rank, Region(work if step else INPUT, sent), [ready])
-            target = Region(work, arriving)
+            steps.send(next_rank, BufferRegion(work if step else INPUT, sent), [ready])
+            target = BufferRegion(work, arriving)
             if is_scatter and step == rounds - 1:
-                target = Region(OUTPUT, 0)
-            operand = Region(INPUT, arriving)
+                target = BufferRegion(OUTPUT, 0)
+            operand = BufferRegion(INPUT, arriving)
             ready = steps.receive_reduced(previous_rank, operand, target, reduced_ns, [ready])
     if not is_scatter:
         first, copies = int(task.kind is CollectiveKind.ALL_REDUCE), []
         if task.kind is CollectiveKind.ALL_GATHER:
-            copies = [steps.copy(Region(INPUT, 0), Region(OUTPUT, me), [])]
+            copies = [steps.copy(BufferRegion(INPUT, 0), BufferRegion(OUTPUT, me), [])]
         for step in range(rounds):
             sent, arriving = (me + first - step) % ranks, (me + first - step - 1) % ranks
-            steps.send(next_rank, Region(OUTPUT, sent), [ready, *copies])
-            arrived = steps.receive(previous_rank, Region(OUTPUT, arriving), [ready])
+            steps.send(next_rank, BufferRegion(OUTPUT, sent), [ready, *copies])
+            arrived = steps.receive(previous_rank, BufferRegion(OUTPUT, arriving), [ready])
             ready = steps.wait(task.delay_ns, [arrived])
     return NativePlan(steps, ranks, ranks if is_scatter else 0)
 
@@ -135,17 +135,19 @@ def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
     previous_rank, next_rank = (me - 1) % ranks, (me + 1) % ranks
     ready = steps.wait(task.delay_ns, [])
     for distance in range(1, ranks):
-        source = Region(INPUT, (me + distance) % ranks)
+        source = BufferRegion(INPUT, (me + distance) % ranks)
         for hop in range(distance):
             steps.send(next_rank, source, [ready])
             origin = (me - hop - 1) % ranks
             is_last_hop = hop == distance - 1
             source = (
-                Region(OUTPUT, origin) if is_last_hop else Region(SCRATCH, distance * ranks + hop)
+                BufferRegion(OUTPUT, origin)
+                if is_last_hop
+                else BufferRegion(SCRATCH, distance * ranks + hop)
             )
             arrived = steps.receive(previous_rank, source, [ready])
             ready = steps.wait(task.delay_ns, [arrived])
-    steps.copy(Region(INPUT, me), Region(OUTPUT, me), [])
+    steps.copy(BufferRegion(INPUT, me), BufferRegion(OUTPUT, me), [])
     return NativePlan(steps, ranks, ranks * ranks, in_place=False)
 
 
@@ -171,22 +173,22 @@ def direct(task: NativeTask) -> NativePlan:
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
     if task.kind is CollectiveKind.ALL_GATHER:
-        copied = steps.copy(Region(INPUT, 0), Region(OUTPUT, me), [])
+        copied = steps.copy(BufferRegion(INPUT, 0), BufferRegion(OUTPUT, me), [])
         ready = steps.wait(task.delay_ns, [copied])
-        _send_to_all(task, steps, Region(OUTPUT, me), [ready], task.delay_ns)
+        _send_to_all(task, steps, BufferRegion(OUTPUT, me), [ready], task.delay_ns)
         return NativePlan(steps, ranks, 0)
     if task.kind is CollectiveKind.ALL_TO_ALL:
         _send_parts(task, steps, OUTPUT, task.delay_ns)
-        steps.copy(Region(INPUT, me), Region(OUTPUT, me), [])
+        steps.copy(BufferRegion(INPUT, me), BufferRegion(OUTPUT, me), [])
         return NativePlan(steps, ranks, 0, in_place=False)
     reduced_ns = task.delay_ns + task.reduce_ns(task.size // ranks)
     arrived = _send_parts(task, steps, SCRATCH, reduced_ns)
     is_scatter = task.kind is CollectiveKind.REDUCE_SCATTER
-    sums = Region(OUTPUT, 0 if is_scatter else me)
+    sums = BufferRegion(OUTPUT, 0 if is_scatter else me)
     # Parts are not added on arrival but when all have arrived.
-    reduced = steps.copy(Region(INPUT, me), sums, arrived)
+    reduced = steps.copy(BufferRegion(INPUT, me), sums, arrived)
     for distance in range(1, ranks):
-        reduced = steps.reduce(Region(SCRATCH, (me - distance) % ranks), sums, [reduced])
+        reduced = steps.reduce(BufferRegion(SCRATCH, (me - distance) % ranks), sums, [reduced])
     if not is_scatter:
         # In a small group ASTRA-sim applies the time of a reduction to the second half, too.
         _send_to_all(task, steps, sums, [reduced], reduced_ns if task.is_small else task.delay_ns)
@@ -220,14 +222,14 @@ def _send_parts(
     for distance in range(1, ranks):
         to, origin = (me + distance) % ranks, (me - distance) % ranks
         after = [ready[distance - 1]]
-        steps.send(to, Region(INPUT, to), after)
-        arrived = steps.receive(origin, Region(buffer, origin), after)
+        steps.send(to, BufferRegion(INPUT, to), after)
+        arrived = steps.receive(origin, BufferRegion(buffer, origin), after)
         ready.append(steps.wait(delay_ns, [arrived]))
     return ready[-(ranks - 1) :]
 
 
 def _send_to_all(
-    task: NativeTask, steps: RankSteps, source: Region, first: list[Int64Array], delay_ns: int
+    task: NativeTask, steps: RankSteps, source: BufferRegion, first: list[Int64Array], delay_ns: int
 ) -> None:
     """Add steps by which every rank sends the region `source` to all other ranks.
 
@@ -243,7 +245,7 @@ def _send_to_all(
         to, origin = (me + distance) % ranks, (me - distance) % ranks
         after = [ready[distance - 1]]
         steps.send(to, source, after)
-        arrived = steps.receive(origin, Region(OUTPUT, origin), after)
+        arrived = steps.receive(origin, BufferRegion(OUTPUT, origin), after)
         ready.append(steps.wait(delay_ns, [arrived]))
 
 
@@ -279,20 +281,22 @@ def halving_doubling(task: NativeTask) -> NativePlan:
     ready = [steps.wait(task.delay_ns, [])]
     if task.kind is CollectiveKind.REDUCE_SCATTER:
         for unit in range(ranks):
-            stored = Region(SCRATCH, int(position[unit]))
-            ready.append(steps.copy(Region(INPUT, unit), stored, []))
+            stored = BufferRegion(SCRATCH, int(position[unit]))
+            ready.append(steps.copy(BufferRegion(INPUT, unit), stored, []))
     if task.kind is CollectiveKind.ALL_GATHER:
-        ready.append(steps.copy(Region(INPUT, 0), Region(SCRATCH, position), []))
+        ready.append(steps.copy(BufferRegion(INPUT, 0), BufferRegion(SCRATCH, position), []))
     else:
         is_first = task.kind is CollectiveKind.ALL_REDUCE
         ready = _reduce_halves(task, steps, Buffer(INPUT if is_first else SCRATCH), work, ready)
     if task.kind is CollectiveKind.REDUCE_SCATTER:
-        steps.copy(Region(SCRATCH, position), Region(OUTPUT, 0), ready)
+        steps.copy(BufferRegion(SCRATCH, position), BufferRegion(OUTPUT, 0), ready)
         return NativePlan(steps, ranks, ranks)
     ready = _join_halves(task, steps, work, ready)
     if task.kind is CollectiveKind.ALL_GATHER:
         for unit in range(ranks):
-            steps.copy(Region(SCRATCH, int(position[unit])), Region(OUTPUT, unit), ready)
+            steps.copy(
+                BufferRegion(SCRATCH, int(position[unit])), BufferRegion(OUTPUT, unit), ready
+            )
         return NativePlan(steps, ranks, ranks)
     return NativePlan(steps, ranks, 0)
 
@@ -331,12 +335,12 @@ def _reduce_halves(
         partner = me ^ (1 << level)
         source = first if level == 0 else work
         sent, retained = low + (1 - bit) * count, low + bit * count
-        steps.send(partner, Region(source, sent, count), ready)
+        steps.send(partner, BufferRegion(source, sent, count), ready)
         # A reduction takes the time of the next message's size, and the last one takes none.
         reduction_ns = (
             task.reduce_ns(task.size >> (level + _LEFT_HALF)) if level < levels - 1 else 0
         )
-        operand, target = Region(source, retained, count), Region(work, retained, count)
+        operand, target = BufferRegion(source, retained, count), BufferRegion(work, retained, count)
         duration_ns = task.delay_ns + reduction_ns
         ready = [steps.receive_reduced(partner, operand, target, duration_ns, ready)]
         low = retained
@@ -364,8 +368,8 @@ def _join_halves(
         partner = me ^ (1 << level)
         low = position - position % count
         partner_position = _reverse_bits(partner, levels)
-        steps.send(partner, Region(work, low, count), ready)
-        arriving = Region(work, partner_position - partner_position % count, count)
+        steps.send(partner, BufferRegion(work, low, count), ready)
+        arriving = BufferRegion(work, partner_position - partner_position % count, count)
         arrived = steps.receive(partner, arriving, ready)
         ready = [steps.wait(task.delay_ns, [arrived])]
         count *= 2
@@ -376,7 +380,7 @@ Value = int | npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class BufferRegion:
     """Units of a buffer, by rank: `offset` and `count` are one number or int64[ranks]."""
 
     buffer: Buffer
@@ -406,7 +410,7 @@ class RankSteps:
         return self._add_step(StepKind.COMPUTE, after, on, duration_ns=duration_ns)
 
     def send(
-        self, to: Int64Array, source: Region, after: Sequence[Int64Array],
+        self, to: Int64Array, source: BufferRegion, after: Sequence[Int64Array],
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
         """Add a SEND of the region `source` to rank `to[r]` on every rank r; return its handle.
@@ -419,7 +423,7 @@ class RankSteps:
         return self._add_step(StepKind.SEND, after, on, peer=to, **read)
 
     def receive(
-        self, origin: Int64Array, target: Region, after: Sequence[Int64Array],
+        self, origin: Int64Array, target: BufferRegion, after: Sequence[Int64Array],
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
         """Add a RECV from rank `origin[r]` into region `target` on each rank r; return its handle.
@@ -433,7 +437,7 @@ class RankSteps:
         return self._add_step(StepKind.RECV, after, on, peer=origin, count=target.count, **written)
 
     def receive_reduced(
-        self, origin: Int64Array, operand: Region, target: Region, duration_ns: Value,
+        self, origin: Int64Array, operand: BufferRegion, target: BufferRegion, duration_ns: Value,
         after: Sequence[Int64Array],
     ) -> Int64Array:  # fmt: skip
         """Add to every rank a receive that writes the sum of message and `operand` to `target`.
@@ -450,12 +454,12 @@ class RankSteps:
             duration_ns=duration_ns, **read, **written,
         )  # fmt: skip
 
-    def copy(self, source: Region, target: Region, after: Sequence[Int64Array],
+    def copy(self, source: BufferRegion, target: BufferRegion, after: Sequence[Int64Array],
              on: BoolArray | None = None) -> Int64Array:  # fmt: skip
         """Add a copy without duration; it only defines the position of data."""
         return self._add_local(StepKind.COPY, source, target, after, on)
 
-    def reduce(self, source: Region, target: Region, after: Sequence[Int64Array],
+    def reduce(self, source: BufferRegion, target: BufferRegion, after: Sequence[Int64Array],
                on: BoolArray | None = None) -> Int64Array:  # fmt: skip
         """Add a reduction that takes no time, because a preceding delay includes it."""
         return self._add_local(StepKind.REDUCE, source, target, after, on)
@@ -476,9 +480,13 @@ class RankSteps:
         return StepTable.from_columns(total, columns, edges)
 
     def _add_local(
-        self, kind: StepKind, source: Region, target: Region, after: Sequence[Int64Array],
+        self,
+        kind: StepKind,
+        source: BufferRegion,
+        target: BufferRegion,
+        after: Sequence[Int64Array],
         on: BoolArray | None,
-    ) -> Int64Array:  # fmt: skip
+    ) -> Int64Array:
         """Add a local step (copy or reduction) that takes 0 ns; return its handle.
 
         It reads `source` and writes `target`; its size is that of `source`. It starts after the

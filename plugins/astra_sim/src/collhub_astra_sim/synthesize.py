@@ -19,10 +19,10 @@ from collhub_astra_sim.native_messages import (
     INPUT,
     OUTPUT,
     SCRATCH,
+    BufferRegion,
     NativePlan,
     NativeTask,
     RankSteps,
-    Region,
     direct,
     halving_doubling,
     ring,
@@ -244,26 +244,29 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
     steps, tree = RankSteps(ranks), _build_tree(ranks, is_lowest=task.is_lowest)
     is_inner = ~tree.is_leaf & ~tree.is_root
     reduced_ns = task.delay_ns + task.reduce_ns(task.size)
-    sums = [steps.copy(Region(INPUT, 0), Region(OUTPUT, 0), [], ~tree.is_leaf)]
+    sums = [steps.copy(BufferRegion(INPUT, 0), BufferRegion(OUTPUT, 0), [], ~tree.is_leaf)]
     waited = []
     for slot, child in enumerate(tree.children):
         on = ~tree.is_leaf if slot == 0 else is_inner
-        arrived = steps.receive(child, Region(SCRATCH, slot), [], on)
+        arrived = steps.receive(child, BufferRegion(SCRATCH, slot), [], on)
         waited.append(steps.wait(reduced_ns, [arrived], on))
     for slot in range(2):
         on = ~tree.is_leaf if slot == 0 else is_inner
         parts = [*sums, *waited] if slot == 0 else sums
-        sums = [steps.reduce(Region(SCRATCH, slot), Region(OUTPUT, 0), parts, on), *sums[:1]]
+        sums = [
+            steps.reduce(BufferRegion(SCRATCH, slot), BufferRegion(OUTPUT, 0), parts, on),
+            *sums[:1],
+        ]
     start = steps.wait(task.delay_ns, [], tree.is_leaf)
-    steps.send(tree.parent, Region(INPUT, 0), [start], tree.is_leaf)
-    steps.send(tree.parent, Region(OUTPUT, 0), sums, is_inner)
+    steps.send(tree.parent, BufferRegion(INPUT, 0), [start], tree.is_leaf)
+    steps.send(tree.parent, BufferRegion(OUTPUT, 0), sums, is_inner)
     below = [start, *sums]
-    arrived = steps.receive(tree.parent, Region(OUTPUT, 0), below, ~tree.is_root)
+    arrived = steps.receive(tree.parent, BufferRegion(OUTPUT, 0), below, ~tree.is_root)
     steps.wait(task.delay_ns, [arrived], tree.is_leaf)
     ready = steps.wait(reduced_ns, [arrived], is_inner)
-    steps.send(tree.children[0], Region(OUTPUT, 0), sums, tree.is_root)
+    steps.send(tree.children[0], BufferRegion(OUTPUT, 0), sums, tree.is_root)
     for child in tree.children:
-        steps.send(child, Region(OUTPUT, 0), [ready], is_inner)
+        steps.send(child, BufferRegion(OUTPUT, 0), [ready], is_inner)
     return NativePlan(steps, 1, 2)
 
 

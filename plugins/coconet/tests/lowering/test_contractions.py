@@ -17,7 +17,7 @@ from collhub_coconet import (
 )
 from collhub_coconet.execution.running import execute_and_compare
 from collhub_coconet.lowering.algorithms import Choice
-from collhub_coconet.lowering.flat_program import Segment
+from collhub_coconet.lowering.flat_program import KernelSegment
 from collhub_coconet.lowering.grids import Grid, derive_product_grid, find_needed_chunks
 from collhub_coconet.lowering.timing import Machine, makespan
 from flat_programs import flat_of, registry
@@ -50,7 +50,7 @@ def test_product_behind_a_gathering_is_executed_in_tiles(
     flat = flat_of(after, 4, choice, SIZES)
     found = execute_and_compare(before, flat, seed=5)
     assert found.ok, found.differences
-    tiles = [len(part.tiles) for part in flat.parts if isinstance(part, Segment)]
+    tiles = [len(part.tiles) for part in flat.parts if isinstance(part, KernelSegment)]
     # At least two on each rank, where the whole would be one.
     assert min(tiles[:1]) >= 8
 
@@ -69,7 +69,7 @@ def test_first_tile_waits_for_no_message() -> None:
     after = overlap(gathered_product(), ["whole", "y"]).program
     flat = flat_of(after, 4, Choice("ring"), {"S": 8, "K": 4, "N": 4})
     nodes = flat.workload.nodes
-    number = next(place for place, part in enumerate(flat.parts) if isinstance(part, Segment))
+    number = next(place for place, part in enumerate(flat.parts) if isinstance(part, KernelSegment))
     rows = np.flatnonzero(flat.part == number)
     parents = [nodes.data_indices[nodes.data_indptr[row]] for row in rows.tolist()]
     is_received = (nodes.kind[parents] == NodeKind.RECV).reshape(4, 4)

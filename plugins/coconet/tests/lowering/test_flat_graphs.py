@@ -13,7 +13,7 @@ from collhub_coconet.lowering.algorithms import Choice
 from collhub_coconet.lowering.flat_program import (
     CollectiveRuns,
     FlatProgram,
-    Segment,
+    KernelSegment,
     extract_algorithm,
 )
 from collhub_coconet.lowering.grids import Grid
@@ -42,7 +42,7 @@ ALGORITHMS = ["ring", "tacos", "blink", "pat"]
 def part_rows(flat: FlatProgram, name: str) -> tuple[int, np.ndarray]:
     """The part that makes a value, and its rows."""
     for number, part in enumerate(flat.parts):
-        is_made = isinstance(part, Segment) and name in {one.name for one in part.operations}
+        is_made = isinstance(part, KernelSegment) and name in {one.name for one in part.operations}
         if is_made or (isinstance(part, CollectiveRuns) and part.operation.name == name):
             return number, np.flatnonzero(flat.part == number)
     raise AssertionError(name)

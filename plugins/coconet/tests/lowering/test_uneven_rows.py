@@ -30,7 +30,7 @@ from collhub_coconet import (
 from collhub_coconet.execution.running import execute_and_compare
 from collhub_coconet.lowering.algorithms import Choice, select_fallbacks
 from collhub_coconet.lowering.flat import flatten
-from collhub_coconet.lowering.flat_program import FlatProgram, Segment, extract_algorithm
+from collhub_coconet.lowering.flat_program import FlatProgram, KernelSegment, extract_algorithm
 from collhub_coconet.lowering.timing import Machine, makespan
 from collhub_coconet.program.operations import UNEVEN_COLLECTIVES
 from collhub_coconet.transformations.moves import legal_rewrites
@@ -91,7 +91,7 @@ def test_a_computation_waits_for_its_chunk_of_rows_only() -> None:
 
 def count_tiles(flat: FlatProgram) -> int:
     """Number of computations on all ranks, without those of collectives."""
-    return sum(len(part.tiles) for part in flat.parts if isinstance(part, Segment))
+    return sum(len(part.tiles) for part in flat.parts if isinstance(part, KernelSegment))
 
 
 def test_a_chunk_is_an_algorithm_for_its_counts() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import permutations, product
 
 import numpy as np
-from collhub_networks import Value, document_of
+from collhub_networks import DocumentValue, document_of
 
 from collhub_sccl.plugin import TacclReadOptions, TacclSketchOptions, TacclTopologyOptions
 from collhub_sccl.taccl_machine import TacclMachine, build_machine
@@ -151,7 +151,7 @@ def write_sketch(topology: Topology, options: TacclSketchOptions) -> WriteResult
     return WriteResult([Artifact("", _format_document(content))], (loss,))
 
 
-def _read_units(root: Value, options: TacclReadOptions, source: Source) -> _Units:
+def _read_units(root: DocumentValue, options: TacclReadOptions, source: Source) -> _Units:
     """Return the chunk size in bytes, and the time units per second, of a file of the solver.
 
     Both are decided separately. The first source that has a value is used:
@@ -198,7 +198,7 @@ class _Units:
     chunk_bytes: int
     per_s: float
 
-    def to_bandwidth(self, beta: Value) -> float:
+    def to_bandwidth(self, beta: DocumentValue) -> float:
         """Convert the time of one chunk to a bandwidth in bytes per second.
 
         `beta`: the time in the profile's units of time. The rate is the bytes of a chunk
@@ -219,7 +219,7 @@ class _Units:
             )
         return float(round(rate)) if rate >= 1e6 else rate
 
-    def to_latency_s(self, alpha: Value) -> float:
+    def to_latency_s(self, alpha: DocumentValue) -> float:
         """Convert a latency from the profile's units of time to seconds; 0 is permitted.
 
         Raise `InputError` for a negative value and for one that is not a finite number; a
@@ -242,7 +242,7 @@ class _Pair:
 
 
 def _iterate_pairs(
-    root: Value,
+    root: DocumentValue,
     gpus: int,
     units: _Units,
 ) -> Iterator[_Pair]:
@@ -281,7 +281,7 @@ def _iterate_pairs(
             yield _Pair(second, first, 1, rate)
 
 
-def _iterate_matrix_pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pair]:
+def _iterate_matrix_pairs(root: DocumentValue, gpus: int, units: _Units) -> Iterator[_Pair]:
     """Yield the links of the matrices `links` and `betas`, by source, then by destination.
 
     Row d, column s of both matrices is for the link from GPU s to GPU d. In `links` it is the
@@ -303,7 +303,7 @@ def _iterate_matrix_pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pa
         yield _Pair(source, destination, links, units.to_bandwidth(betas[destination][source]))
 
 
-def _read_matrix(value: Value, gpus: int) -> list[list[Value]]:
+def _read_matrix(value: DocumentValue, gpus: int) -> list[list[DocumentValue]]:
     """Return the rows of a matrix as values whose types are not checked.
 
     Raise `InputError` with the JSON path unless it is a list of `gpus` lists of `gpus`

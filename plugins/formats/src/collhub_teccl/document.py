@@ -91,10 +91,10 @@ class ScheduleDocument:
     @classmethod
     def parse(cls, content: bytes, file: str) -> ScheduleDocument:
         """Parse a file. Raises `InputError` with the JSON path of the first defect."""
-        return _Parser(file).parse_document(content)
+        return _DemandParser(file).parse_document(content)
 
 
-class _Parser:
+class _DemandParser:
     """Collects hops, paths and switches demand by demand; one parser reads one document."""
 
     def __init__(self, file: str) -> None:

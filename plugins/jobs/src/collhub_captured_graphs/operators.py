@@ -55,7 +55,7 @@ def is_collective(operator: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """Call of an operator, with the tensors among its arguments."""
 
     node: GraphNode
@@ -95,19 +95,19 @@ class Call:
         return frozenset(number % rank for number in chosen) if chosen else frozenset(range(rank))
 
 
-Work = Callable[[Call], int]
+Work = Callable[[OperatorCall], int]
 """Number of arithmetic operations of a call; a multiplication and an addition count as two."""
 
-Slices = Callable[[Call], frozenset[str]]
+Slices = Callable[[OperatorCall], frozenset[str]]
 """Names of the operands that may be sliced along dimension 0: row i (for a reshape, block i) of
 the first result depends only on row i of these, if all of them with that dimension are sliced."""
 
-RowDimensions = Callable[[Call], int]
+RowDimensions = Callable[[OperatorCall], int]
 """Number of leading dimensions along each of which the operands of `Slices` may be sliced, with
 the same condition: a row is a position of all these dimensions."""
 
 
-def _count_first(call: Call) -> int:
+def _count_first(call: OperatorCall) -> int:
     return 1
 
 
@@ -168,7 +168,7 @@ def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
     traffic = sum(tensor.num_bytes for tensor in (*tensors, *node.tensors))
     if operator is None or not node.tensors:
         return Layouts(0, traffic, frozenset(), operator is not None, operator is None)
-    call = Call(node, graph.tensors)
+    call = OperatorCall(node, graph.tensors)
     work = 0 if operator.is_view else operator.work(call)
     slices = operator.slices(call)
     if node.operator.startswith(LIST_PREFIX):
@@ -210,11 +210,11 @@ def _count_operands(factor: int) -> Work:
     )
 
 
-def _count_no_work(call: Call) -> int:
+def _count_no_work(call: OperatorCall) -> int:
     return 0
 
 
-def _count_product(call: Call) -> int:
+def _count_product(call: OperatorCall) -> int:
     """Count the operations of a matrix product: 2 x result elements x inner size.
 
     The inner size is the last dimension of the first factor, 1 for a scalar. Returns 0 if the
@@ -227,7 +227,7 @@ def _count_product(call: Call) -> int:
     return 2 * call.result.num_elements * (x.shape[-1] if x.shape else 1)
 
 
-def _count_convolution(call: Call) -> int:
+def _count_convolution(call: OperatorCall) -> int:
     """Count the operations of a convolution, at two per multiplication; a bias is ignored.
 
     The result is 2 x elements x weights of one channel. The latter is the product of all
@@ -258,7 +258,7 @@ def _count_attention(factor: int) -> Work:
     than two dimensions.
     """
 
-    def count(call: Call) -> int:
+    def count(call: OperatorCall) -> int:
         query, key = call.operand("query"), call.operand("key")
         if query is None or key is None or min(len(query.shape), len(key.shape)) < 2:
             return 0
@@ -268,11 +268,11 @@ def _count_attention(factor: int) -> Work:
     return count
 
 
-def _slice_nothing(call: Call) -> frozenset[str]:
+def _slice_nothing(call: OperatorCall) -> frozenset[str]:
     return frozenset()
 
 
-def _slice_pointwise(call: Call) -> frozenset[str]:
+def _slice_pointwise(call: OperatorCall) -> frozenset[str]:
     """Return the operands whose dimension 0 corresponds to dimension 0 of the result.
 
     These have the same number of dimensions and the same size of dimension 0 as the result, and may
@@ -289,7 +289,7 @@ def _slice_pointwise(call: Call) -> frozenset[str]:
     )
 
 
-def _count_common(call: Call) -> int:
+def _count_common(call: OperatorCall) -> int:
     """Count the leading dimensions in which all sliced operands have the size of the result.
 
     The sliced operands are those of `_slice_pointwise`: with as many dimensions as the result and
@@ -310,7 +310,7 @@ def _slice_first(*names: str) -> Slices:
     dimensions. Sizes are not compared.
     """
 
-    def find(call: Call) -> frozenset[str]:
+    def find(call: OperatorCall) -> frozenset[str]:
         operand = call.operand(*names)
         if operand is None or not operand.shape or not call.result.shape:
             return frozenset()
@@ -328,7 +328,7 @@ def _slice_batches(*names: str) -> Slices:
     no tensors are ignored.
     """
 
-    def find(call: Call) -> frozenset[str]:
+    def find(call: OperatorCall) -> frozenset[str]:
         operands = [operand for name in names if (operand := call.operand(name)) is not None]
         is_batch = all(len(operand.shape) >= 3 for operand in operands)
         return frozenset(operand.name for operand in operands) if is_batch else frozenset()
@@ -343,7 +343,7 @@ def _count_batches(name: str) -> RowDimensions:
     dimensions or one.
     """
 
-    def count(call: Call) -> int:
+    def count(call: OperatorCall) -> int:
         operand = call.operand(name)
         return 1 if operand is None else len(operand.shape) - 2
 
@@ -363,7 +363,7 @@ def _slice_rows(*names: str) -> Slices:
       as the result and the same size of dimension 0.
     """
 
-    def find(call: Call) -> frozenset[str]:
+    def find(call: OperatorCall) -> frozenset[str]:
         operand = call.operand("self", "input", "grad_output", "grad")
         if operand is None or len(operand.shape) < 2 or 0 in call.dimensions(operand, *names):
             return frozenset()
@@ -375,18 +375,19 @@ def _slice_rows(*names: str) -> Slices:
 def _count_kept(*names: str) -> RowDimensions:
     """Return a rule for reductions that counts the dimensions before the lowest reduced one.
 
-    `names`: possible names of the argument that lists the reduced dimensions (`Call.dimensions`).
-    If it is absent, all are reduced, which gives 0. The rule gives 1 if the operand is no tensor.
+    `names`: possible names of the argument that lists the reduced dimensions
+    (`OperatorCall.dimensions`). If it is absent, all are reduced, which gives 0. The rule gives 1
+    if the operand is no tensor.
     """
 
-    def count(call: Call) -> int:
+    def count(call: OperatorCall) -> int:
         operand = call.operand("self", "input", "grad_output", "grad")
         return 1 if operand is None else min(call.dimensions(operand, *names))
 
     return count
 
 
-def _count_unnormalized(call: Call) -> int:
+def _count_unnormalized(call: OperatorCall) -> int:
     """Count the leading dimensions of the operand of a normalization that are not normalized.
 
     `normalized_shape` gives the number of trailing dimensions, 1 if it is no tuple. 0 if there is
@@ -406,7 +407,7 @@ def _slice_normalized(*names: str) -> Slices:
     of the normalization (`input` or `self`) is absent, or if all its dimensions are normalized.
     """
 
-    def find(call: Call) -> frozenset[str]:
+    def find(call: OperatorCall) -> frozenset[str]:
         operands = [operand for name in names if (operand := call.operand(name)) is not None]
         is_row = _count_unnormalized(call) > 0
         return frozenset(operand.name for operand in operands) if is_row else frozenset()
@@ -414,7 +415,7 @@ def _slice_normalized(*names: str) -> Slices:
     return find
 
 
-def _slice_reshaped(call: Call) -> frozenset[str]:
+def _slice_reshaped(call: OperatorCall) -> frozenset[str]:
     """Return the name of the operand of a reshape if it may be sliced along dimension 0.
 
     A slice of the operand then is a contiguous block of the result. The set is empty (no slice)
@@ -427,7 +428,7 @@ def _slice_reshaped(call: Call) -> frozenset[str]:
     return frozenset({operand.name}) if call.result.shape[0] > 1 else frozenset()
 
 
-def _slice_permuted(call: Call) -> frozenset[str]:
+def _slice_permuted(call: OperatorCall) -> frozenset[str]:
     """Return the name of the operand of a permutation if it may be sliced along dimension 0.
 
     It may if dimension 0 stays dimension 0: `dims` of a permutation begins with it, and a
@@ -458,7 +459,7 @@ def _slice_other_dimension(*names: str) -> Slices:
     operand or no operands, there are none.
     """
 
-    def find(call: Call) -> frozenset[str]:
+    def find(call: OperatorCall) -> frozenset[str]:
         shape = call.result.shape
         tensors = [call.tensors[name] for name in call.node.reads]
         value = call.argument(*names)

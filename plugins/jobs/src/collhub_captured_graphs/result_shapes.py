@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from collhub_captured_graphs.graph import CapturedGraph, GraphNode
-from collhub_captured_graphs.operators import LIST_PREFIX, Call, find_operator, is_pointwise
+from collhub_captured_graphs.operators import LIST_PREFIX, OperatorCall, find_operator, is_pointwise
 
 _Shape = tuple[int, ...]
 
@@ -57,7 +57,7 @@ def find_contradiction(graph: CapturedGraph, node: GraphNode) -> str | None:
         return None
     if node.operator.startswith(LIST_PREFIX) or not node.reads:
         return None
-    call = Call(node, graph.tensors)
+    call = OperatorCall(node, graph.tensors)
     name = node.operator.split(".")[1]
     found = node.results[0].shape
     if name in _VIEWS:
@@ -65,7 +65,7 @@ def find_contradiction(graph: CapturedGraph, node: GraphNode) -> str | None:
         is_equal = prod(sizes) == prod(found)
         return None if is_equal else f"{prod(sizes)} elements of {node.reads[0]} {list(sizes)}"
     # A rule returns None for a call that it cannot check.
-    rule: Callable[[Call], _Shape | None] | None = None
+    rule: Callable[[OperatorCall], _Shape | None] | None = None
     if is_pointwise(operator):
         rule = _broadcast
     elif name in _NORMS:
@@ -82,19 +82,19 @@ def find_contradiction(graph: CapturedGraph, node: GraphNode) -> str | None:
     return None if expected in (None, found) else f"the shape {list(expected or ())}"
 
 
-def _broadcast(call: Call) -> _Shape:
+def _broadcast(call: OperatorCall) -> _Shape:
     # Imported here: the list of plugins needs no numpy.
     import numpy as np
 
     return np.broadcast_shapes(*(call.tensors[name].shape for name in call.node.reads))
 
 
-def _keep_shape(call: Call) -> _Shape | None:
+def _keep_shape(call: OperatorCall) -> _Shape | None:
     operand = call.operand("input", "self")
     return None if operand is None else operand.shape
 
 
-def _multiply(call: Call) -> _Shape | None:
+def _multiply(call: OperatorCall) -> _Shape | None:
     """Compute the shape of a product of matrices, or of batches of matrices.
 
     None if a factor is no tensor argument. Batch dimensions (all before the last two) are
@@ -112,7 +112,7 @@ def _multiply(call: Call) -> _Shape | None:
     return (*x.shape[:-1], w.shape[-1])
 
 
-def _attend(call: Call) -> _Shape | None:
+def _attend(call: OperatorCall) -> _Shape | None:
     """Compute the shape of the result of attention: the query's, with the head size of the value.
 
     The last three dimensions are heads, rows and head size; numbers of heads are not

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn, cast
 
 from collhub_waits.records import (
-    Call,
     Dump,
     Frame,
     Group,
     GroupStatus,
-    Operation,
+    OperationState,
+    RecordedCall,
+    RecordedOperation,
     Shapes,
-    State,
-    Tables,
+    SharedTables,
     to_columns,
 )
 
@@ -35,7 +35,7 @@ MAX_TENSORS_PER_DUMP = 1 << 22
 MAX_FRAMES = 32
 KNOWN_MAJOR_VERSIONS = ("1", "2")
 
-_STATES = {state.name.lower(): state for state in State}
+_STATES = {state.name.lower(): state for state in OperationState}
 _MESSAGE = re.compile(r"(send|recv) (\d{1,8})(->|<-)(\d{1,8})\Z")
 _INT64 = 1 << 63
 _LIST = frozenset({list})
@@ -49,7 +49,7 @@ _TIME_KEYS = (
 _INTEGER_KEYS = ("record_id", "pg_id", "collective_seq_id", "p2p_seq_id", *_TIME_KEYS)
 
 
-def parse_dump(root: object, rank: int, file: str, tables: Tables) -> Dump:
+def parse_dump(root: object, rank: int, file: str, tables: SharedTables) -> Dump:
     """Convert the value of a Flight Recorder file to the dump of a rank.
 
     The operations are in the order of the entries. `root`: unpickled or JSON value of the file;
@@ -72,7 +72,9 @@ def parse_dump(root: object, rank: int, file: str, tables: Tables) -> Dump:
 class _DumpParser:
     """State of the parsing of one dump: its groups, and operations by group and sequence."""
 
-    def __init__(self, root: Mapping[object, object], rank: int, file: str, tables: Tables) -> None:
+    def __init__(
+        self, root: Mapping[object, object], rank: int, file: str, tables: SharedTables
+    ) -> None:
         self.root = root
         self.rank = rank
         self.file = file
@@ -80,9 +82,9 @@ class _DumpParser:
         self.notes: list[str] = []
         self.known_shapes: dict[Shapes, Shapes] = {}
         self.stack_of: dict[tuple[int, ...], int] = {}
-        self.known_calls: dict[tuple[object, ...], tuple[Call, int]] = {}
+        self.known_calls: dict[tuple[object, ...], tuple[RecordedCall, int]] = {}
         self.tensors_left = MAX_TENSORS_PER_DUMP
-        self.operations: list[Operation] = []
+        self.operations: list[RecordedOperation] = []
         # Integer fields of all entries, by key.
         self.numbers: dict[str, list[int]] = {}
         # The last record number by operation.
@@ -127,7 +129,9 @@ class _DumpParser:
         self.is_overwritten = bool(entries) and self.numbers["record_id"][0] > 0
         for position, entry in enumerate(entries):
             self.add_entry(position, entry)
-        has_completed = any(operation.state == State.COMPLETED for operation in self.operations)
+        has_completed = any(
+            operation.state == OperationState.COMPLETED for operation in self.operations
+        )
         if not has_completed:
             self.complete_batches()
         status = self.parse_status()
@@ -146,7 +150,7 @@ class _DumpParser:
             self.is_overwritten,
             has_completed,
             any(
-                operation.started_ns or operation.state == State.STARTED
+                operation.started_ns or operation.state == OperationState.STARTED
                 for operation in self.operations
             ),
             tuple(self.notes),
@@ -175,7 +179,7 @@ class _DumpParser:
             is_batch = len(calls) > 1 or record < newest
             has_end = calls[-1].operation == "coalesced" or record + 1 in records
             if operation.is_p2p and is_batch and not has_end:
-                self.operations[row] = operation._replace(state=State.COMPLETED)
+                self.operations[row] = operation._replace(state=OperationState.COMPLETED)
 
     def parse_groups(self) -> dict[str, tuple[tuple[int, ...], str, int]]:
         """Return ranks, description and ordinal of each process group of `pg_config`, by its name.
@@ -329,7 +333,7 @@ class _DumpParser:
         numbers = self.old_numbers.setdefault((group, is_p2p), {})
         return numbers.setdefault(number, len(numbers) + 1)
 
-    def ends_messages(self, call: Call, group: int) -> bool:
+    def ends_messages(self, call: RecordedCall, group: int) -> bool:
         """Check whether an entry ends a batch of messages (sends and receives).
 
         It does if its call is `coalesced` and the last operation so far is a message of the same
@@ -354,7 +358,7 @@ class _DumpParser:
             self.fail(position, "process_group has a member that is not a text")
         return self.find_group(pair[0], pair[1] if len(pair) == 2 else "undefined")
 
-    def find_call(self, position: int, entry: Mapping[object, object]) -> tuple[Call, int]:
+    def find_call(self, position: int, entry: Mapping[object, object]) -> tuple[RecordedCall, int]:
         """Return the call of an entry, and the number of the tuple `(call,)` in the table of calls.
 
         An entry with the same unparsed fields (`_call_key`) as an earlier one is not parsed again:
@@ -384,7 +388,7 @@ class _DumpParser:
             self.known_calls[key] = known
         return known
 
-    def parse_call(self, position: int, entry: Mapping[object, object]) -> Call:
+    def parse_call(self, position: int, entry: Mapping[object, object]) -> RecordedCall:
         """Return the call of an entry: backend, operation, shapes, dtypes, source and destination.
 
         `profiling_name` (missing: "") is split at its last colon: `nccl:all_reduce` gives backend
@@ -411,7 +415,7 @@ class _DumpParser:
             if operation == "recv":
                 # `recv 3<-0`: rank 3 receives from rank 0.
                 source, destination = destination, source
-        return Call(
+        return RecordedCall(
             backend if colon else "",
             operation,
             self.parse_shapes(position, entry, "input_sizes"),
@@ -427,8 +431,8 @@ class _DumpParser:
         position: int,
         entry: Mapping[object, object],
         identity: tuple[int, bool, int, int],
-        call: Call,
-    ) -> Operation:
+        call: RecordedCall,
+    ) -> RecordedOperation:
         """Convert an entry to an operation.
 
         `identity`: its first four fields (group, whether it is a message, sequence number, call
@@ -453,12 +457,12 @@ class _DumpParser:
             self.fail(position, "retired is neither true nor false")
         if is_retired and call.backend == "gloo":
             # Gloo has no events: its entries never leave `scheduled`.
-            state = State.COMPLETED
+            state = OperationState.COMPLETED
         times = [self.numbers[key][position] for key in _TIME_KEYS]
-        return Operation(
+        return RecordedOperation(
             *identity,
             int(state),
-            is_retired and state != State.COMPLETED,
+            is_retired and state != OperationState.COMPLETED,
             times[0],
             times[1],
             times[2],
@@ -686,7 +690,7 @@ def _fail(file: str, message: str, cure: str = "") -> NoReturn:
     raise InputError(message, location=Location(file), cure=cure, code="invalid-dump")
 
 
-def describe_calls(calls: Sequence[Call]) -> str:
+def describe_calls(calls: Sequence[RecordedCall]) -> str:
     """Return the name of an operation that consists of these calls, at least one.
 
     It is the name of the call if there is one, `batch of N calls (first, ...)` for several. The

@@ -24,7 +24,7 @@ Process = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
-class Communicator:
+class RasCommunicator:
     """A communicator as RAS saw it. `counts`: collectives by rank; `missing`: reason by rank."""
 
     name: str
@@ -40,7 +40,7 @@ class RasReport:
     """The communicators that one query of NCCL's RAS lists, and the file with its output."""
 
     file: str
-    communicators: tuple[Communicator, ...]
+    communicators: tuple[RasCommunicator, ...]
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
     return NcclEvidence(unresponsive, tuple(behind_ranks.values()), tuple(all_notes))
 
 
-def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> BehindRanks:
+def _behind_ranks(communicator: RasCommunicator, job_rank: Mapping[int, int]) -> BehindRanks:
     """Divide the ranks of a communicator into late ranks and ranks that wait for them.
 
     A rank waits if its number of collectives (`counts`) is the maximum of the communicator. All
@@ -190,7 +190,7 @@ def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> Be
     )
 
 
-def _describe_counts(communicator: Communicator, job_rank: Mapping[int, int]) -> str:
+def _describe_counts(communicator: RasCommunicator, job_rank: Mapping[int, int]) -> str:
     """Describe the ranks with fewer collectives than the others in one RAS query: one line of text.
 
     Late ranks have fewer collectives than the maximum of `counts`. They are listed as `rank 3 by 2`
@@ -240,7 +240,7 @@ class _RasParser:
             ),
         )
 
-    def communicator(self, value: Mapping[str, object], where: str) -> Communicator:
+    def communicator(self, value: Mapping[str, object], where: str) -> RasCommunicator:
         """Return a communicator from its JSON object; `where`: its path in the JSON, for errors.
 
         - `name`: `hash`, then a space and `secondary_hash` if there is one, cut to 40 and 80
@@ -280,7 +280,7 @@ class _RasParser:
         size = self.integer(value, "size", where)
         # The second hash distinguishes communicators with the same ranks.
         name = f"{names[0]:.40}" if names[1] is None else f"{names[0]:.40} {names[1]:.80}"
-        return Communicator(name, size, processes, counts, missing, problems)
+        return RasCommunicator(name, size, processes, counts, missing, problems)
 
     def ranks(
         self, value: Mapping[str, object], key: str, where: str, processes: dict[int, Process]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collhub_waits.records import Dump, Records, Tables
+from collhub_waits.records import Dump, Records, SharedTables
 
 from collhub_diagnosis.dump_entries import MAX_RANK, parse_dump
 from collhub_diagnosis.nccl_evidence import (
@@ -85,7 +85,7 @@ def read_evidence(paths: Sequence[str]) -> Evidence:
     Raise `InputError` for the first file that cannot be read or has another format, a
     folder without such files, a dump without a rank, and a second dump of one rank.
     """
-    reader = _Reader()
+    reader = _EvidenceReader()
     # Python's cyclic garbage collector takes much time on large dumps, which contain no cycles.
     was_enabled = gc.isenabled()
     gc.disable()
@@ -100,11 +100,11 @@ def read_evidence(paths: Sequence[str]) -> Evidence:
     return Evidence(Records(reader.dumps, reader.tables), nccl)
 
 
-class _Reader:
+class _EvidenceReader:
     """Reads files of several formats, which are distinguished by their content."""
 
     def __init__(self) -> None:
-        self.tables = Tables()
+        self.tables = SharedTables()
         self.dumps: dict[int, Dump] = {}
         self.ras_reports: list[RasReport] = []
         self.notes: list[str] = []

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from collhub_diagnosis.verdict import Finding, Verdict, format_ranks
+from collhub_diagnosis.verdict import JobVerdict, VerdictFinding, format_ranks
 from hub_core.plugin_api import WaitForGraph, WaitingRanks
 from hub_core.reports import Count, Meta, Record, Report
 
@@ -107,7 +107,7 @@ _MEANINGS = {
 }
 
 
-def create_report(verdict: Verdict) -> DiagnoseReport:
+def create_report(verdict: JobVerdict) -> DiagnoseReport:
     """Create the JSON report of a verdict."""
     return DiagnoseReport(
         kind=verdict.kind,
@@ -136,7 +136,7 @@ def create_report(verdict: Verdict) -> DiagnoseReport:
     )
 
 
-def create_picture(verdict: Verdict) -> WaitForGraph:
+def create_picture(verdict: JobVerdict) -> WaitForGraph:
     """Return the data of a picture that shows which ranks wait for which: a wait-for graph.
 
     - Title: the kind of the verdict, a colon, and the meaning of this kind.
@@ -155,7 +155,7 @@ def create_picture(verdict: Verdict) -> WaitForGraph:
     return WaitForGraph(title, verdict.culprits, waits)
 
 
-def verdict_fields(verdict: Verdict) -> dict[str, str]:
+def verdict_fields(verdict: JobVerdict) -> dict[str, str]:
     """Return the summary of a verdict as text by label, in printing order.
 
     Lists of ranks are texts such as `ranks 0-3, 7` with at most ten ranges (`format_ranks`).
@@ -183,7 +183,7 @@ def verdict_fields(verdict: Verdict) -> dict[str, str]:
     return fields
 
 
-def finding_lines(verdict: Verdict) -> list[str]:
+def finding_lines(verdict: JobVerdict) -> list[str]:
     """Format the findings as lines `KIND: TEXT`, each after an empty line.
 
     The stack frames of a finding follow it, as lines `  at FRAME`. At most `MAX_LINES` (40)
@@ -198,7 +198,7 @@ def finding_lines(verdict: Verdict) -> list[str]:
     return [*lines, "", f"{left} more findings: see --json"] if left > 0 else lines
 
 
-def wait_table(verdict: Verdict) -> tuple[list[str], list[list[str]]]:
+def wait_table(verdict: JobVerdict) -> tuple[list[str], list[list[str]]]:
     """Return (header, rows) of the wait-for graph as texts: one row per entry of `verdict.waits`.
 
     The columns are: waiting ranks, operation, number of the operation, description of the
@@ -221,7 +221,7 @@ def wait_table(verdict: Verdict) -> tuple[list[str], list[list[str]]]:
     return ["waiting", "operation", "number", "group", "for", "issued at"], rows
 
 
-def _create_finding(finding: Finding) -> DiagnosisFinding:
+def _create_finding(finding: VerdictFinding) -> DiagnosisFinding:
     return DiagnosisFinding(
         kind=finding.kind,
         text=finding.text,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from collhub_waits.matching import Arrival, Matching
 from collhub_waits.mismatches import Mismatch, RankSizes
-from collhub_waits.records import State
+from collhub_waits.records import OperationState
 from collhub_waits.waiting import Wait, WaitGraph, walk_cycle
 
 from collhub_diagnosis.dump_entries import describe_calls
@@ -36,7 +36,7 @@ SHOWN_FRAMES = 3
 
 
 @dataclass(frozen=True)
-class Finding:
+class VerdictFinding:
     """One cause, or one reason why a question is undecided.
 
     `culprits`: ranks responsible. `group`, `description`, `sequence`, `operation` and `frames`
@@ -70,7 +70,7 @@ class WaitLine:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class JobVerdict:
     """Result of a diagnosis. Ranks are sorted; `findings` begins with the causes."""
 
     kind: str
@@ -79,7 +79,7 @@ class Verdict:
     group: tuple[int, ...]
     sequence: int | None
     missing_dumps: tuple[int, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[VerdictFinding, ...]
     waits: tuple[WaitLine, ...]
     notes: tuple[str, ...]
     dumps: int
@@ -91,7 +91,7 @@ class Verdict:
         return self.kind not in NO_FAULT and (self.kind != "undecided" or bool(self.waiting))
 
 
-def diagnose_evidence(evidence: Evidence) -> Verdict:
+def diagnose_evidence(evidence: Evidence) -> JobVerdict:
     """Diagnose a hung job from the operations of all ranks and the evidence of NCCL.
 
     The first of these sets that is not empty decides:
@@ -136,7 +136,7 @@ class _Diagnosis:
                 for rank in sorted(self.awaited[row]):
                     self.awaiting_rows.setdefault(rank, []).append(row)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> JobVerdict:
         """Return the verdict on the findings of all kinds.
 
         A finding on the past concerns a completed operation, every other finding the present. The
@@ -190,7 +190,7 @@ class _Diagnosis:
         waiting = [rank for rank in waiting if rank not in culprits]
         others = [finding for finding in findings if finding not in causes]
         others.sort(key=lambda finding: finding.is_past)
-        return Verdict(
+        return JobVerdict(
             main.kind,
             tuple(culprits),
             tuple(waiting) if main.kind not in NO_FAULT else (),
@@ -204,7 +204,7 @@ class _Diagnosis:
             len(self.records.columns["group"]),
         )
 
-    def find_mismatches(self) -> list[Finding]:
+    def find_mismatches(self) -> list[VerdictFinding]:
         """Return findings on groups whose ranks made different calls of one operation.
 
         There are two kinds of mismatches: of operations that are not completed, and of completed
@@ -218,7 +218,7 @@ class _Diagnosis:
         """
         mismatches = list(self.graph.matching.mismatches())
         mismatches.sort(key=lambda one: one.is_completed)
-        findings: list[Finding] = []
+        findings: list[VerdictFinding] = []
         seen: set[tuple[int, bool]] = set()
         for mismatch in mismatches:
             # After the first difference of a group, its ranks may be out of step.
@@ -229,7 +229,7 @@ class _Diagnosis:
                 findings.append(self.create_mismatch_finding(mismatch))
         return findings
 
-    def create_mismatch_finding(self, mismatch: Mismatch) -> Finding:
+    def create_mismatch_finding(self, mismatch: Mismatch) -> VerdictFinding:
         """Return the finding on an operation whose calls differ or contradict themselves.
 
         Kind, culprits and sizes are those of `mismatch.difference`. The text is a phrase, `: ` and
@@ -253,7 +253,7 @@ class _Diagnosis:
         )
         return replace(finding, sizes=difference.sizes)
 
-    def find_order_deadlocks(self) -> list[Finding]:
+    def find_order_deadlocks(self) -> list[VerdictFinding]:
         """Return a finding `order` for each cycle of ranks that wait for each other.
 
         A cycle is a set of at least two ranks, each of which waits, directly or over others, for
@@ -306,7 +306,7 @@ class _Diagnosis:
             return tuple(ranks)
         return tuple(rank for rank in ranks if fronts[rank] != common)
 
-    def find_late_ranks(self) -> list[Finding]:
+    def find_late_ranks(self) -> list[VerdictFinding]:
         """Return findings on ranks that wait for no rank although other ranks wait for them.
 
         An operation that a rank has issued and not completed, but other ranks completed, is stuck
@@ -341,7 +341,7 @@ class _Diagnosis:
             findings.append(self.create_finding("late", row, text, tuple(ranks)))
         return findings
 
-    def find_ras_problems(self) -> list[Finding]:
+    def find_ras_problems(self) -> list[VerdictFinding]:
         """Return findings `late` from the reports of NCCL's RAS subsystem, empty without reports.
 
         1. One finding per rank in `nccl.unresponsive` (its process does not respond, is dead or is
@@ -356,7 +356,7 @@ class _Diagnosis:
         """
         evidence = self.nccl
         findings = [
-            Finding("late", f"RAS: rank {rank}: {reason}", (rank,))
+            VerdictFinding("late", f"RAS: rank {rank}: {reason}", (rank,))
             for rank, reason in sorted(evidence.unresponsive.items())
         ]
         waiting = {rank for lagging in evidence.behind for rank in lagging.waiting}
@@ -368,7 +368,7 @@ class _Diagnosis:
                     f"RAS: {format_ranks(culprits)} stay behind in communicator"
                     f" {lagging.communicator}"
                 )
-                findings.append(Finding("late", text, culprits, lagging.group))
+                findings.append(VerdictFinding("late", text, culprits, lagging.group))
         return findings
 
     def find_awaiting_row(self, rank: int) -> int:
@@ -403,7 +403,7 @@ class _Diagnosis:
         frames = self.list_frames(rows[-1])
         return f"{text}, issued by {frames[0]}" if frames else text
 
-    def find_blocked_collectives(self) -> list[Finding]:
+    def find_blocked_collectives(self) -> list[VerdictFinding]:
         """Return a finding for each incomplete operation that all of its ranks have issued.
 
         The order is that of `rows_issued_by_all`; `mismatched_rows` are skipped. The first rule
@@ -432,7 +432,7 @@ class _Diagnosis:
             is_p2p = bool(self.records.columns["is_p2p"][row])
             # Ranks that the dumps do not name.
             may_have_others = group.ranks is None or (is_p2p and len(group.ranks) > 1)
-            waiting = [rank for rank, state in states.items() if state is State.SCHEDULED]
+            waiting = [rank for rank, state in states.items() if state is OperationState.SCHEDULED]
             backend = self.records.tables.calls[int(self.records.columns["calls"][row])][0].backend
             if not partners and may_have_others:
                 text = f"the other ranks of {self.describe(row)} are not known"
@@ -462,7 +462,7 @@ class _Diagnosis:
                 findings.append(self.create_finding("device", row, text))
         return findings
 
-    def find_skews(self) -> list[Finding]:
+    def find_skews(self) -> list[VerdictFinding]:
         """Return findings on operations that a rank has not completed although other ranks have.
 
         A collective counts if another rank completed it and every rank has issued it. Messages
@@ -495,7 +495,7 @@ class _Diagnosis:
                     findings.append(self.create_finding("device", row, text, (rank,)))
         return findings
 
-    def find_open_questions(self, causes: Sequence[Finding]) -> list[Finding]:
+    def find_open_questions(self, causes: Sequence[VerdictFinding]) -> list[VerdictFinding]:
         """Return findings `undecided` on waits that the dumps cannot explain, without culprits.
 
         These are the waits for a rank without a dump or with lost entries, unless `causes` explain
@@ -528,14 +528,16 @@ class _Diagnosis:
         if findings or causes:
             return findings
         if not self.records.dumps:
-            findings.append(Finding("undecided", "NCCL's counts do not show where ranks wait"))
+            findings.append(
+                VerdictFinding("undecided", "NCCL's counts do not show where ranks wait")
+            )
         elif self.records.missing_dumps:
             text = "no fault in these dumps, but no dump of "
             text += format_ranks(self.records.missing_dumps)
-            findings.append(Finding("undecided", text))
+            findings.append(VerdictFinding("undecided", text))
         return findings
 
-    def list_explained_ranks(self, causes: Sequence[Finding]) -> set[int]:
+    def list_explained_ranks(self, causes: Sequence[VerdictFinding]) -> set[int]:
         """Return the ranks whose state the causes explain; empty without causes.
 
         A rank is explained in each of these cases:
@@ -638,7 +640,7 @@ class _Diagnosis:
         culprits: tuple[int, ...] = (),
         *,
         is_past: bool = False,
-    ) -> Finding:
+    ) -> VerdictFinding:
         """Return a finding on the operation in a row of the records.
 
         `kind` (one of `KINDS`), `text`, `culprits` (responsible ranks) and `is_past` (the operation
@@ -652,7 +654,7 @@ class _Diagnosis:
         The sizes of the finding are empty.
         """
         group = int(self.records.columns["group"][row])
-        return Finding(
+        return VerdictFinding(
             kind,
             text,
             culprits,
@@ -705,7 +707,7 @@ class _Diagnosis:
         return tuple(str(frame) for frame in (user_frames or stack)[:SHOWN_FRAMES])
 
 
-_NO_FINDING = Finding("none", "all operations are complete and agree")
+_NO_FINDING = VerdictFinding("none", "all operations are complete and agree")
 
 
 def format_ranks(ranks: Sequence[int]) -> str:

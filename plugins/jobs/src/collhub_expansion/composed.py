@@ -287,7 +287,7 @@ def _shift_steps(
     return columns
 
 
-class Phase(NamedTuple):
+class StreamPhase(NamedTuple):
     """Phase of a stream: number of its template, dimension, and estimated time."""
 
     template: int
@@ -304,7 +304,7 @@ def limit_concurrency(count: int, at_once: int) -> Waits:
     return tuple((stream, stream + at_once) for stream in range(count - at_once))
 
 
-def order_streams(streams: Sequence[Sequence[Phase]], at_once: int) -> Waits:
+def order_streams(streams: Sequence[Sequence[StreamPhase]], at_once: int) -> Waits:
     """Return the dependencies of the phases of concurrent streams as pairs (earlier, later).
 
     Phase p of stream s has the number s x n + p, with n phases per stream. A phase waits

@@ -16,7 +16,7 @@ from collhub_expansion.composed import Waits, limit_concurrency, order_streams
 from collhub_expansion.flatten import expanded, measure_durations_ns, order_occupants, sort_by_start
 from collhub_expansion.making import AlgorithmRecord, CollectiveRequest, Maker
 from collhub_expansion.native import NativeSystem, find_named_algorithms, split_native
-from collhub_expansion.plan import Calls, Pieces, match_calls
+from collhub_expansion.plan import CollectivePieces, PlannedCalls, match_calls
 from hub_core import (
     DEFAULT_RULE,
     NATIVE,
@@ -79,7 +79,7 @@ class _Chosen:
         self.rule.append(rule)
 
     @property
-    def pieces(self) -> Pieces:
+    def pieces(self) -> CollectivePieces:
         """Return the columns of all pieces (int64): collective, template, and waits.
 
         A piece is a part of a collective with nodes of its own; the template is the pattern of
@@ -88,7 +88,7 @@ class _Chosen:
         """
         instance, template = np.array(self.instance, np.int64), np.array(self.template, np.int64)
         waits = np.array(self.waits, np.int64).reshape(-1, 2).T
-        return Pieces(instance, template, (waits[0], waits[1]))
+        return CollectivePieces(instance, template, (waits[0], waits[1]))
 
 
 def expand_workload(
@@ -151,7 +151,7 @@ def expand_workload(
 
 def _choose_algorithms(
     workload: Workload,
-    calls: Calls,
+    calls: PlannedCalls,
     rules: Sequence[CollectiveRule],
     maker: Maker,
     system: NativeSystem,
@@ -213,7 +213,7 @@ def _choose_algorithms(
     return chosen
 
 
-def _raise_no_algorithm(workload: Workload, calls: Calls, number: int) -> NoReturn:
+def _raise_no_algorithm(workload: Workload, calls: PlannedCalls, number: int) -> NoReturn:
     """Raise `InputError` (`no-algorithm`) for a collective that no algorithm performs.
 
     `number`: index of the collective in `calls.collective`; it must have a call. The error is
@@ -258,7 +258,7 @@ def _parts(
 
 def _summarize_uses(
     rules: Sequence[CollectiveRule],
-    calls: Calls,
+    calls: PlannedCalls,
     chosen: _Chosen,
     algorithms: Sequence[AlgorithmRecord],
     origin: Int64Array,

@@ -10,10 +10,10 @@ import numpy.typing as npt
 from collhub_templates import Edges, Template, marker
 
 from collhub_expansion.plan import (
-    Blocks,
-    Calls,
-    Pieces,
-    Plan,
+    CollectivePieces,
+    ExpansionPlan,
+    NodeBlocks,
+    PlannedCalls,
     catalogue,
     concatenate_edges,
     joined,
@@ -40,8 +40,8 @@ class Expansion:
 
 def expanded(
     workload: Workload,
-    calls: Calls,
-    pieces: Pieces,
+    calls: PlannedCalls,
+    pieces: CollectivePieces,
     templates: Sequence[Template],
     turns: Edges,
     duration_ns: Int64Array,
@@ -66,7 +66,7 @@ def expanded(
     book = [*templates, marker(1)]
     entries = catalogue(len(workload.nodes), book)
     plan = plan_blocks(workload.nodes, calls, pieces, entries)
-    blocks = Blocks.of(entries, plan.entry)
+    blocks = NodeBlocks.of(entries, plan.entry)
     number, block = blocks.rows()
     columns = _columns(workload, plan, book, number, block)
     old = np.flatnonzero(number < len(workload.nodes))
@@ -79,7 +79,7 @@ def expanded(
 
 
 def _dependencies(
-    nodes: NodeColumns, plan: Plan, blocks: Blocks, turns: Edges
+    nodes: NodeColumns, plan: ExpansionPlan, blocks: NodeBlocks, turns: Edges
 ) -> tuple[Edges, Edges]:
     """Build the data and the control dependencies of the new nodes, each as (parents, children).
 
@@ -109,7 +109,7 @@ def _dependencies(
 
 def _columns(
     workload: Workload,
-    plan: Plan,
+    plan: ExpansionPlan,
     book: Sequence[Template],
     number: Int64Array,
     block: Int64Array,
@@ -148,8 +148,8 @@ def _columns(
 def _set_peers_and_tags(
     columns: dict[str, npt.NDArray[np.generic]],
     workload: Workload,
-    calls: Calls,
-    pieces: Pieces,
+    calls: PlannedCalls,
+    pieces: CollectivePieces,
     book: Sequence[Template],
     number: Int64Array,
     piece: Int64Array,

@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 from collhub_templates import Template, marker, template_of
 
-from collhub_expansion.composed import Phase, PhaseSteps, composed
+from collhub_expansion.composed import PhaseSteps, StreamPhase, composed
 from collhub_expansion.native import (
     NATIVE_KINDS,
     NativePhase,
@@ -147,7 +147,7 @@ class Maker:
 
     def streams(
         self, rule: CollectiveRule, request: CollectiveRequest, sizes: Sequence[int], mask: int
-    ) -> list[list[Phase]]:
+    ) -> list[list[StreamPhase]]:
         """Return the phases of each stream of a collective that ASTRA-sim runs by dimension.
 
         `sizes`: bytes of each stream; `mask`: bit d selects dimension d. The result is empty unless
@@ -169,7 +169,7 @@ class Maker:
         with _prefix_errors(f"--collective {rule.text}", request):
             return [self._stream(replace(request, size=size), mask) for size in sizes]
 
-    def _stream(self, request: CollectiveRequest, mask: int) -> list[Phase]:
+    def _stream(self, request: CollectiveRequest, mask: int) -> list[StreamPhase]:
         """Return the phases of one stream of `request.size` bytes in the dimensions of `mask`.
 
         That the phases together perform the collective is verified once per series: the kind, and
@@ -200,7 +200,7 @@ class Maker:
             self._admit(composed(request.kind, steps), name)
         return phases
 
-    def _phase(self, phase: NativePhase, job_request: CollectiveRequest) -> Phase:
+    def _phase(self, phase: NativePhase, job_request: CollectiveRequest) -> StreamPhase:
         """Return template number, dimension and estimated time in ns of a native phase.
 
         A phase runs in several groups of `job_request.members` at the same time. The algorithm is
@@ -247,7 +247,7 @@ class Maker:
         )
         number = self._numbered(key, make)
         time_ns = self._estimate_time_ns(self.templates[number], phase.level)
-        return Phase(number, phase.level, time_ns)
+        return StreamPhase(number, phase.level, time_ns)
 
     def _estimate_time_ns(self, template: Template, level: int) -> int:
         """Estimate the time in ns of a phase whose ranks send their messages one after the other.

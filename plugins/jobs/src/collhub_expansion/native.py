@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from collhub_expansion.plan import Calls
+from collhub_expansion.plan import PlannedCalls
 from hub_core import InputError, Registry, Topology, UsageError
 from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, CollectiveKind, Workload
@@ -336,7 +336,7 @@ def split_native(system: NativeSystem, kind: CollectiveKind, size: int, ranks: i
     return [chunk] * -(-size // max(chunk, 1))
 
 
-def find_named_algorithms(workload: Workload, calls: Calls) -> Int64Array:
+def find_named_algorithms(workload: Workload, calls: PlannedCalls) -> Int64Array:
     """Return the algorithm that is named for each collective: int64[collectives], -1 for none.
 
     The result is an index into `Workload.algorithms`, in the order of the collectives in

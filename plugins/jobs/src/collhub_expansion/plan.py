@@ -31,7 +31,7 @@ _MAX_ENDS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Catalogue:
+class BlockContents:
     """Possible contents of blocks: a node of the workload, or the nodes of a template on one rank.
 
     Entry i of the first `nodes` is row i of the workload; entries of template t begin at
@@ -51,7 +51,7 @@ class Catalogue:
     control: tuple[Int64Array, Int64Array, Int64Array]
 
 
-def catalogue(nodes: int, templates: list[Template]) -> Catalogue:
+def catalogue(nodes: int, templates: list[Template]) -> BlockContents:
     """Build the catalogue of entries that can replace a node: single nodes and templates.
 
     - Entries 0 to `nodes` - 1 are the nodes of the workload. Entry i has the single row i, which is
@@ -71,7 +71,7 @@ def catalogue(nodes: int, templates: list[Template]) -> Catalogue:
     job_nodes = np.arange(nodes)
     first = np.concatenate([job_nodes, *firsts])
     length = np.concatenate([np.ones(nodes, np.int64), *lengths])
-    return Catalogue(
+    return BlockContents(
         nodes,
         nodes + row_pointer(positions),
         node,
@@ -104,15 +104,15 @@ def _all_edges(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class NodeBlocks:
     """Blocks in node order: int64 per block, the entry and the first new node."""
 
-    catalogue: Catalogue
+    catalogue: BlockContents
     entry: Int64Array
     first: Int64Array
 
     @classmethod
-    def of(cls, entries: Catalogue, entry: Int64Array) -> Blocks:
+    def of(cls, entries: BlockContents, entry: Int64Array) -> NodeBlocks:
         """Create consecutive blocks of these entries."""
         return cls(entries, entry, row_pointer(entries.length[entry])[:-1])
 
@@ -193,7 +193,7 @@ def spread(template: Template, members: Sequence[int], stride: int) -> Template:
     member_index = inverse(rank)
     position = rank // stride % positions
     entries = catalogue(0, [template])
-    blocks = Blocks.of(entries, position)
+    blocks = NodeBlocks.of(entries, position)
     number, block = blocks.rows()
     peer = template.peer[number]
     lowest = (rank - position * stride)[block]
@@ -212,7 +212,7 @@ def spread(template: Template, members: Sequence[int], stride: int) -> Template:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calls:
+class PlannedCalls:
     """Collectives, and the rows of the workload that call them.
 
     Per call, int64: `row`, `position` of its rank in the group, `instance`: number of the
@@ -232,7 +232,7 @@ class Calls:
     counts: Int64Array
 
 
-def match_calls(workload: Workload, rows: Int64Array) -> Calls:
+def match_calls(workload: Workload, rows: Int64Array) -> PlannedCalls:
     """Match the calls of collectives on different ranks: the k-th call of a group on each rank.
 
     `rows`: rows of the calls, in issue order for each rank. Columns by call are in this order.
@@ -271,7 +271,7 @@ def match_calls(workload: Workload, rows: Int64Array) -> Calls:
     kinds = nodes.collective[model].astype(np.int64)
     masks = nodes.dimensions[model].astype(np.int64)
     counts = nodes.counts[model].astype(np.int64)
-    return Calls(rows, position, instance, group[first], kinds, size, root, masks, counts)
+    return PlannedCalls(rows, position, instance, group[first], kinds, size, root, masks, counts)
 
 
 def _check(
@@ -311,7 +311,7 @@ _FRONT, _PIECE, _BACK = range(3)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class CollectivePieces:
     """Pieces of collectives: int64 per piece, ascending in `instance`, then in order.
 
     `template`: template number. `waits`: (earlier, later) pieces of one collective, ascending in
@@ -324,7 +324,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class ExpansionPlan:
     """Blocks of all rows, in node order.
 
     Per block, int64: `row`, `entry` of the catalogue, `piece` (-1: none). `exits`, `entrances`:
@@ -356,7 +356,9 @@ class _Parts:
     waits: Edges
 
 
-def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue) -> Plan:
+def plan_blocks(
+    nodes: NodeColumns, calls: PlannedCalls, pieces: CollectivePieces, entries: BlockContents
+) -> ExpansionPlan:
     """Plan the blocks of nodes that replace the nodes of a job.
 
     A piece is a part of a collective with a template of nodes. A first piece waits for no other
@@ -389,7 +391,7 @@ def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catal
     cuts = np.cumsum([len(group) for group in groups])[:-1]
     plain_blocks, inner, front, back = np.split(inverse(order), cuts)
     doors = _Doors(len(nodes), plain, plain_blocks, calls.row, parts, inner)
-    return Plan(
+    return ExpansionPlan(
         row[order],
         entry[order],
         piece[order],
@@ -403,7 +405,7 @@ def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catal
     )
 
 
-def _parts(calls: Calls, pieces: Pieces, entries: Catalogue) -> _Parts:
+def _parts(calls: PlannedCalls, pieces: CollectivePieces, entries: BlockContents) -> _Parts:
     pointer = group_pointer(pieces.instance, len(calls.group))
     counts = np.diff(pointer)[calls.instance]
     call = np.repeat(np.arange(len(calls.row)), counts)

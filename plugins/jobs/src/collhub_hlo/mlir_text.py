@@ -75,7 +75,7 @@ class MlirStatement:
 
 
 @dataclass(slots=True)
-class Operation:
+class MlirOperation:
     """An operation without its regions.
 
     `results`: value names with the number of values of each; `operands`: value names with `%`, as
@@ -311,7 +311,7 @@ def operation_name(text: str) -> str:
     return match[2] or match[3]
 
 
-def parse_operation(text: str, line: int) -> Operation:
+def parse_operation(text: str, line: int) -> MlirOperation:
     """Parse an operation without its regions, in the pretty or the generic form of MLIR.
 
     Results have their names with `%` and numbers of values: `%0:2 = ...` gives `("%0", 2)`. A
@@ -348,7 +348,7 @@ def parse_operation(text: str, line: int) -> Operation:
         operands = _OPERAND.findall(head, start, find_close(head, head.find("(", start)))
     else:
         operands = _OPERAND.findall(_STRING.sub("", head[start:]))
-    return Operation(name, results, operands, head[start:], types, line)
+    return MlirOperation(name, results, operands, head[start:], types, line)
 
 
 def parse_arguments(text: str, start: int) -> list[tuple[str, str]]:

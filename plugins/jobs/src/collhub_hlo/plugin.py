@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collhub_templates.roofline import MachineOptions
+from collhub_templates.roofline import RooflineOptions
 
 from hub_core.plugin_api import (
     Format,
@@ -27,7 +27,7 @@ MAX_NODES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class HloOptions(MachineOptions):
+class HloOptions(RooflineOptions):
     """Loops, dependencies, and peak rates from which the roofline estimates durations."""
 
     trip_count: int | None = optional(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
-from collhub_hlo_modules.collectives import KINDS, Call
+from collhub_hlo_modules.collectives import KINDS, HloCollective
 from collhub_hlo_modules.module import Module, read_module
 from collhub_hlo_modules.text import StatementReader
 from collhub_templates import number_by_use, repeat_edges, work_of
@@ -15,7 +15,7 @@ from collhub_templates import number_by_use, repeat_edges, work_of
 from collhub_hlo.mlir_text import MlirReader
 from collhub_hlo.plugin import HLO, STABLEHLO, HloOptions
 from collhub_hlo.stablehlo import read_stablehlo
-from collhub_hlo.walking import NONE, Program, evaluate
+from collhub_hlo.walking import NONE, WalkedProgram, evaluate
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
     Diagnostic,
@@ -88,7 +88,7 @@ def _evaluate(module: Module, options: HloOptions, source: Source, format_name: 
     for code, text, severity in _notes(module, program, options, format_name):
         source.report(Diagnostic(code, text, severity, Location(file)))
     count = module.devices.count
-    tables = _Tables(program.calls, count)
+    tables = _JobTables(program.calls, count)
     columns, rows = tables.columns(program, options), len(program.kind)
     edges = repeat_edges((program.before, program.after), rows, count)
     is_data = not module.is_scheduled or options.order == "data"
@@ -151,7 +151,7 @@ def lines(workload: Workload) -> Sequence[str]:
 
 
 def _notes(
-    module: Module, program: Program, options: HloOptions, format_name: str
+    module: Module, program: WalkedProgram, options: HloOptions, format_name: str
 ) -> Sequence[tuple[str, str, Severity]]:
     """Return (code, text, severity) of every finding about the module and its lowered program.
 
@@ -200,7 +200,7 @@ def _notes(
     return notes
 
 
-def _call_to_json(call: Call) -> dict[str, JsonValue]:
+def _call_to_json(call: HloCollective) -> dict[str, JsonValue]:
     sizes = sorted({len(group) for group in call.groups})
     noun = "pairs" if call.opcode not in KINDS else "groups"
     spread = "" if noun == "pairs" else " of " + ", ".join(map(str, sizes))
@@ -217,13 +217,13 @@ def _call_to_json(call: Call) -> dict[str, JsonValue]:
     }
 
 
-class _Tables:
+class _JobTables:
     """Groups of the job, and the group, root and peers of each collective by rank.
 
     The last row of every table is for rows that do not communicate.
     """
 
-    def __init__(self, calls: Sequence[Call], count: int) -> None:
+    def __init__(self, calls: Sequence[HloCollective], count: int) -> None:
         every = tuple(range(count))
         shape = len(calls) + 1, count
         self.is_member = np.zeros(shape, np.bool_)
@@ -263,7 +263,7 @@ class _Tables:
         ]
         self._tag = np.array([*(tag & 0x7FFFFFFF for tag in tags), 0], np.int64)
 
-    def columns(self, program: Program, options: HloOptions) -> dict[str, Int64Array]:
+    def columns(self, program: WalkedProgram, options: HloOptions) -> dict[str, Int64Array]:
         """Build the columns of all ranks: all rows of rank 0, then of rank 1, and so on.
 
         Every rank has all rows of `program` in their order. Returns int64[ranks * rows] by name. A

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 from collhub_hlo_modules.collectives import count_devices
 from collhub_hlo_modules.groups import Devices
 from collhub_hlo_modules.module import Module, ModuleBuilder
-from collhub_hlo_modules.text import Instruction, Shape, invalid
+from collhub_hlo_modules.text import HloInstruction, Shape, invalid
 from collhub_hlo_modules.work import FREE
 
 from collhub_hlo.mlir_text import (
+    MlirOperation,
     MlirReader,
     MlirStatement,
-    Operation,
     TypeParser,
     find_close,
     operation_name,
@@ -94,7 +94,7 @@ class _Region:
     is_function: bool = False
     is_body: bool = False
     is_returned: bool = False
-    instructions: dict[str, Instruction] = field(default_factory=dict)
+    instructions: dict[str, HloInstruction] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     packed: dict[str, tuple[str, tuple[Shape, ...], int]] = field(default_factory=dict)
     arguments: dict[str, Shape] = field(default_factory=dict)
@@ -244,7 +244,7 @@ class _Lowering:
             module.global_instructions = self._count_global(entry)
         for opcode in sorted(self._reducers):
             builder.open(_REDUCER + opcode, False, 1)
-            builder.add(Instruction(opcode, opcode, Shape(()), (), _NO_ATTRIBUTES, "", 1, True))
+            builder.add(HloInstruction(opcode, opcode, Shape(()), (), _NO_ATTRIBUTES, "", 1, True))
             builder.close()
         for name_of_computation in order:
             region = self._computations.pop(name_of_computation)
@@ -407,7 +407,7 @@ class _Lowering:
 
     # Operations
 
-    def _add(self, operation: Operation, regions: list[_Region]) -> None:
+    def _add(self, operation: MlirOperation, regions: list[_Region]) -> None:
         """Append the instructions of an operation to the innermost region, and name its results.
 
         - A return, such as `func.return`, appends none: its operands become the results of the
@@ -453,7 +453,7 @@ class _Lowering:
         )
         self._name_results(operation, instruction.name, shapes, is_tuple=is_tuple)
 
-    def _opcode(self, operation: Operation) -> tuple[str, str]:
+    def _opcode(self, operation: MlirOperation) -> tuple[str, str]:
         """Return the HLO opcode of an operation, and the name of its target, or "" without one.
 
         The first rule that applies decides:
@@ -497,7 +497,7 @@ class _Lowering:
 
     def _add_bodies(
         self,
-        operation: Operation,
+        operation: MlirOperation,
         opcode: str,
         regions: list[_Region],
         operands: list[str],
@@ -571,7 +571,7 @@ class _Lowering:
 
     def _add_reducer(
         self,
-        operation: Operation,
+        operation: MlirOperation,
         opcode: str,
         regions: list[_Region],
         attributes: dict[str, str],
@@ -599,13 +599,13 @@ class _Lowering:
     def _append(
         self,
         opcode: str,
-        operation: Operation,
+        operation: MlirOperation,
         operands: Sequence[str],
         shapes: tuple[Shape, ...],
         attributes: Mapping[str, str],
         literal: str,
         is_tuple: bool,
-    ) -> Instruction:
+    ) -> HloInstruction:
         """Append an instruction to the innermost region, and return it.
 
         Its name is the opcode, a dot, and the first result without `%`: `add.3` for `%3`. Without
@@ -622,7 +622,7 @@ class _Lowering:
         short = "state" if opcode == "tuple" and operation.name.endswith("while") else opcode
         leaves = tuple(leaf for shape in shapes for leaf in shape.leaves)
         shape = Shape(leaves, True) if is_tuple else shapes[0]
-        instruction = Instruction(
+        instruction = HloInstruction(
             f"{short}.{first}", sys.intern(opcode), shape, tuple(operands),
             attributes or _NO_ATTRIBUTES, literal, operation.line, False,
         )  # fmt: skip
@@ -632,7 +632,7 @@ class _Lowering:
         return instruction
 
     def _name_results(
-        self, operation: Operation, name: str, shapes: tuple[Shape, ...], *, is_tuple: bool
+        self, operation: MlirOperation, name: str, shapes: tuple[Shape, ...], *, is_tuple: bool
     ) -> None:
         region, index = self._regions[-1], 0
         for result, count in operation.results:
@@ -691,7 +691,7 @@ class _Lowering:
         if part >= len(shapes):
             raise ValueError(f"value {base} has {len(shapes)} parts, not a part {part}")
         line = region.instructions[name].line
-        element = Instruction(
+        element = HloInstruction(
             f"{name}.{first + part}", "get-tuple-element", shapes[part], (name,),
             {"index": str(first + part)}, "", line, False,
         )  # fmt: skip
@@ -732,7 +732,7 @@ class _Lowering:
         value. Raises `ValueError` for a name that is already used, and, without `is_tuple`, for a
         region that returns no value.
         """
-        parameters: dict[str, Instruction] = {}
+        parameters: dict[str, HloInstruction] = {}
         for number, (name, shape) in enumerate(region.arguments.items()):
             parameters[name] = _parameter(name, shape, number, region.line)
         for number, (value, shape) in enumerate(captured.items(), first_captured):
@@ -763,7 +763,7 @@ class _Lowering:
         state = Shape(tuple(leaf for shape in shapes for leaf in shape.leaves), True)
         parameters = {_STATE: _parameter(_STATE, state, 0, region.line)}
         for index, (name, shape) in enumerate(zip(names, shapes, strict=True)):
-            parameters[name] = Instruction(
+            parameters[name] = HloInstruction(
                 name, "get-tuple-element", shape, (_STATE,), {"index": str(index)}, "",
                 region.line, False,
             )  # fmt: skip
@@ -778,7 +778,7 @@ class _Lowering:
     def _store(
         self,
         region: _Region,
-        parameters: dict[str, Instruction],
+        parameters: dict[str, HloInstruction],
         returned: Sequence[str],
         *,
         is_tuple: bool,
@@ -802,7 +802,7 @@ class _Lowering:
         instructions = parameters | region.instructions
         if is_tuple:
             leaves = tuple(leaf for name in returned for leaf in instructions[name].shape.leaves)
-            instructions[_RESULT] = Instruction(
+            instructions[_RESULT] = HloInstruction(
                 _RESULT, "tuple", Shape(leaves, True), tuple(returned), _NO_ATTRIBUTES, "",
                 region.line, True,
             )  # fmt: skip
@@ -883,5 +883,5 @@ def _computation_name(symbol: str) -> str:
     return re.sub(r"[^\w.\-$:/@]", "_", symbol)
 
 
-def _parameter(name: str, shape: Shape, number: int, line: int) -> Instruction:
-    return Instruction(name, "parameter", shape, (), _NO_ATTRIBUTES, str(number), line, False)
+def _parameter(name: str, shape: Shape, number: int, line: int) -> HloInstruction:
+    return HloInstruction(name, "parameter", shape, (), _NO_ATTRIBUTES, str(number), line, False)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from collhub_hlo.mlir_text import Operation, parse_dictionaries
+from collhub_hlo.mlir_text import MlirOperation, parse_dictionaries
 
 _PAIR_OF_LISTS = re.compile(r"contracting_dims\s*=\s*\[([\d,\s]*)\]\s*x")
 # The dimensions of the first tensor in a list of types.
@@ -43,7 +43,7 @@ _MAX_DIGITS = 18
 
 
 def rewrite_attributes(
-    operation: Operation, opcode: str, meshes: Mapping[str, str]
+    operation: MlirOperation, opcode: str, meshes: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the attributes of an operation that the reader needs, by name, as texts of HLO.
 
@@ -90,7 +90,7 @@ def rewrite_attributes(
     return {}
 
 
-def custom_call_target(operation: Operation) -> str:
+def custom_call_target(operation: MlirOperation) -> str:
     """Return the name of the target of a custom call, without quotes; "" if the text has none.
 
     It is the name of the first `@NAME(` in the pretty form, otherwise the attribute
@@ -152,7 +152,7 @@ def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
     return elements, sizes
 
 
-def _contracted(operation: Operation) -> str:
+def _contracted(operation: MlirOperation) -> str:
     """Return the contracted dimensions of a product's left operand as a text, such as `0, 1`.
 
     The first of these that the text of the operation has is used; the dimensions are numbered from
@@ -177,7 +177,7 @@ def _contracted(operation: Operation) -> str:
 
 
 def _collective_attributes(
-    operation: Operation, opcode: str, meshes: Mapping[str, str]
+    operation: MlirOperation, opcode: str, meshes: Mapping[str, str]
 ) -> dict[str, str]:
     entries = parse_dictionaries(operation.head)
     if opcode == "ragged-all-to-all" and "backend_config" in entries:

@@ -14,7 +14,13 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from collhub_hlo_modules.collectives import KINDS, Call, collective_of, has_pairs, read_call
+from collhub_hlo_modules.collectives import (
+    KINDS,
+    HloCollective,
+    collective_of,
+    has_pairs,
+    read_call,
+)
 from collhub_hlo_modules.module import (
     Computation,
     Module,
@@ -22,7 +28,7 @@ from collhub_hlo_modules.module import (
     choose_branch,
     count_work,
 )
-from collhub_hlo_modules.text import Instruction, invalid, to_integer
+from collhub_hlo_modules.text import HloInstruction, invalid, to_integer
 from collhub_hlo_modules.work import FREE, has_unknown_work
 
 from collhub_hlo.plugin import HloOptions
@@ -40,7 +46,7 @@ Value = Rows | list[Rows]
 
 
 @dataclass(slots=True)
-class Program:
+class WalkedProgram:
     """Columns of the rows, and edges between them. `call`: index of `calls`, -1 for others.
 
     `kind`: NodeKind; a SEND or RECV becomes a marker on ranks without this message. `notes`:
@@ -55,7 +61,7 @@ class Program:
     before: array[int] = field(default_factory=lambda: array("q"))
     after: array[int] = field(default_factory=lambda: array("q"))
     names: dict[str, int] = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[HloCollective] = field(default_factory=list)
     losses: dict[str, int] = field(default_factory=dict)
 
 
@@ -68,9 +74,9 @@ class _Frame:
     """
 
     computation: Computation
-    instructions: list[Instruction]
+    instructions: list[HloInstruction]
     arguments: list[Value]
-    caller: Instruction | None
+    caller: HloInstruction | None
     entered: Rows
     tail: Rows
     is_async: bool
@@ -79,7 +85,7 @@ class _Frame:
     values: dict[str, Value] = field(default_factory=dict)
 
 
-def evaluate(module: Module, options: HloOptions, file: str) -> Program:
+def evaluate(module: Module, options: HloOptions, file: str) -> WalkedProgram:
     """Evaluate the entry of a module as a program: the rows of one device, and its calls.
 
     A row is a computation, collective, message or marker. It lists the rows that it waits
@@ -115,7 +121,7 @@ class _Evaluation:
 
     def __init__(self, module: Module, options: HloOptions, file: str) -> None:
         assert module.entry
-        self.program = Program()
+        self.program = WalkedProgram()
         self._module, self._options, self._file = module, options, file
         self._is_sequence = module.is_scheduled and options.order == "schedule"
         self._max_rows = options.max_nodes // module.devices.count
@@ -142,7 +148,7 @@ class _Evaluation:
                 raise self._too_many(instruction.line)
             self._step(frame, instruction)
 
-    def _step(self, frame: _Frame, instruction: Instruction) -> None:
+    def _step(self, frame: _Frame, instruction: HloInstruction) -> None:
         opcode = instruction.opcode
         if opcode == "parameter":
             number = to_integer(instruction.literal)
@@ -171,14 +177,14 @@ class _Evaluation:
         else:
             self._compute(frame, instruction)
 
-    def _element(self, frame: _Frame, instruction: Instruction) -> Rows:
+    def _element(self, frame: _Frame, instruction: HloInstruction) -> Rows:
         value = frame.values[instruction.operands[0]] if instruction.operands else ()
         index = instruction.attributes.get("index", "")
         if isinstance(value, list) and index.isdecimal() and int(index[:9]) < len(value):
             return value[int(index[:9])]
         return self._join(frame, instruction.operands)
 
-    def _compute(self, frame: _Frame, instruction: Instruction) -> None:
+    def _compute(self, frame: _Frame, instruction: HloInstruction) -> None:
         """Add the work of an instruction to the program, as a new row or in the open row.
 
         Work is operations and accessed bytes, each at most `_LARGEST` per row. Users of the
@@ -218,7 +224,7 @@ class _Evaluation:
         frame.values[instruction.name] = (row,)
         self._open_row = row if is_blocking and not frame.is_async else NONE
 
-    def _communicate(self, frame: _Frame, instruction: Instruction, collective: str) -> None:
+    def _communicate(self, frame: _Frame, instruction: HloInstruction, collective: str) -> None:
         """Append the rows of a collective or message; store them as the instruction's value.
 
         A send has one SEND row, a receive one RECV row, a permutation both (SEND first), and a
@@ -260,7 +266,7 @@ class _Evaluation:
         self._open_row = NONE
         frame.values[instruction.name] = rows
 
-    def _read_call(self, computation: Computation, instruction: Instruction, name: str) -> int:
+    def _read_call(self, computation: Computation, instruction: HloInstruction, name: str) -> int:
         """Append a collective or message to the calls of the program, and return its number.
 
         `name`: its kind, such as `all-reduce`. The reduction is the opcode of the root of
@@ -278,7 +284,7 @@ class _Evaluation:
         self.program.calls.append(call)
         return len(self.program.calls) - 1
 
-    def _enter(self, frame: _Frame, instruction: Instruction) -> None:
+    def _enter(self, frame: _Frame, instruction: HloInstruction) -> None:
         """Begin to evaluate the computation that an instruction calls, by pushing a frame for it.
 
         The value of the instruction is first set to the joined rows of its operands. Of a
@@ -378,7 +384,7 @@ class _Evaluation:
         self,
         computation: Computation,
         arguments: list[Value],
-        caller: Instruction | None,
+        caller: HloInstruction | None,
         entered: Rows,
         tail: Rows,
         *,
@@ -387,7 +393,7 @@ class _Evaluation:
         every = list(computation.instructions.values())
         return _Frame(computation, every, arguments, caller, entered, tail, is_async)
 
-    def _before(self, frame: _Frame, instruction: Instruction) -> Rows:
+    def _before(self, frame: _Frame, instruction: HloInstruction) -> Rows:
         """Return the rows that an instruction waits for; `frame` is the computation with it.
 
         A row is a computation, collective, message or marker of the resulting program. The first

@@ -14,7 +14,7 @@ from collhub_hlo_modules.groups import (
     find_groups,
     find_pairs,
 )
-from collhub_hlo_modules.text import Instruction, Shape, invalid, to_integer
+from collhub_hlo_modules.text import HloInstruction, Shape, invalid, to_integer
 from hub_core.model import JobCollective
 
 COLLECTIVES = frozenset((
@@ -38,7 +38,7 @@ _MESH_SIZES = re.compile(r"=(\d{1,9})")
 
 
 @dataclass(slots=True)
-class Call:
+class HloCollective:
     """A collective of the program. `groups`: groups of ranks, or (source, target) pairs.
 
     `operand_bytes`, `result_bytes`: of one device; `calls`: how often a device issues it.
@@ -66,7 +66,7 @@ def collective_of(opcode: str) -> str | None:
     return base if base in COLLECTIVES else None
 
 
-def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
+def count_devices(instructions: Iterable[HloInstruction]) -> tuple[int, int]:
     """Return the smallest numbers of (replicas, partitions) that the ids in collectives allow.
 
     Ids are read from `replica_groups` and from pairs (`get_pairs_text`), also those of sends and
@@ -99,7 +99,7 @@ def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
     return replicas, partitions
 
 
-def has_pairs(instruction: Instruction) -> bool:
+def has_pairs(instruction: HloInstruction) -> bool:
     """Check whether a send or receive is between devices and records its pairs of devices.
 
     The pairs are the entry `_xla_send_recv_source_target_pairs` of `frontend_attributes`.
@@ -111,7 +111,7 @@ def has_pairs(instruction: Instruction) -> bool:
     return not is_host and _PAIRS in attributes.get("frontend_attributes", "")
 
 
-def get_pairs_text(instruction: Instruction) -> str:
+def get_pairs_text(instruction: HloInstruction) -> str:
     """Return the pairs (source, target) of a permutation or message, such as `{{0,1},{1,0}}`.
 
     Those of a send or receive are in its `frontend_attributes`. The text is not checked. It is
@@ -124,13 +124,13 @@ def get_pairs_text(instruction: Instruction) -> str:
 
 
 def read_call(
-    instruction: Instruction,
+    instruction: HloInstruction,
     name: str,
     operands: Sequence[Shape],
     reduction: str,
     devices: Devices,
     file: str,
-) -> Call:
+) -> HloCollective:
     """Read a collective or message of an HLO module: bytes, dtype, groups, channel, reduction.
 
     `name`: its opcode without `-start`; `operands`: their shapes. `reduction` is stored unchanged.
@@ -168,7 +168,7 @@ def read_call(
         cure = "correct its groups, use_global_device_ids, replica_count or num_partitions"
         raise invalid(message, file, instruction.line, cure, "group") from None
     dtypes = dict.fromkeys(shape.dtype for shape in shapes if shape.leaves)
-    call = Call(
+    call = HloCollective(
         instruction.name, name, "+".join(dtypes), sum(shape.bytes for shape in shapes),
         _result(instruction, shapes).bytes, groups, reduction, instruction.line, channel,
     )  # fmt: skip
@@ -176,7 +176,7 @@ def read_call(
     return call
 
 
-def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:
+def _result(instruction: HloInstruction, operands: Sequence[Shape]) -> Shape:
     """Return the shape of the arrays that a collective produces.
 
     An opcode with `-start` often has a tuple as shape: first the shapes of its operands,
@@ -193,7 +193,7 @@ def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:
     return Shape(leaves[count : 2 * count], True)
 
 
-def _check_result(call: Call, instruction: Instruction, file: str) -> None:
+def _check_result(call: HloCollective, instruction: HloInstruction, file: str) -> None:
     """Raise `InputError` (`size`) if operand, result and group size contradict each other.
 
     With groups of n ranks, two numbers of bytes are compared:

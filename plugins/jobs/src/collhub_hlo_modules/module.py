@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from collhub_hlo_modules.collectives import collective_of, count_devices
 from collhub_hlo_modules.groups import Devices
 from collhub_hlo_modules.text import (
-    Instruction,
+    HloInstruction,
     InstructionParser,
     Statement,
     StatementReader,
@@ -38,7 +38,7 @@ _DEVICES = re.compile(r"\b(?:replica_count|num_partitions)=")
 _NAME = re.compile(r"%?([\w.\-$:/@]+)")
 _DUMP_AGAIN = "dump the module again as text"
 # Shared by all computations whose instructions are dropped.
-_NO_INSTRUCTIONS: dict[str, Instruction] = {}
+_NO_INSTRUCTIONS: dict[str, HloInstruction] = {}
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Computation:
 
     name: str
     line: int
-    instructions: dict[str, Instruction] = field(default_factory=dict)
+    instructions: dict[str, HloInstruction] = field(default_factory=dict)
     operations: int = 0
     products: int = 0
     product_operations: int = 0
@@ -61,7 +61,7 @@ class Computation:
     accessed: tuple[dict[int, int], int | None] | None = None
 
     @property
-    def root(self) -> Instruction | None:
+    def root(self) -> HloInstruction | None:
         """The last instruction marked as root; without one, the last instruction; None if empty."""
         every = list(self.instructions.values())
         return next(
@@ -100,7 +100,7 @@ class Module:
             " that its groups allow"
         )
 
-    def find_reducer(self, instruction: Instruction) -> str:
+    def find_reducer(self, instruction: HloInstruction) -> str:
         """Return the opcode with which an instruction reduces, such as `add`; "" if there is none.
 
         It is the opcode of the root of the computation that the attribute `to_apply` names; "" also
@@ -202,7 +202,7 @@ def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
     return name[1] if name else "", Devices(*counts), is_scheduled
 
 
-def called_names(instruction: Instruction) -> list[str]:
+def called_names(instruction: HloInstruction) -> list[str]:
     """Return the names of the computations that an instruction executes, without reducers.
 
     - `while`: the body only.
@@ -278,7 +278,7 @@ class ModuleBuilder:
             raise invalid("a second ENTRY computation", self.file, line, _DUMP_AGAIN)
         self._current, self._is_entry = Computation(name, line), is_entry
 
-    def add(self, instruction: Instruction) -> None:
+    def add(self, instruction: HloInstruction) -> None:
         """Append an instruction to the current computation, and add its work to the totals.
 
         The work of the computations that it calls is included, up to 2^62 per total:
@@ -340,7 +340,7 @@ class ModuleBuilder:
         if self._is_entry:
             self.module.entry = self._current
 
-    def _find_called(self, instruction: Instruction) -> list[Computation]:
+    def _find_called(self, instruction: HloInstruction) -> list[Computation]:
         assert self.module
         names = called_names(instruction)
         condition = _names(instruction.attributes.get("condition", ""))
@@ -354,7 +354,7 @@ class ModuleBuilder:
         return [self.module.computations[name] for name in names]
 
     def _add_totals(
-        self, instruction: Instruction, operations: int, called: list[Computation]
+        self, instruction: HloInstruction, operations: int, called: list[Computation]
     ) -> None:
         assert self.module
         assert self._current
@@ -388,7 +388,7 @@ class ModuleBuilder:
                 )
                 total.visits = min(_MAX_TOTAL, total.visits + visits)
 
-    def _find_trip_count(self, loop: Instruction, body: Computation) -> int | None:
+    def _find_trip_count(self, loop: HloInstruction, body: Computation) -> int | None:
         """Return the iterations of a `while` loop of the current computation; None if unknown.
 
         The first number that exists is returned, also if it is 0:
@@ -418,7 +418,7 @@ def choose_branch(branches: Sequence[Computation]) -> Computation:
 
 
 def count_work(
-    instruction: Instruction, instructions: dict[str, Instruction], body: Computation | None
+    instruction: HloInstruction, instructions: dict[str, HloInstruction], body: Computation | None
 ) -> tuple[int, int]:
     """Estimate the work of an instruction: (arithmetic operations, bytes read and written).
 
@@ -451,7 +451,7 @@ MIRRORED = {"GT": "LT", "GE": "LE", "LT": "GT", "LE": "GE"}
 
 
 def _count_iterations(
-    loop: Instruction, caller: Computation, condition: Computation, body: Computation
+    loop: HloInstruction, caller: Computation, condition: Computation, body: Computation
 ) -> int | None:
     """Return the iterations of a loop `for (i = first; i < end; i += step)`; None for other loops.
 
@@ -494,7 +494,9 @@ def _count_iterations(
     return None
 
 
-def _step_of(body: Computation, index: str, caller: Computation, state: Instruction) -> int | None:
+def _step_of(
+    body: Computation, index: str, caller: Computation, state: HloInstruction
+) -> int | None:
     """Return the number that each iteration of a loop adds to element `index` of its state.
 
     The root of `body` must be a tuple. Its element `index` (copies are skipped) must be an `add` or
@@ -521,7 +523,7 @@ def _step_of(body: Computation, index: str, caller: Computation, state: Instruct
 
 
 def _invariant(
-    term: Instruction, body: Computation, caller: Computation, state: Instruction
+    term: HloInstruction, body: Computation, caller: Computation, state: HloInstruction
 ) -> int | None:
     """Return the integer that a term of a loop has in every iteration; None if unknown.
 
@@ -538,7 +540,7 @@ def _invariant(
     return _constant(first) if is_unchanged and first is not None else None
 
 
-def _state_index(instruction: Instruction) -> str | None:
+def _state_index(instruction: HloInstruction) -> str | None:
     """Return the index, as text, of the loop state's element that an instruction reads.
 
     Such an instruction is a `get-tuple-element`; of which tuple is not checked. None for other
@@ -549,7 +551,9 @@ def _state_index(instruction: Instruction) -> str | None:
     return index if is_element else None
 
 
-def _element(computation: Computation, state: Instruction | None, index: str) -> Instruction | None:
+def _element(
+    computation: Computation, state: HloInstruction | None, index: str
+) -> HloInstruction | None:
     """Return the instruction that computes element `index` of a tuple; copies are skipped.
 
     `computation`: the computation with all these instructions. `state`: the instruction that
@@ -564,7 +568,7 @@ def _element(computation: Computation, state: Instruction | None, index: str) ->
     return element
 
 
-def _constant(instruction: Instruction) -> int | None:
+def _constant(instruction: HloInstruction) -> int | None:
     """Return the value of a constant whose text is an integer, of at most 18 digits; else None.
 
     The element type is not examined, so that the float constant `1` is 1. None for arrays,

@@ -32,7 +32,7 @@ from collhub_hlo_modules.groups import find_placement
 from collhub_hlo_modules.module import MIRRORED, Computation, Module, called_names
 from collhub_hlo_modules.text import (
     ELEMENT_BITS,
-    Instruction,
+    HloInstruction,
     Shape,
     invalid,
     parse_integers,
@@ -131,7 +131,7 @@ class _GraphBuilder:
         self._nodes: list[GraphNode] = []
         self._tensors: dict[str, Tensor] = {}
         self._groups: dict[str, tuple[int, ...]] = {}
-        self._irregular: dict[str, Instruction] = {}
+        self._irregular: dict[str, HloInstruction] = {}
         self._names: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._depth = 0
@@ -226,14 +226,14 @@ class _GraphBuilder:
             self._inputs[number] = replace(one, placement=placement)
         return mesh
 
-    def _add_inputs(self, instruction: Instruction, role: InputRole, placement: str) -> Value:
+    def _add_inputs(self, instruction: HloInstruction, role: InputRole, placement: str) -> Value:
         tensors = self._create_tensors(instruction)
         self._inputs += [GraphInput(tensor, role, "", placement) for tensor in tensors]
         names = tuple(tensor.name for tensor in tensors)
         # A token has no tensor.
         return names if instruction.shape.is_tuple else next(iter(names), None)
 
-    def _create_tensors(self, instruction: Instruction) -> list[Tensor]:
+    def _create_tensors(self, instruction: HloInstruction) -> list[Tensor]:
         """Return new tensors for the arrays of an instruction."""
         return [
             self._create_tensor(instruction, dtype, shape)
@@ -242,7 +242,7 @@ class _GraphBuilder:
         ]
 
     def _create_tensor(
-        self, instruction: Instruction, dtype: str, shape: tuple[int, ...]
+        self, instruction: HloInstruction, dtype: str, shape: tuple[int, ...]
     ) -> Tensor:
         """Create a tensor with a unique name derived from the name of an instruction.
 
@@ -267,7 +267,7 @@ class _GraphBuilder:
         self._tensors[name] = tensor
         return tensor
 
-    def _find_element(self, instruction: Instruction, dtype: str) -> str:
+    def _find_element(self, instruction: HloInstruction, dtype: str) -> str:
         """Return the PyTorch name of an element type of HLO, such as `float32` for `f32`.
 
         Raises `InputError` at the line of the instruction if PyTorch has none.
@@ -280,7 +280,7 @@ class _GraphBuilder:
         self,
         operator: str,
         arguments: Mapping[str, ArgumentValue],
-        instruction: Instruction,
+        instruction: HloInstruction,
         shape: tuple[int, ...] | None = None,
     ) -> str:
         """Add a node with one result, and return the name of the result, a new tensor.
@@ -299,14 +299,14 @@ class _GraphBuilder:
         operator: str,
         arguments: Mapping[str, ArgumentValue],
         results: Sequence[Tensor],
-        instruction: Instruction,
+        instruction: HloInstruction,
     ) -> None:
         if len(self._nodes) >= MAX_NODES:
             self._refuse(instruction, f"exceeds {MAX_NODES} nodes", "use fewer iterations")
         name = results[0].name if results else f"node{len(self._nodes)}"
         self._nodes.append(GraphNode(name, operator, dict(arguments), tuple(results)))
 
-    def _refuse(self, instruction: Instruction, message: str, cure: str) -> NoReturn:
+    def _refuse(self, instruction: HloInstruction, message: str, cure: str) -> NoReturn:
         text = f"{instruction.opcode} {instruction.name!r} {message}"
         raise invalid(text, self._file, instruction.line, cure, "program")
 
@@ -355,7 +355,7 @@ class _GraphBuilder:
         return values[root.name]
 
     def _convert(
-        self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
+        self, instruction: HloInstruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
         """Add the nodes of an instruction to the graph, and return its value by the first rule.
 
@@ -396,7 +396,7 @@ class _GraphBuilder:
         other = self._add_structural(instruction, operands, shapes)
         return self._add_unknown(instruction, operands) if other is None else other
 
-    def _get_element(self, instruction: Instruction, operand: Value) -> Value:
+    def _get_element(self, instruction: HloInstruction, operand: Value) -> Value:
         indices = _read_integers(instruction, "index", "0")
         _require(len(indices) == 1)
         index = indices[0]
@@ -404,7 +404,7 @@ class _GraphBuilder:
             self._refuse(instruction, f"has no part {index}", "dump the module again")
         return operand[index]
 
-    def _call(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
+    def _call(self, instruction: HloInstruction, operands: Sequence[Value]) -> Value:
         """Evaluate the computation of a call, fusion, `async-start` or loop, and return its value.
 
         The nodes of the computation are added to the graph.
@@ -440,7 +440,7 @@ class _GraphBuilder:
             state = self._evaluate(bodies[0], [state])
         return state
 
-    def _add_constant(self, instruction: Instruction) -> Value:
+    def _add_constant(self, instruction: HloInstruction) -> Value:
         """Return the value of a constant: a number for a scalar, else the name of a new input.
 
         Booleans are 1 and 0. Complex scalars, scalars whose text is no number, arrays and tuples
@@ -453,7 +453,7 @@ class _GraphBuilder:
                 return number
         return self._add_inputs(instruction, InputRole.CONSTANT, "R")
 
-    def _add_unknown(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
+    def _add_unknown(self, instruction: HloInstruction, operands: Sequence[Value]) -> Value:
         """Add a node `hlo.OPCODE`, without any assumption about its effect; return its results.
 
         All parts of the operands, tuples flattened, become the argument `operands`: a token is
@@ -477,7 +477,7 @@ class _GraphBuilder:
         names = tuple(tensor.name for tensor in tensors)
         return names if instruction.shape.is_tuple else names[0]
 
-    def _to_tensor(self, value: Value, shape: Shape, instruction: Instruction) -> str:
+    def _to_tensor(self, value: Value, shape: Shape, instruction: HloInstruction) -> str:
         """Return the name of a tensor with this value; broadcasts and numbers become nodes.
 
         Only the first array of `shape` is used. `instruction`: reader of the value, for names and
@@ -517,13 +517,13 @@ class _GraphBuilder:
         }
         return self._append("aten.full.default", arguments, template)
 
-    def _reshape(self, name: str, shape: tuple[int, ...], instruction: Instruction) -> str:
+    def _reshape(self, name: str, shape: tuple[int, ...], instruction: HloInstruction) -> str:
         if self._tensors[name].shape == shape:
             return name
         arguments: dict[str, ArgumentValue] = {"self": Reference(name), "shape": shape}
         return self._append("aten.reshape.default", arguments, instruction, shape)
 
-    def _permute(self, name: str, order: Sequence[int], instruction: Instruction) -> str:
+    def _permute(self, name: str, order: Sequence[int], instruction: HloInstruction) -> str:
         if list(order) == list(range(len(order))):
             return name
         shape = self._tensors[name].shape
@@ -535,7 +535,7 @@ class _GraphBuilder:
     # Operators by element
 
     def _add_pointwise(
-        self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
+        self, instruction: HloInstruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
         """Add an operator that computes each element separately, and return its value.
 
@@ -588,7 +588,7 @@ class _GraphBuilder:
             return self._append("aten.clamp.default", arguments, instruction)
         return None
 
-    def _cast(self, instruction: Instruction, operand: Value, shape: Shape) -> Value:
+    def _cast(self, instruction: HloInstruction, operand: Value, shape: Shape) -> Value:
         dtype = instruction.shape.leaves[0][0]
         if isinstance(operand, int | float):
             return _convert_number(operand, dtype)
@@ -607,7 +607,7 @@ class _GraphBuilder:
     def _add_arithmetic(
         self,
         opcode: str,
-        instruction: Instruction,
+        instruction: HloInstruction,
         operands: Sequence[Value],
         shapes: Sequence[Shape],
     ) -> str:
@@ -664,7 +664,7 @@ class _GraphBuilder:
     def _add_binary(
         self,
         operator: str,
-        instruction: Instruction,
+        instruction: HloInstruction,
         operands: Sequence[Value],
         shapes: Sequence[Shape],
     ) -> str:
@@ -680,7 +680,7 @@ class _GraphBuilder:
         return self._append(f"aten.{operator}.{overload}", arguments, instruction)
 
     def _to_operands(
-        self, operands: Sequence[Value], shapes: Sequence[Shape], instruction: Instruction
+        self, operands: Sequence[Value], shapes: Sequence[Shape], instruction: HloInstruction
     ) -> list[ArgumentValue]:
         """Return the operands of an elementwise operator in order: references or numbers.
 
@@ -715,7 +715,7 @@ class _GraphBuilder:
     # Other operators
 
     def _reinterpret(
-        self, name: str, order: tuple[int, ...] | None, instruction: Instruction
+        self, name: str, order: tuple[int, ...] | None, instruction: HloInstruction
     ) -> str | None:
         """Add a bitcast as up to three nodes, and return the name of the result.
 
@@ -740,7 +740,7 @@ class _GraphBuilder:
         )
 
     def _add_structural(
-        self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
+        self, instruction: HloInstruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
         """Add the nodes of an instruction that moves, reduces or multiplies; return its value.
 
@@ -786,7 +786,7 @@ class _GraphBuilder:
             return self._replace_slice(name, other, operands[2:], instruction)
         return self._multiply(name, other, instruction)
 
-    def _broadcast(self, operand: Value, shape: Shape, instruction: Instruction) -> Value:
+    def _broadcast(self, operand: Value, shape: Shape, instruction: HloInstruction) -> Value:
         """Return the value of a broadcast; the expansion is added when the value is used.
 
         - A number is returned unchanged.
@@ -811,7 +811,7 @@ class _GraphBuilder:
             return None
         return _Spread(name, places) if places != tuple(range(len(sizes))) else name
 
-    def _count(self, instruction: Instruction) -> Value:
+    def _count(self, instruction: HloInstruction) -> Value:
         """Add an arange node for an iota (0, 1, ... along one dimension); return its value.
 
         The node has one dimension. For an iota of one dimension the value is its name, otherwise a
@@ -834,7 +834,7 @@ class _GraphBuilder:
         return name if len(sizes) == 1 else _Spread(name, places)
 
     def _concatenate(
-        self, operands: Sequence[Value], shapes: Sequence[Shape], instruction: Instruction
+        self, operands: Sequence[Value], shapes: Sequence[Shape], instruction: HloInstruction
     ) -> str:
         parts = tuple(
             Reference(self._to_tensor(operand, shape, instruction))
@@ -845,7 +845,7 @@ class _GraphBuilder:
         arguments: dict[str, ArgumentValue] = {"tensors": parts, "dim": dimensions[0]}
         return self._append("aten.cat.default", arguments, instruction)
 
-    def _slice(self, name: str, text: str, instruction: Instruction) -> str | None:
+    def _slice(self, name: str, text: str, instruction: HloInstruction) -> str | None:
         """Add one slice node per dimension that is cut; return the name of the last result.
 
         `name`: the tensor; it is returned if every dimension is complete. `text`: the bounds of
@@ -865,7 +865,7 @@ class _GraphBuilder:
         return name
 
     def _slice_dynamically(
-        self, name: str, starts: Sequence[Value], instruction: Instruction
+        self, name: str, starts: Sequence[Value], instruction: HloInstruction
     ) -> str | None:
         """Add slice nodes for a dynamic slice whose starts are known; return the result's name.
 
@@ -888,7 +888,7 @@ class _GraphBuilder:
         return name
 
     def _replace_slice(
-        self, name: str, part: str, starts: Sequence[Value], instruction: Instruction
+        self, name: str, part: str, starts: Sequence[Value], instruction: HloInstruction
     ) -> str | None:
         """Add a node that overwrites a block of tensor `name` with `part`; return the result.
 
@@ -924,7 +924,13 @@ class _GraphBuilder:
         return self._append("aten.slice_scatter.default", arguments, instruction)
 
     def _cut(
-        self, name: str, dimension: int, start: int, end: int, step: int, instruction: Instruction
+        self,
+        name: str,
+        dimension: int,
+        start: int,
+        end: int,
+        step: int,
+        instruction: HloInstruction,
     ) -> str:
         shape = list(self._tensors[name].shape)
         if (start, end, step) == (0, shape[dimension], 1):
@@ -935,7 +941,9 @@ class _GraphBuilder:
         }  # fmt: skip
         return self._append("aten.slice.Tensor", arguments, instruction, tuple(shape))
 
-    def _reduce(self, name: str, operands: Sequence[Value], instruction: Instruction) -> str | None:
+    def _reduce(
+        self, name: str, operands: Sequence[Value], instruction: HloInstruction
+    ) -> str | None:
         """Add a sum, maximum or minimum over the dimensions in `dimensions`; return its name.
 
         `name`: the tensor; `operands`: the tensor and its initial value. If all dimensions are
@@ -959,7 +967,7 @@ class _GraphBuilder:
         overload = "default" if reducer in ("maximum", "minimum") else "dim_IntList"
         return self._append(f"{operator}.{overload}", arguments, instruction)
 
-    def _multiply(self, left: str, right: str, instruction: Instruction) -> str:
+    def _multiply(self, left: str, right: str, instruction: HloInstruction) -> str:
         """Add a dot product, and return the name of its result.
 
         The attributes of `instruction` name the batch and contracted dimensions of both operands
@@ -1011,7 +1019,7 @@ class _GraphBuilder:
     # Collectives
 
     def _add_collective(
-        self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
+        self, instruction: HloInstruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
         """Add the collective of an instruction; return the name of its result.
 
@@ -1064,7 +1072,7 @@ class _GraphBuilder:
         group: str,
         size: int,
         reducer: str,
-        instruction: Instruction,
+        instruction: HloInstruction,
     ) -> str:
         """Add a collective with one operand to the graph, and return the name of its result.
 
@@ -1117,7 +1125,9 @@ class _GraphBuilder:
         result = self._append(f"_c10d_functional.{operator}.default", arguments, typed, shape)
         return self._permute(result, order, typed)
 
-    def _exchange_parts(self, names: Sequence[str], group: str, instruction: Instruction) -> Value:
+    def _exchange_parts(
+        self, names: Sequence[str], group: str, instruction: HloInstruction
+    ) -> Value:
         """Add an all-to-all with one operand per rank; return a tuple of the names of the results.
 
         The operands are concatenated along dimension 0 for one collective in `group`. Its result is
@@ -1144,7 +1154,7 @@ class _GraphBuilder:
             cuts.append(self._reshape(cut, tensor.shape, typed))
         return tuple(cuts)
 
-    def _name_group(self, groups: Sequence[tuple[int, ...]], instruction: Instruction) -> str:
+    def _name_group(self, groups: Sequence[tuple[int, ...]], instruction: HloInstruction) -> str:
         """Return the name of a partition of the devices into groups, and record the partition.
 
         The name is `all` for a single group, otherwise the text of the groups in their order,
@@ -1174,7 +1184,7 @@ def _require(is_fitting: bool) -> None:
         raise _MisfitError
 
 
-def _read_integers(instruction: Instruction, name: str, default: str = "") -> tuple[int, ...]:
+def _read_integers(instruction: HloInstruction, name: str, default: str = "") -> tuple[int, ...]:
     """Return the integers in an attribute; raises `_MisfitError` for other text.
 
     `default`: text of the attribute if it is missing.

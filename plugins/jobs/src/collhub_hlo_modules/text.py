@@ -90,7 +90,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class HloInstruction:
     """One instruction. `operands`: names; `literal`: text of a constant or parameter number."""
 
     name: str
@@ -287,7 +287,7 @@ class InstructionParser:
         self._used = _USED_ATTRIBUTES | (_PROGRAM_ATTRIBUTES if is_complete else frozenset())
         self._shapes: dict[str, Shape] = {}
 
-    def parse(self, statement: Statement) -> Instruction:
+    def parse(self, statement: Statement) -> HloInstruction:
         """Parse an instruction. Raises `InputError` with its line for damaged text."""
         try:
             return self._parse(statement)
@@ -296,7 +296,7 @@ class InstructionParser:
             cure = "dump the module again as text"
             raise invalid(message, self._file, statement.line, cure) from None
 
-    def _parse(self, statement: Statement) -> Instruction:
+    def _parse(self, statement: Statement) -> HloInstruction:
         text = statement.text
         head = _ASSIGNMENT.match(text)
         assert head
@@ -328,7 +328,7 @@ class InstructionParser:
             shape = parse_shape(shape_text)
             if len(self._shapes) < 1 << 16:
                 self._shapes[shape_text] = shape
-        return Instruction(
+        return HloInstruction(
             head[2], sys.intern(opcode[1]), shape, operands,
             attributes or _NO_ATTRIBUTES,
             literal, statement.line, head[1] is not None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from collhub_hlo_modules.text import Instruction, Shape, parse_integers, to_integer
+from collhub_hlo_modules.text import HloInstruction, Shape, parse_integers, to_integer
 
 # Instructions without a kernel.
 FREE = frozenset((
@@ -30,10 +30,10 @@ _DIM_LABELS = re.compile(r"[^_]*_([a-z0-9?]*)->")
 GEMM_TARGETS = ("__cublas$", "__triton_gemm", "__onednn$matmul")
 _ATTENTION_TARGETS = ("__cudnn$fmha", "__cudnn$fhma")
 
-Instructions = Mapping[str, Instruction]
+Instructions = Mapping[str, HloInstruction]
 
 
-def is_product(instruction: Instruction) -> bool:
+def is_product(instruction: HloInstruction) -> bool:
     """Check whether an instruction is a matrix product: a dot, or a custom call of `GEMM_TARGETS`.
 
     The name of the called target must begin with one of these. Convolutions are no products.
@@ -43,7 +43,7 @@ def is_product(instruction: Instruction) -> bool:
     return instruction.opcode == "dot"
 
 
-def has_unknown_work(instruction: Instruction) -> bool:
+def has_unknown_work(instruction: HloInstruction) -> bool:
     """Check whether an instruction is a custom call that is neither a product nor attention.
 
     The number of operations of such a call is unknown.
@@ -52,7 +52,7 @@ def has_unknown_work(instruction: Instruction) -> bool:
     return instruction.opcode == "custom-call" and not _target(instruction).startswith(known)
 
 
-def count_operations(instruction: Instruction, instructions: Instructions) -> int:
+def count_operations(instruction: HloInstruction, instructions: Instructions) -> int:
     """Estimate the operations of one instruction, without those of called computations.
 
     `instructions`: instructions of the same computation by name. The first rule that fits
@@ -89,7 +89,7 @@ def count_operations(instruction: Instruction, instructions: Instructions) -> in
     return 0 if opcode in _MOVES or opcode in ("fusion", "call") else shape.elements
 
 
-def count_bytes(instruction: Instruction, instructions: Instructions) -> int:
+def count_bytes(instruction: HloInstruction, instructions: Instructions) -> int:
     """Estimate the bytes that an instruction other than a fusion reads and writes.
 
     - slice, dynamic-slice, gather: twice the bytes of the result (read and written)
@@ -123,7 +123,7 @@ def count_accessed_bytes(instructions: Instructions) -> tuple[dict[int, int], in
     Raises `ValueError` for a parameter whose number is no integer of at most 18 digits, and
     `KeyError` for a missing operand of such a chain or update.
     """
-    users: dict[str, list[tuple[Instruction, int]]] = {}
+    users: dict[str, list[tuple[HloInstruction, int]]] = {}
     for instruction in instructions.values():
         for index, name in enumerate(instruction.operands):
             users.setdefault(name, []).append((instruction, index))
@@ -141,8 +141,8 @@ def count_accessed_bytes(instructions: Instructions) -> tuple[dict[int, int], in
 
 
 def _read_bytes(
-    parameter: Instruction,
-    users: Mapping[str, list[tuple[Instruction, int]]],
+    parameter: HloInstruction,
+    users: Mapping[str, list[tuple[HloInstruction, int]]],
     instructions: Instructions,
 ) -> int:
     """Return the bytes of a parameter that a fused computation reads, at most its size.
@@ -172,7 +172,7 @@ def _read_bytes(
     return min(total, parameter.shape.bytes)
 
 
-def _target(instruction: Instruction) -> str:
+def _target(instruction: HloInstruction) -> str:
     return instruction.attributes.get("custom_call_target", "").strip('"')
 
 
@@ -185,7 +185,7 @@ def _dimensions(shape: Shape) -> tuple[int, ...]:
     return shape.leaves[0][1] if shape.leaves else ()
 
 
-def _contracted_size(instruction: Instruction, operands: list[Shape]) -> int:
+def _contracted_size(instruction: HloInstruction, operands: list[Shape]) -> int:
     """Return the product of the contracted dimensions of the first (left) operand of a product.
 
     The dimensions are listed in `lhs_contracting_dims`. A custom call ignores this attribute:
@@ -212,7 +212,7 @@ def _contracted_size(instruction: Instruction, operands: list[Shape]) -> int:
     return total
 
 
-def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int:
+def _elements_per_output(instruction: HloInstruction, operands: list[Shape]) -> int:
     """Return how many kernel elements contribute to one output element of a convolution.
 
     It is the product of the dimensions of the kernel, the second operand, without the
@@ -228,7 +228,7 @@ def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int
     return total
 
 
-def _attention_operations(instruction: Instruction, operands: list[Shape]) -> int:
+def _attention_operations(instruction: HloInstruction, operands: list[Shape]) -> int:
     """Estimate the operations of an attention call: 4 x query elements x sequence length.
 
     An attention call is a custom call of cuDNN whose target begins with `__cudnn$fmha` or

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from hub_core import InputError, Location
-from hub_core.chakra import Kind, Metadata, MetadataEntry
+from hub_core.chakra import AttributeKind, Metadata, MetadataEntry
 from hub_core.model import Algorithm, UnitCounts
 from hub_core.plugin_api import Artifact, Source, SourcePart
 
@@ -71,7 +71,7 @@ def embedded_traces(algorithms: Sequence[Algorithm]) -> Traces:
 def entries(traces: Traces, rank: int) -> list[MetadataEntry]:
     """Build the metadata entries with the algorithms in the file of a rank."""
     return [
-        MetadataEntry(f"{_PREFIX}{number}", Kind.STRING, _text(of_ranks[rank]))
+        MetadataEntry(f"{_PREFIX}{number}", AttributeKind.STRING, _text(of_ranks[rank]))
         for number, of_ranks in enumerate(traces)
         if rank < len(of_ranks)
     ]
@@ -80,7 +80,9 @@ def entries(traces: Traces, rank: int) -> list[MetadataEntry]:
 def counts_entries(tables: Sequence[UnitCounts], rank: int) -> list[MetadataEntry]:
     """Build the metadata entries with the rows of the tables of counts in the file of a rank."""
     return [
-        MetadataEntry(f"counts.{number}", Kind.STRING, json.dumps(counts.table[rank].tolist()))
+        MetadataEntry(
+            f"counts.{number}", AttributeKind.STRING, json.dumps(counts.table[rank].tolist())
+        )
         for number, counts in enumerate(tables)
         if rank < counts.num_ranks
     ]

@@ -26,7 +26,7 @@ from collhub_job_traces.records import (
     node_field,
     varints,
 )
-from hub_core.chakra import Kind, NodeType, RankFile, TraceError, type_name
+from hub_core.chakra import AttributeKind, NodeType, RankFile, TraceError, type_name
 from hub_core.model import JobCollective, NodeKind
 
 _KINDS = {
@@ -57,7 +57,15 @@ COLUMN_OF = {
     "duration_ns": ("duration_ns", frozenset(NodeKind), 0, _MAX_INT),
     "is_cpu_op": ("on_host", frozenset(NodeKind), 0, 1),
 }
-_INTEGER_KINDS = frozenset({Kind.INT32, Kind.INT64, Kind.UINT32, Kind.UINT64, Kind.BOOL})
+_INTEGER_KINDS = frozenset(
+    {
+        AttributeKind.INT32,
+        AttributeKind.INT64,
+        AttributeKind.UINT32,
+        AttributeKind.UINT64,
+        AttributeKind.BOOL,
+    }
+)
 _MAX_DIMENSIONS = 30
 _MICROS_LIMIT = _MAX_INT // 1000
 
@@ -510,14 +518,14 @@ class _RecordBuilder:
         """
         if attribute.name in self._foreign:
             return False
-        if attribute.name == GROUP and attribute.kind == Kind.STRING:
+        if attribute.name == GROUP and attribute.kind == AttributeKind.STRING:
             # The empty name and 0 denote all ranks.
             if attribute.text in ("", "0"):
                 return False
             self._node.group = attribute.text
             self._values[GROUP] = attribute.text.encode()
             return True
-        if attribute.name == "involved_dim" and attribute.kind == Kind.BOOL_LIST:
+        if attribute.name == "involved_dim" and attribute.kind == AttributeKind.BOOL_LIST:
             self._node.dimensions = _mask(attribute)
             return False
         column, kinds, minimum, maximum = COLUMN_OF.get(attribute.name, ("", frozenset(), 0, 0))

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from hub_core.chakra import Kind, varint
+from hub_core.chakra import AttributeKind, varint
 
 # Fields of the message Node, and their tokens.
 ID, NAME, TYPE, CONTROL, DATA, MICROS, ATTRIBUTE = 1, 2, 3, 4, 5, 7, 10
@@ -191,7 +191,7 @@ def attribute(body: bytes) -> Attribute:
     for number, content, _ in fields(body):
         if number == 1 and isinstance(content, bytes):
             name = content.decode("utf-8", "replace")
-        elif number >= Kind.DOUBLE:
+        elif number >= AttributeKind.DOUBLE:
             kind, payload = number, content
     return Attribute(name, kind, payload)
 
@@ -290,7 +290,8 @@ def attributes_extra(attributes: Mapping[str, str]) -> str:
     inverse.
     """
     written = [
-        attribute_field(name, Kind.STRING, text.encode()) for name, text in attributes.items()
+        attribute_field(name, AttributeKind.STRING, text.encode())
+        for name, text in attributes.items()
     ]
     return " ".join([MORE, *(f"={field.hex()}" for field in written)])
 
@@ -308,7 +309,7 @@ def attributes_of_extra(extra: str) -> dict[str, str]:
                 read = attribute(raw)
             except ValueError:
                 continue
-            if read.kind == Kind.STRING:
+            if read.kind == AttributeKind.STRING:
                 texts[read.name] = read.text
     return texts
 

@@ -22,7 +22,7 @@ from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
 from collhub_job_traces.reading import EXTENSION
 from collhub_job_traces.records import GROUP, MORE, are_tokens, encode_record
 from hub_core import Loss
-from hub_core.chakra import Kind, MetadataEntry, encode_metadata, varint
+from hub_core.chakra import AttributeKind, MetadataEntry, encode_metadata, varint
 from hub_core.model import NodeKind, Workload
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
@@ -31,20 +31,20 @@ _SCHEMA = "1.0.2-chakra.0.0.4"
 PROFILE = "workload/1"
 # Kinds of attributes, as read by ASTRA-sim, for nodes that were not read from traces.
 _ATTRIBUTE_KINDS = {
-    "is_cpu_op": Kind.BOOL,
-    "num_ops": Kind.INT64,
-    "tensor_size": Kind.UINT64,
-    "comm_type": Kind.INT64,
-    "comm_size": Kind.INT64,
-    "comm_src": Kind.INT32,
-    "comm_dst": Kind.INT32,
-    "comm_tag": Kind.INT32,
-    "root": Kind.INT32,
-    "duration_ns": Kind.INT64,
-    ALGORITHM: Kind.INT32,
-    COUNTS: Kind.INT32,
+    "is_cpu_op": AttributeKind.BOOL,
+    "num_ops": AttributeKind.INT64,
+    "tensor_size": AttributeKind.UINT64,
+    "comm_type": AttributeKind.INT64,
+    "comm_size": AttributeKind.INT64,
+    "comm_src": AttributeKind.INT32,
+    "comm_dst": AttributeKind.INT32,
+    "comm_tag": AttributeKind.INT32,
+    "root": AttributeKind.INT32,
+    "duration_ns": AttributeKind.INT64,
+    ALGORITHM: AttributeKind.INT32,
+    COUNTS: AttributeKind.INT32,
 }
-_ALGORITHM_TOKEN = f"@{ALGORITHM}:{int(Kind.INT32)}"
+_ALGORITHM_TOKEN = f"@{ALGORITHM}:{int(AttributeKind.INT32)}"
 _MICRO_NS = 1000
 
 
@@ -140,12 +140,12 @@ def _content(
     nodes = workload.nodes
     first, end = nodes.rank_indptr[rank : rank + 2].tolist()
     if head is None:
-        entries = [MetadataEntry("schema", Kind.STRING, _SCHEMA)]
+        entries = [MetadataEntry("schema", AttributeKind.STRING, _SCHEMA)]
         if profile:
-            entries.append(MetadataEntry("profile", Kind.STRING, profile))
+            entries.append(MetadataEntry("profile", AttributeKind.STRING, profile))
         if workload.groups:
             groups = {group.name: list(group.ranks) for group in workload.groups}
-            entries.append(MetadataEntry(ATTRIBUTE, Kind.STRING, json.dumps(groups)))
+            entries.append(MetadataEntry(ATTRIBUTE, AttributeKind.STRING, json.dumps(groups)))
         # Simulators do not read counts; without a profile, the trace is for one of them.
         entries += counts_entries(workload.counts, rank) if profile else []
         head = encode_metadata(_VERSION, [*entries, *embedded_entries(embedded, rank)])
@@ -291,4 +291,4 @@ def _tokens(
         if kind in kinds and is_stated:
             yield f"@{attribute}:{int(attribute_kind)}"
     if at["group"] >= 0:
-        yield f"@{GROUP}:{int(Kind.STRING)}"
+        yield f"@{GROUP}:{int(AttributeKind.STRING)}"

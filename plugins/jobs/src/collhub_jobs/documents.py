@@ -105,10 +105,10 @@ def read(source: Source, options: NoOptions) -> Workload:
 
     No memory is allocated from numbers in the document: list lengths are checked first.
     """
-    return _Document(source).workload()
+    return _JobDocument(source).workload()
 
 
-class _Document:
+class _JobDocument:
     """Parsed document, and its file name for errors."""
 
     def __init__(self, source: Source) -> None:

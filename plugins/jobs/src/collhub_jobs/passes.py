@@ -13,7 +13,7 @@ from collhub_job_traces.rebuilding import (
     rebuilt,
 )
 
-from collhub_jobs.plugin import FuseOptions, ScaleOptions, SplitOptions
+from collhub_jobs.plugin import BucketOptions, ScaleOptions, SplitOptions
 from hub_core import UsageError
 from hub_core.columns import (
     Int64Array,
@@ -37,7 +37,7 @@ def drop_markers(workload: Workload, options: NoOptions) -> tuple[Workload, Pass
     return bridged, PassReport((f"{count} markers are left out",) if count else ())
 
 
-def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload, PassReport]:
+def fuse_collectives(workload: Workload, options: BucketOptions) -> tuple[Workload, PassReport]:
     """Fuse consecutive all-reduces of a group to buckets of at most `options.size` bytes.
 
     A bucket replaces its last all-reduce, and has the dependencies of all its all-reduces and

@@ -47,7 +47,7 @@ class SplitOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class FuseOptions:
+class BucketOptions:
     """Maximum size of a bucket."""
 
     size: int = option(OptionType.SIZE, 25 << 20, "bytes of a bucket at most", minimum=1)
@@ -60,7 +60,7 @@ _PASSES = {
     "scale-compute": ("computations of some ranks take longer or shorter", ScaleOptions),
     "drop-markers": ("leaves out markers, which take no time", NoOptions),
     "split-collectives": ("cuts collectives into several", SplitOptions),
-    "fuse-collectives": ("joins small all-reduces into buckets", FuseOptions),
+    "fuse-collectives": ("joins small all-reduces into buckets", BucketOptions),
 }
 
 CHAKRA_WORKLOAD = Format(

@@ -27,7 +27,7 @@ class Part:
     bytes: int
 
 
-class Costs:
+class LayerSizes:
     """Sizes of a layer of a model with tensor and expert parallelism."""
 
     def __init__(self, options: TransformerOptions) -> None:
@@ -177,7 +177,7 @@ def parameters(options: TransformerOptions) -> int:
     h, the vocabulary V and the sequence length s (for embeddings of positions). Raise
     `ValueError` if the tensor parallelism exceeds 1.
     """
-    costs = Costs(options)
+    costs = LayerSizes(options)
     if options.tensor > 1:
         message = "parameters are those of a model that is not cut"
         raise ValueError(message)

@@ -40,7 +40,7 @@ class _Hop:
     name: int
 
 
-class _Job:
+class _JobNodes:
     """Nodes of all ranks, in the order in which each rank starts them.
 
     `tables`: the bytes of the exchanges that are collectives, equal ones once.
@@ -129,7 +129,7 @@ def generate(options: MoeOptions) -> Workload:
     `node_ranks`, or `top_k` or `replicas` exceeds the number of experts.
     """
     _check(options)
-    job = _Job(options.ranks, has_collectives=options.nodes == "collectives")
+    job = _JobNodes(options.ranks, has_collectives=options.nodes == "collectives")
     previous: list[list[int]] = [[] for _ in range(options.ranks)]
     for layer in range(options.layers):
         previous = _add_layer(job, options, layer, previous)
@@ -162,7 +162,7 @@ def _check(options: MoeOptions) -> None:
 
 
 def _add_layer(
-    job: _Job, options: MoeOptions, layer: int, previous: list[list[int]]
+    job: _JobNodes, options: MoeOptions, layer: int, previous: list[list[int]]
 ) -> list[list[int]]:
     """Add a layer to the job; return the rows of each rank for which the next layer waits.
 

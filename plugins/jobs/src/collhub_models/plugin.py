@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collhub_templates.roofline import MachineOptions
+from collhub_templates.roofline import RooflineOptions
 
 from hub_core.plugin_api import OptionType, WorkloadGenerator, choice, hookimpl, option, optional
 
 
 @dataclass(frozen=True, slots=True)
-class TransformerOptions(MachineOptions):
+class TransformerOptions(RooflineOptions):
     """A decoder-only transformer, its batch, and how both are cut.
 
     Sizes are those of the papers that `costs` names; `batch` and `microbatch` count sequences.
@@ -56,7 +56,7 @@ class TransformerOptions(MachineOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class DlrmOptions(MachineOptions):
+class DlrmOptions(RooflineOptions):
     """A recommendation model: tables are cut among the ranks, its MLPs are data-parallel."""
 
     ranks: int = option(OptionType.INT, 8, "ranks", minimum=2, maximum=1 << 17)
@@ -76,7 +76,7 @@ class DlrmOptions(MachineOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class MoeOptions(MachineOptions):
+class MoeOptions(RooflineOptions):
     """A mixture of experts with expert parallelism over all ranks, and the skew of its tokens."""
 
     ranks: int = option(OptionType.INT, 16, "ranks", minimum=2, maximum=1 << 12)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from collhub_templates import RankProgram, RankPrograms, job_of
 from collhub_templates.roofline import work_of
 
-from collhub_models.costs import Costs, Part
+from collhub_models.costs import LayerSizes, Part
 from collhub_models.plugin import TransformerOptions
 from hub_core import UsageError
 from hub_core.model import JobCollective, NodeKind, Workload
@@ -85,7 +85,7 @@ class StageProgram:
     def __init__(
         self,
         options: TransformerOptions,
-        costs: Costs,
+        costs: LayerSizes,
         stage: int,
         microbatches: int,
         roles: Sequence[str],
@@ -398,7 +398,7 @@ def generate(options: TransformerOptions) -> Workload:
     - Expert and tensor parallelism are both above 1, without sequence parallelism.
     """
     _check(options)
-    costs = Costs(options)
+    costs = LayerSizes(options)
     microbatches = options.batch // options.data // options.microbatch
     stages = []
     # Ranks of one stage differ in their groups alone.

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         read_deepspeed_times,
     )
     from collhub_nccl_records.log import (
-        Choice,
         ChoiceLine,
+        ChoiceRecord,
         CommunicatorFacts,
         Connection,
         NcclLog,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallRecord",
-    "Choice",
     "ChoiceLine",
+    "ChoiceRecord",
     "CommunicatorFacts",
     "Connection",
     "DeepSpeedTime",
@@ -62,7 +62,7 @@ _HOMES = {
     "collhub_nccl_records.calls": "CallRecord Member SkippedLine input_bytes read_lines",
     "collhub_nccl_records.deepspeed": "DeepSpeedTime read_deepspeed_lines read_deepspeed_times",
     "collhub_nccl_records.log": (
-        "Choice ChoiceLine CommunicatorFacts Connection NcclLog TreeNode describe_ring_defect"
+        "ChoiceRecord ChoiceLine CommunicatorFacts Connection NcclLog TreeNode describe_ring_defect"
         " describe_tree_defect parse_choice"
     ),
     "collhub_nccl_records.plugin_records": "read_inspector_lines read_profiler_events",

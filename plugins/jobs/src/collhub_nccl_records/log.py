@@ -388,7 +388,7 @@ class CommunicatorFacts:
     successors: dict[int, dict[int, int]] = field(default_factory=dict)
     trees: dict[int, dict[int, TreeNode]] = field(default_factory=dict)
     connections: dict[Connection, int] = field(default_factory=dict)
-    choices: dict[Choice, int] = field(default_factory=dict)
+    choices: dict[ChoiceRecord, int] = field(default_factory=dict)
     calls: int = 0
     channels: str = ""
 
@@ -525,7 +525,7 @@ def describe_tree_defect(tree: Mapping[int, TreeNode], size: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChoiceRecord:
     """Algorithm and protocol that NCCL chose for one call.
 
     `operation` is "" in releases that do not name it; `bytes`: as logged. Names are in upper case:
@@ -546,7 +546,7 @@ class ChoiceLine:
     be 0 or negative.
     """
 
-    choice: Choice
+    choice: ChoiceRecord
     time_us: float | None
     channels: int
 
@@ -573,7 +573,7 @@ def parse_choice(text: str) -> ChoiceLine | None:
     if is_numbered:
         algorithm = _ALGORITHMS.get(int(algorithm), algorithm)
         protocol = _PROTOCOLS.get(int(protocol), protocol)
-    choice = Choice(operation or "", int(size), algorithm.upper(), protocol.upper())
+    choice = ChoiceRecord(operation or "", int(size), algorithm.upper(), protocol.upper())
     return ChoiceLine(
         choice,
         float(time_us) if time_us and is_numbered else None,

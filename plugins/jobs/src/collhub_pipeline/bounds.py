@@ -12,10 +12,10 @@ from fractions import Fraction
 
 from collhub_pipeline.passes import PassTimes, Time
 from collhub_pipeline.plugin import SEARCHED
-from collhub_pipeline.shapes import Shape
+from collhub_pipeline.shapes import PipelineShape
 
 
-def bound(shape: Shape, name: str) -> Time:
+def bound(shape: PipelineShape, name: str) -> Time:
     """Return the lower bound of the time of one step for schedules with this name.
 
     It is in the unit of the shape's times, and assumes one stage per device and one direction. In

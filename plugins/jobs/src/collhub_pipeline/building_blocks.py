@@ -18,7 +18,7 @@ from operator import itemgetter
 import numpy as np
 
 from collhub_pipeline.orders_of_chunks import place_in_waves
-from collhub_pipeline.passes import Operation, Pass, PassTimes
+from collhub_pipeline.passes import Pass, PassTimes, PipelinePass
 from collhub_pipeline.timing import Schedule, timed
 
 _F, _I, _W = Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT
@@ -26,7 +26,7 @@ _F, _I, _W = Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT
 _PERIOD = 6
 """Slots between micro-batches: a device runs six passes of a micro-batch, each in one slot."""
 
-Slots = dict[Operation, int]
+Slots = dict[PipelinePass, int]
 """Slot of every pass of one device."""
 
 
@@ -83,7 +83,7 @@ def _build_repeated(name: str, starts: list[tuple[int, int, int, int]], micros: 
         kinds = (_F, up), (_F, back), (_I, back), (_I, up)
         repeated.append(
             {
-                Operation(kind, 0, stage, micro): slot + _PERIOD * micro
+                PipelinePass(kind, 0, stage, micro): slot + _PERIOD * micro
                 for micro in range(micros)
                 for slot, (kind, stage) in zip(slots, kinds, strict=True)
             }
@@ -120,7 +120,7 @@ def _fill_weight_gradients(line: Slots) -> Slots:
     Raises `ValueError` for an empty `line`.
     """
     at_slot = {slot: pass_ for pass_, slot in line.items()}
-    pending: deque[Operation] = deque()
+    pending: deque[PipelinePass] = deque()
     result = dict(line)
     slot, last = 0, max(at_slot)
     while pending or slot <= last:
@@ -134,7 +134,7 @@ def _fill_weight_gradients(line: Slots) -> Slots:
 
 
 @dataclass(slots=True)
-class _Device:
+class _DevicePasses:
     """Passes of one device: slots, occupied slots, and numbers of passes per slot.
 
     `stored`: forward passes minus weight gradients per slot; `gradients`: input gradients.
@@ -148,7 +148,7 @@ class _Device:
     has_weight_gradients: bool
 
     @classmethod
-    def create(cls, slots: Slots, length: int) -> _Device:
+    def create(cls, slots: Slots, length: int) -> _DevicePasses:
         """Create the record of a device from the slots of its passes, with every pass counted.
 
         `length`: number of slots, larger than every slot (otherwise `IndexError`). The record
@@ -162,7 +162,7 @@ class _Device:
             device.count(pass_, slot, 1)
         return device
 
-    def count(self, pass_: Operation, slot: int, sign: int) -> None:
+    def count(self, pass_: PipelinePass, slot: int, sign: int) -> None:
         """Add a pass in a slot to the counts of the device (`sign` 1), or remove it (-1).
 
         The counts of the slot are its passes (`is_occupied`), its input gradients
@@ -212,11 +212,11 @@ def _move_forward(lines: Sequence[Slots]) -> list[Slots]:
     Then the weight gradients of a device get their slots in the order of its input gradients.
     """
     length = max(max(line.values()) for line in lines) + 1
-    devices = [_Device.create(dict(line), length) for line in lines]
+    devices = [_DevicePasses.create(dict(line), length) for line in lines]
     peak = max(device.find_peak() for device in devices)
     num_stages = 2 * len(lines)
     slot_of: Slots = {pass_: slot for line in lines for pass_, slot in line.items()}
-    first_gradient = slot_of[Operation(_I, 0, 0, 0)] if devices[0].has_weight_gradients else 0
+    first_gradient = slot_of[PipelinePass(_I, 0, 0, 0)] if devices[0].has_weight_gradients else 0
     last_forward = max(slot for pass_, slot in lines[0].items() if pass_[:3] == (_F, 0, 0))
     # The n-th weight gradient of a device needs the n-th input gradient and its predecessor.
     weights = [
@@ -268,7 +268,7 @@ def _number_weight_gradients(line: Slots) -> Slots:
     return result
 
 
-def _list_inputs(pass_: Operation, num_stages: int) -> list[Operation]:
+def _list_inputs(pass_: PipelinePass, num_stages: int) -> list[PipelinePass]:
     """Return the two passes that must precede a forward pass or an input gradient.
 
     The first is the same pass of the previous microbatch. The second computes the input:

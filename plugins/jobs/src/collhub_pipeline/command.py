@@ -26,7 +26,7 @@ from hub_core.plugin_api import BudgetReached, SearchBudget, WorkloadGenerator
 # Modules that need numpy are imported inside functions, so that the help is fast.
 if TYPE_CHECKING:
     from collhub_pipeline.pipeline_record import PipelineReport
-    from collhub_pipeline.shapes import Shape
+    from collhub_pipeline.shapes import PipelineShape
     from collhub_pipeline.timing import Schedule
     from hub_core.plugin_api import SearchCut
 
@@ -138,7 +138,7 @@ def pipeline(
 
 def create_report(
     schedule: Schedule,
-    shape: Shape,
+    shape: PipelineShape,
     cuts: Sequence[SearchCut],
     artifacts: Sequence[str],
     *,

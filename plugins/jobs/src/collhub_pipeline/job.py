@@ -14,12 +14,12 @@ from fractions import Fraction
 
 from collhub_templates import RankProgram, RankPrograms, job_of
 
-from collhub_pipeline.layouts import ROLES, EvenSlices, Layout, Leg, MeshLayout, Ranks
-from collhub_pipeline.passes import Operation, Pass, PassTimes
+from collhub_pipeline.layouts import ROLES, ActivationLayout, EvenSlices, Leg, MeshLayout, Ranks
+from collhub_pipeline.passes import Pass, PassTimes, PipelinePass
 from collhub_pipeline.plugin import PipelineOptions
 from collhub_pipeline.schedule_csv import read_schedule_file
 from collhub_pipeline.search import schedule_of
-from collhub_pipeline.shapes import Shape
+from collhub_pipeline.shapes import PipelineShape
 from collhub_pipeline.timing import Schedule
 from hub_core import HubError, UsageError
 from hub_core.model import JobCollective, NodeKind, Workload, parse_time
@@ -61,7 +61,7 @@ def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Wo
     return job_of(programs, layout.groups(), "pipeline")
 
 
-def layout_of(options: PipelineOptions) -> Layout:
+def layout_of(options: PipelineOptions) -> ActivationLayout:
     """Build the layout of ranks and activations from the options of a pipeline.
 
     With `activation_tensor` and `meshes`, the meshes define the ranks of each stage and
@@ -93,7 +93,7 @@ def layout_of(options: PipelineOptions) -> Layout:
 
 
 def schedule_from(
-    options: PipelineOptions, shape: Shape, budget: SearchBudget | None = None
+    options: PipelineOptions, shape: PipelineShape, budget: SearchBudget | None = None
 ) -> Schedule:
     """Read the schedule from the file `options.csv`; if that is None, build `options.schedule`.
 
@@ -123,7 +123,7 @@ def schedule_from(
     return replace(schedule, recomputed=frozenset(range(stages) if is_recomputed else ()))
 
 
-def shape_of(options: PipelineOptions) -> Shape:
+def shape_of(options: PipelineOptions) -> PipelineShape:
     """Convert the options to the shape of a pipeline.
 
     Times of passes and of the transfer are in s; they are rounded to integer ns. Transfers
@@ -145,7 +145,7 @@ def shape_of(options: PipelineOptions) -> Shape:
     memory = None if options.memory is None else _parse_fractions("memory", str(options.memory))
     sizes = _parse_fractions("stage_sizes", options.stage_sizes) if options.stage_sizes else ()
     parts = options.stage_times.split(";") if options.stage_times else []
-    return Shape(
+    return PipelineShape(
         options.stages,
         options.micro_batches,
         times,
@@ -219,7 +219,10 @@ def _parse_numbers(text: str) -> list[int]:
 
 
 def _build_programs(
-    schedule: Schedule, layout: Layout, options: PipelineOptions, position: tuple[int, int]
+    schedule: Schedule,
+    layout: ActivationLayout,
+    options: PipelineOptions,
+    position: tuple[int, int],
 ) -> RankPrograms:
     """Build the program of one rank of each replica: passes, messages and collectives of a step.
 
@@ -241,7 +244,7 @@ class _Writer:
     def __init__(
         self,
         schedule: Schedule,
-        layout: Layout,
+        layout: ActivationLayout,
         options: PipelineOptions,
         position: tuple[int, int],
     ) -> None:
@@ -255,7 +258,7 @@ class _Writer:
         self._before: list[int] = []
         self._row_of_result: dict[tuple[bool, int, int, int], int] = {}
 
-    def run(self, operation: Operation) -> None:
+    def run(self, operation: PipelinePass) -> None:
         """Add a pass of this rank, with its receives before and its sends after it.
 
         The pass depends on the data of its inputs and receives, and starts after the previous pass
@@ -304,7 +307,7 @@ class _Writer:
             kind = JobCollective.ALL_REDUCE
             self.program.collective("gradients", kind, size, "data", self._before[:1])
 
-    def _find_inputs(self, operation: Operation) -> list[int]:
+    def _find_inputs(self, operation: PipelinePass) -> list[int]:
         """Return the rows whose results a pass reads: at most one per rule, in this order.
 
         1. The same stage, direction and unit (`micro` of `operation`): a weight gradient reads the
@@ -331,7 +334,7 @@ class _Writer:
             keys.append((kind.is_backward, direction, onward, micro))
         return [self._row_of_result[key] for key in keys]
 
-    def _find_neighbour(self, operation: Operation, step: int) -> int | None:
+    def _find_neighbour(self, operation: PipelinePass, step: int) -> int | None:
         """Return the device that sends a pass's input (`step` -1) or gets its result (`step` 1).
 
         It runs the stage before or after that of the pass in the direction of data, which is
@@ -344,7 +347,7 @@ class _Writer:
         exists = 0 <= at < len(devices) and kind is not Pass.WEIGHT_GRADIENT
         return devices[at] if exists else None
 
-    def _add_receives(self, operation: Operation) -> list[int]:
+    def _add_receives(self, operation: PipelinePass) -> list[int]:
         """Add the receives that bring the input of a pass from another device; return their rows.
 
         Nodes are added in this order:
@@ -390,7 +393,7 @@ class _Writer:
     def _add_messages(
         self,
         kind: NodeKind,
-        operation: Operation,
+        operation: PipelinePass,
         sender: int,
         legs: Sequence[Leg],
         after: Sequence[int],

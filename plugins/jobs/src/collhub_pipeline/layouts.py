@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from collhub_shardings import (
     Move,
+    ShapedType,
     Side,
-    TensorType,
     UnitTasks,
     parse_side,
     parse_tensor,
@@ -56,7 +56,7 @@ class Ranks:
         return rank + sum(self.widths) * np.arange(self.replicas, dtype=np.int64)
 
 
-class Layout(Protocol):
+class ActivationLayout(Protocol):
     """Distribution of activations to the ranks of stages."""
 
     @property
@@ -154,7 +154,7 @@ _CURE = "write for example 'mesh(2,2): S0 R S1', or one for every stage with ; b
 
 def sides_of(
     text: str,
-    tensor: TensorType,
+    tensor: ShapedType,
     stages: int,
 ) -> list[Side]:
     """Parse the meshes and specs of all stages, which `;` separates; return one side per stage.
@@ -196,7 +196,7 @@ class MeshLayout:
     forwards it. `all-gather`: a chunk to every receiver on a host, which exchange their chunks.
     """
 
-    tensor: TensorType
+    tensor: ShapedType
     sides: Sequence[Side]
     replicas: int
     hand_over: str

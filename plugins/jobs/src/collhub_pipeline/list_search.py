@@ -18,9 +18,9 @@ from math import lcm
 
 import numpy as np
 
-from collhub_pipeline.passes import Operation, Pass
+from collhub_pipeline.passes import Pass, PipelinePass
 from collhub_pipeline.plugin import SEARCHED
-from collhub_pipeline.shapes import Shape, order_backward_units
+from collhub_pipeline.shapes import PipelineShape, order_backward_units
 from collhub_pipeline.timing import Schedule
 from hub_core import UsageError
 from hub_core.columns import Int64Array
@@ -60,7 +60,7 @@ _POLICIES = tuple(
 class ListSearch:
     """Integer columns of a shape with one placement, and the list schedules of these."""
 
-    shape: Shape
+    shape: PipelineShape
     device_of: tuple[int, ...]
     recomputed: frozenset[int] = frozenset()
     durations: Int64Array = field(init=False)
@@ -184,10 +184,10 @@ class ListSearch:
         (`ValueError`).
         """
         stages, units = len(self.device_of), self.shape.units
-        orders: list[list[Operation]] = [[] for _ in range(self.shape.devices)]
+        orders: list[list[PipelinePass]] = [[] for _ in range(self.shape.devices)]
         for pass_, place in zip(passes.tolist(), places.tolist(), strict=True):
             kind, rest = divmod(pass_, stages * units)
-            orders[place].append(Operation(_KINDS[kind], 0, *divmod(rest, units)))
+            orders[place].append(PipelinePass(_KINDS[kind], 0, *divmod(rest, units)))
         return Schedule(
             name,
             (self.device_of,),
@@ -237,7 +237,7 @@ class ListSearch:
         ticks or the budget is used up. Every trial adds its work to the budget.
         """
         count = max(_FEWEST, min(_MOST, _WORK // (3 * len(self.device_of) * self.shape.units)))
-        state = _Best(self)
+        state = _BestListSchedule(self)
         tables = [self.build_keys(policy) for policy in _POLICIES]
         unlimited = np.full(len(self.device_of), _UNLIMITED, np.int64)
         grid = list(self._generate_limits())
@@ -268,7 +268,7 @@ class ListSearch:
         return None if state.result is None else self.schedule_from(*state.result)
 
     def _change_starts(
-        self, state: _Best, random: np.random.Generator, count: int, goal: int
+        self, state: _BestListSchedule, random: np.random.Generator, count: int, goal: int
     ) -> None:
         """Build list schedules whose keys are the start times of the best one with random changes.
 
@@ -427,7 +427,7 @@ class ListSearch:
 
 
 @dataclass(slots=True)
-class _Best:
+class _BestListSchedule:
     """Best list schedule so far, with the settings that led to it."""
 
     search: ListSearch
@@ -462,7 +462,7 @@ class _Best:
         self.starts = table.reshape(keys.shape)
 
 
-def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> Schedule:
+def build_by_readiness(name: str, shape: PipelineShape, device_of: tuple[int, ...]) -> Schedule:
     """Build a schedule in which each device starts the pass that can start first.
 
     If several passes can start at this time, the first of these rules decides:
@@ -488,12 +488,12 @@ def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> S
     return replace(schedule, orders=tuple(_join_gradients(order) for order in schedule.orders))
 
 
-def _join_gradients(order: Sequence[Operation]) -> tuple[Operation, ...]:
+def _join_gradients(order: Sequence[PipelinePass]) -> tuple[PipelinePass, ...]:
     """Join each input gradient and a weight gradient of the same unit and stage directly after it.
 
     Both become one full backward pass; all other passes remain, in their order.
     """
-    joined: list[Operation] = []
+    joined: list[PipelinePass] = []
     for operation in order:
         before = joined[-1] if joined else None
         if operation.kind is Pass.WEIGHT_GRADIENT and before == operation._replace(

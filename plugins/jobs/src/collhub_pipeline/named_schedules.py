@@ -28,8 +28,8 @@ from collhub_pipeline.orders_of_chunks import (
     zbv,
 )
 from collhub_pipeline.passes import Pass, PassTimes
-from collhub_pipeline.shapes import Shape, order_backward_units
-from collhub_pipeline.timing import Operation, Schedule, greedy, in_a_row
+from collhub_pipeline.shapes import PipelineShape, order_backward_units
+from collhub_pipeline.timing import PipelinePass, Schedule, greedy, in_a_row
 from hub_core import UsageError
 
 _LOOPS = {
@@ -70,7 +70,9 @@ def in_turns(name: str, warmups: Sequence[int], micros: int, *, delayed: bool) -
     return in_a_row(name, orders)
 
 
-def _order_with_warmup(stage: int, warmup: int, micros: int, *, delayed: bool) -> list[Operation]:
+def _order_with_warmup(
+    stage: int, warmup: int, micros: int, *, delayed: bool
+) -> list[PipelinePass]:
     """Return the passes of a stage: `warmup` forward passes, then alternating passes.
 
     After the warm-up comes a backward pass, then a forward pass, and so on; when no forward passes
@@ -81,9 +83,9 @@ def _order_with_warmup(stage: int, warmup: int, micros: int, *, delayed: bool) -
     otherwise one pass. All passes have direction 0.
     """
 
-    def step(kind: Pass, micro: int) -> Operation:
+    def step(kind: Pass, micro: int) -> PipelinePass:
         """Return a pass of this function's `stage`, in direction 0."""
-        return Operation(kind, 0, stage, micro)
+        return PipelinePass(kind, 0, stage, micro)
 
     order = [step(Pass.FORWARD, micro) for micro in range(warmup)]
     for micro in range(micros):
@@ -119,7 +121,7 @@ def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:
             raise UsageError(message, cure=f"make -O {option} even", code="two-directions")
     up = tuple(range(devices))
     passes = [
-        Operation(kind, direction, stage, micro)
+        PipelinePass(kind, direction, stage, micro)
         for direction in range(2)
         for stage in range(devices)
         for micro in range(micros // 2)
@@ -166,7 +168,7 @@ def with_delays(name: str, warmups: Sequence[int], delays: Sequence[int], micros
     return in_a_row(name, orders)
 
 
-def _order_with_delay(stage: int, warmup: int, delay: int, micros: int) -> list[Operation]:
+def _order_with_delay(stage: int, warmup: int, delay: int, micros: int) -> list[PipelinePass]:
     """Order the passes of a stage with delayed weight gradients.
 
     All passes have direction 0 and the given stage. First come the forward passes of the
@@ -180,9 +182,9 @@ def _order_with_delay(stage: int, warmup: int, delay: int, micros: int) -> list[
     The weight gradients that are still pending are last, in ascending order.
     """
 
-    def step(kind: Pass, micro: int) -> Operation:
+    def step(kind: Pass, micro: int) -> PipelinePass:
         """A pass of the one chunk of this stage."""
-        return Operation(kind, 0, stage, micro)
+        return PipelinePass(kind, 0, stage, micro)
 
     order = [step(Pass.FORWARD, micro) for micro in range(warmup)]
     finished = 0
@@ -206,7 +208,7 @@ NAMED = ("gpipe", *_DELAYS, "1f1b", "eager-1f1b", *_LOOPS, *_V_SHAPES, "hanayo")
 """Schedules in one direction, in the order in which a search tries them."""
 
 
-def build_named(name: str, shape: Shape) -> Schedule:
+def build_named(name: str, shape: PipelineShape) -> Schedule:
     """Build the schedule with this name for a shape, without a check of its memory.
 
     With the recomputation `all`, all stages recompute their activations; with `auto` only
@@ -224,7 +226,7 @@ def build_named(name: str, shape: Shape) -> Schedule:
     return schedule
 
 
-def _build(name: str, shape: Shape) -> Schedule:
+def _build(name: str, shape: PipelineShape) -> Schedule:
     """Build the schedule with a name for a shape, without recomputation and memory check.
 
     The first broken rule raises `UsageError` with its code; an unknown name raises `KeyError`:
@@ -280,7 +282,7 @@ def _build(name: str, shape: Shape) -> Schedule:
     return _reverse_slices(schedule, shape) if lead else schedule
 
 
-def _reverse_slices(schedule: Schedule, shape: Shape) -> Schedule:
+def _reverse_slices(schedule: Schedule, shape: PipelineShape) -> Schedule:
     """Return the schedule with the token slices of each microbatch reversed in all gradients.
 
     With 2 slices, the gradients of the units 0, 1, 2, 3 become those of 1, 0, 3, 2. Forward
@@ -298,7 +300,7 @@ def _reverse_slices(schedule: Schedule, shape: Shape) -> Schedule:
     return replace(schedule, orders=orders, slices=shape.slices)
 
 
-def _parse_warmups(shape: Shape) -> list[int]:
+def _parse_warmups(shape: PipelineShape) -> list[int]:
     """Return the warm-ups of the shape, each limited to the number of units; [] if none are given.
 
     Raise `UsageError` (`option-value`) if warm-ups are given that are not one per device,

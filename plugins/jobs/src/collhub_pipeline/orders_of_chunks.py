@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from collhub_pipeline.timing import Operation, Pass, Schedule
+from collhub_pipeline.timing import Pass, PipelinePass, Schedule
 from hub_core import UsageError
 
 _F, _B, _I, _W = Pass.FORWARD, Pass.BACKWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT
@@ -41,7 +41,7 @@ def looped_bfs(devices: int, micros: int, chunks: int) -> Schedule:
     orders = []
     for device in range(devices):
         forward = [
-            Operation(_F, 0, chunk * devices + device, micro)
+            PipelinePass(_F, 0, chunk * devices + device, micro)
             for chunk in range(chunks)
             for micro in range(micros)
         ]
@@ -116,7 +116,7 @@ def _build_interleaved(
 
 def _generate_units(
     kind: Pass, device: int, devices: int, chunks: int, micros: int, each: int
-) -> Iterator[Operation]:
+) -> Iterator[PipelinePass]:
     """Yield the passes of a device: `each` micro-batches pass all chunks, then the next ones.
 
     Chunks ascend in forward passes and descend in backward passes.
@@ -125,16 +125,16 @@ def _generate_units(
         for at in range(chunks):
             chunk = chunks - 1 - at if kind.is_backward else at
             for micro in range(first, first + each):
-                yield Operation(kind, 0, chunk * devices + device, micro)
+                yield PipelinePass(kind, 0, chunk * devices + device, micro)
 
 
 class _Counter:
     """Order of passes of one device with two chunks; each kind of pass counts micro-batches."""
 
     def __init__(self, device: int, devices: int) -> None:
-        self.order: list[Operation] = []
-        self.pending: deque[Operation] = deque()
-        self.overlapped: set[Operation] = set()
+        self.order: list[PipelinePass] = []
+        self.pending: deque[PipelinePass] = deque()
+        self.overlapped: set[PipelinePass] = set()
         self._stages = device, 2 * devices - 1 - device
         self._next: dict[tuple[Pass, int], int] = {}
 
@@ -142,7 +142,7 @@ class _Counter:
         """Return how many passes of a kind a chunk has; a full backward pass counts as both."""
         return self._next.get((kind, chunk), 0)
 
-    def add(self, kind: Pass, chunk: int) -> Operation:
+    def add(self, kind: Pass, chunk: int) -> PipelinePass:
         """Append the next pass of a kind in a chunk of this device to the order; return it.
 
         The next pass is that of the next microbatch. An input gradient makes its weight gradient
@@ -150,7 +150,7 @@ class _Counter:
         gradients.
         """
         parts = (_I, _W) if kind is _B else (kind,)
-        operation = Operation(kind, 0, self._stages[chunk], self.count(parts[0], chunk))
+        operation = PipelinePass(kind, 0, self._stages[chunk], self.count(parts[0], chunk))
         for part in parts:
             self._next[part, chunk] = self.count(part, chunk) + 1
         self.order.append(operation)
@@ -188,7 +188,7 @@ def zbv(devices: int, micros: int) -> Schedule:
     )
 
 
-def _order_zbv(device: int, devices: int, micros: int) -> list[Operation]:
+def _order_zbv(device: int, devices: int, micros: int) -> list[PipelinePass]:
     """Return the ordered passes of a device in ZB-V, a schedule with two chunks per device.
 
     With p devices, chunk 0 of device d is stage d, and chunk 1 is stage 2p - 1 - d. F, I and W are

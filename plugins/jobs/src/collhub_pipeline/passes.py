@@ -36,7 +36,7 @@ class Pass(Enum):
         return self in (Pass.BACKWARD, Pass.INPUT_GRADIENT)
 
 
-class Operation(NamedTuple):
+class PipelinePass(NamedTuple):
     """Pass of unit `micro` (a micro-batch, or a slice of one) in stage `stage` of a direction."""
 
     kind: Pass
@@ -56,7 +56,7 @@ class Durations(Protocol):
     def is_blocking(self) -> bool:
         """Whether the sender does not compute during a transfer."""
 
-    def duration(self, operation: Operation) -> Time:
+    def duration(self, operation: PipelinePass) -> Time:
         """Return the duration of a pass."""
 
 
@@ -101,7 +101,7 @@ class PassTimes:
             Pass.WEIGHT_GRADIENT: self.weight_gradient,
         }[kind]
 
-    def duration(self, operation: Operation) -> Time:
+    def duration(self, operation: PipelinePass) -> Time:
         """Return the duration of a pass: it is equal in all stages."""
         return self.of(operation.kind)
 
@@ -133,7 +133,7 @@ class StageTimes:
         """Whether the sender does not compute during a transfer."""
         return self.stages[0].is_blocking
 
-    def duration(self, operation: Operation) -> Time:
+    def duration(self, operation: PipelinePass) -> Time:
         """Return the duration of a pass of a unit, including its recomputation."""
         return self.at(operation.kind, operation.stage, operation.micro % len(self.slices))
 

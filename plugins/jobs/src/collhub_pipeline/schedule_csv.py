@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from collhub_pipeline.passes import Operation, Pass
+from collhub_pipeline.passes import Pass, PipelinePass
 from collhub_pipeline.timing import Schedule, format_pass
 from hub_core import InputError, Location
 
@@ -107,14 +107,14 @@ def read_schedule(text: str, path: str) -> Schedule:
     orders = []
     for row in rows:
         order = [
-            Operation(_PASSES[action.kind], 0, action.stage, action.micro)
+            PipelinePass(_PASSES[action.kind], 0, action.stage, action.micro)
             for action in row
             if action.kind in _PASSES
         ]
         orders.append(tuple(order))
     _check_passes(rows, micros, path)
     overlapped = frozenset(
-        Operation(Pass.FORWARD, 0, first.stage, first.micro)
+        PipelinePass(Pass.FORWARD, 0, first.stage, first.micro)
         for row in rows
         for first, second in pairwise(row)
         if first.place == second.place
@@ -184,8 +184,8 @@ def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
 
 
 def _generate_cells(
-    schedule: Schedule, order: Sequence[Operation]
-) -> Iterator[tuple[Operation, ...]]:
+    schedule: Schedule, order: Sequence[PipelinePass]
+) -> Iterator[tuple[PipelinePass, ...]]:
     """Yield the passes of each cell of a row: one, or an overlapped forward and backward pass.
 
     `order`: passes of a device. A pass in `schedule.overlapped` shares its cell with the next pass.
@@ -197,7 +197,7 @@ def _generate_cells(
         at += count
 
 
-def _format_cell(cell: Sequence[Operation]) -> str:
+def _format_cell(cell: Sequence[PipelinePass]) -> str:
     texts = [format_pass(operation) for operation in cell]
     return texts[0] if len(texts) == 1 else f"({';'.join(texts)})OVERLAP_F_B"
 
@@ -207,7 +207,7 @@ def _join(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _has_input(
-    operation: Operation, schedule: Schedule, results: set[tuple[bool, int, int]]
+    operation: PipelinePass, schedule: Schedule, results: set[tuple[bool, int, int]]
 ) -> bool:
     """Check whether the neighbour stage has computed the input of a pass.
 
@@ -225,7 +225,7 @@ def _has_input(
 
 
 def _add_messages(
-    operation: Operation,
+    operation: PipelinePass,
     schedule: Schedule,
     results: set[tuple[bool, int, int]],
     rows: Sequence[list[str]],

@@ -18,7 +18,7 @@ from collhub_pipeline.named_schedules import NAMED, build_named, in_turns, with_
 from collhub_pipeline.orders_of_chunks import place_in_loops, place_in_waves
 from collhub_pipeline.passes import Time
 from collhub_pipeline.plugin import SEARCHED
-from collhub_pipeline.shapes import Bounds, Shape, format_limits, format_memory
+from collhub_pipeline.shapes import Bounds, PipelineShape, format_limits, format_memory
 from collhub_pipeline.timing import Schedule
 from hub_core import UsageError
 from hub_core.plugin_api import BudgetReached, SearchBudget
@@ -27,7 +27,7 @@ from hub_core.plugin_api import BudgetReached, SearchBudget
 _SEEDS = 3
 
 
-def schedule_of(name: str, shape: Shape, budget: SearchBudget | None = None) -> Schedule:
+def schedule_of(name: str, shape: PipelineShape, budget: SearchBudget | None = None) -> Schedule:
     """Build the schedule with a name; `search` searches the fastest one within `budget`.
 
     `budget` None is a search without a limit; other names ignore it. Raises `UsageError` if the
@@ -49,7 +49,7 @@ def schedule_of(name: str, shape: Shape, budget: SearchBudget | None = None) -> 
 class _Best:
     """Best schedule so far: the smallest objective, then the smallest peak, then the first one."""
 
-    shape: Shape
+    shape: PipelineShape
     budget: SearchBudget
     key: tuple[Time, Time] | None = None
     schedule: Schedule | None = None
@@ -72,7 +72,7 @@ class _Best:
         return bool(self.budget.reason)
 
 
-def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
+def fastest(shape: PipelineShape, budget: SearchBudget | None = None) -> Schedule:
     """Search the schedule with the minimum objective that fits the memory.
 
     The objective is the makespan of one step, or the time per step of many steps
@@ -137,11 +137,12 @@ class Space:
     device_of: tuple[int, ...]
     recomputed: frozenset[int]
 
-    def fits(self, shape: Shape) -> bool:
+    def fits(self, shape: PipelineShape) -> bool:
         """Return whether this placement's minimum memory is within the limits of all devices.
 
-        The minimum is that of one microbatch (`Shape.minimum_memories`), with the placement's
-        recomputed stages. True without limits. Raises `UsageError` for a wrong number of limits.
+        The minimum is that of one microbatch (`PipelineShape.minimum_memories`), with the
+        placement's recomputed stages. True without limits. Raises `UsageError` for a wrong number
+        of limits.
         """
         minimum = shape.minimum_memories(self.device_of, self.recomputed)
         limits = shape.limits
@@ -149,12 +150,12 @@ class Space:
             least <= limit for least, limit in zip(minimum, limits, strict=True)
         )
 
-    def compute_bounds(self, shape: Shape) -> Bounds:
+    def compute_bounds(self, shape: PipelineShape) -> Bounds:
         """Return the lower bounds of the objective."""
         return shape.compute_bounds(self.device_of, self.recomputed)
 
 
-def generate_spaces(shape: Shape) -> Iterator[Space]:
+def generate_spaces(shape: PipelineShape) -> Iterator[Space]:
     """Yield the distinct placements to search, each with a set of recomputed stages.
 
     The numbers of chunks per device are the divisors of `shape.chunks` (default 2), ascending. Each
@@ -173,7 +174,7 @@ def generate_spaces(shape: Shape) -> Iterator[Space]:
                     yield space
 
 
-def _list_chunks(shape: Shape) -> list[int]:
+def _list_chunks(shape: PipelineShape) -> list[int]:
     """Return the numbers of chunks per device to search: the divisors of `shape.chunks`, ascending.
 
     The default of `shape.chunks` is 2.
@@ -182,7 +183,7 @@ def _list_chunks(shape: Shape) -> list[int]:
     return [chunks for chunks in range(1, most + 1) if most % chunks == 0]
 
 
-def compute_search_bound(shape: Shape) -> Time:
+def compute_search_bound(shape: PipelineShape) -> Time:
     """Return a lower bound of the objective for all placements and orders of a search.
 
     It is the smallest bound of all placements that fit the memory, in the time unit of the
@@ -192,7 +193,9 @@ def compute_search_bound(shape: Shape) -> Time:
     return min(space.compute_bounds(shape).value for space in spaces)
 
 
-def _generate_recomputed(shape: Shape, device_of: tuple[int, ...]) -> Iterator[frozenset[int]]:
+def _generate_recomputed(
+    shape: PipelineShape, device_of: tuple[int, ...]
+) -> Iterator[frozenset[int]]:
     """Yield the sets of stages that recompute their activations, according to `shape.recompute`.
 
     `none` gives the empty set, `all` all stages. `auto` gives the empty set, then, if there is
@@ -221,7 +224,7 @@ def _generate_recomputed(shape: Shape, device_of: tuple[int, ...]) -> Iterator[f
         yield everything
 
 
-def _generate_named(shape: Shape) -> Iterator[Schedule]:
+def _generate_named(shape: PipelineShape) -> Iterator[Schedule]:
     """Yield the named schedules that the shape permits, then variants of 1F1B.
 
     Named schedules come by recomputation, then by number of chunks per device (`_list_chunks`,
@@ -247,7 +250,7 @@ def _generate_named(shape: Shape) -> Iterator[Schedule]:
         yield from _generate_variants(shape)
 
 
-def _generate_variants(shape: Shape) -> Iterator[Schedule]:
+def _generate_variants(shape: PipelineShape) -> Iterator[Schedule]:
     """Yield variants between 1F1B and eager 1F1B, with one chunk per device.
 
     The warm-up (forward passes before the first backward pass) of stage i of n is n - i plus
@@ -271,7 +274,7 @@ def _generate_variants(shape: Shape) -> Iterator[Schedule]:
             yield with_delays(SEARCHED, warmups, delays, micros)
 
 
-def _refuse_memory(shape: Shape, spaces: list[Space]) -> UsageError:
+def _refuse_memory(shape: PipelineShape, spaces: list[Space]) -> UsageError:
     """Create (not raise) the `UsageError` (`memory`) for a memory limit that no placement fits.
 
     For each of `spaces`, i.e. placements, the excess of a device is its minimum memory minus its

@@ -12,9 +12,9 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 
 from collhub_pipeline.passes import (
-    Operation,
     Pass,
     PassTimes,
+    PipelinePass,
     StageTimes,
     Time,
     attention_slices,
@@ -46,7 +46,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PipelineShape:
     """Pipeline: devices, micro-batches, chunks per device, and times.
 
     `chunks`: of a schedule with a name, None for its default; a search uses all divisors of it,
@@ -371,7 +371,7 @@ def format_memory(memory: Memory) -> str:
     return f"{sign}{integer}.{decimals:03}".rstrip("0").rstrip(".")
 
 
-def format_limits(shape: Shape) -> str:
+def format_limits(shape: PipelineShape) -> str:
     """Write the memory limits of a shape as text, such as `4` or `4,3.5,3`; `any` without a limit.
 
     There is one number per device, separated by commas, or only one if all are equal. Numbers have
@@ -401,7 +401,7 @@ def find_defect(schedule: Schedule, micros: int) -> str:
     Dependencies are not checked here; `timed` does. A stage that does not exist raises
     `IndexError`.
     """
-    seen: set[Operation] = set()
+    seen: set[PipelinePass] = set()
     for device, order in enumerate(schedule.orders):
         for operation in order:
             if operation in seen:
@@ -413,7 +413,9 @@ def find_defect(schedule: Schedule, micros: int) -> str:
     for direction, row in enumerate(schedule.device_of):
         for stage in range(len(row)):
             for unit in range(units):
-                kinds = {kind for kind in Pass if Operation(kind, direction, stage, unit) in seen}
+                kinds = {
+                    kind for kind in Pass if PipelinePass(kind, direction, stage, unit) in seen
+                }
                 if kinds not in ({Pass.FORWARD, Pass.BACKWARD}, set(Pass) - {Pass.BACKWARD}):
                     return f"stage {stage}, unit {unit} has {sorted(k.value for k in kinds)}"
     if any(operation.micro >= units for operation in seen):

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from operator import itemgetter
 
-from collhub_pipeline.passes import Durations, Operation, Pass, PassTimes, Time
+from collhub_pipeline.passes import Durations, Pass, PassTimes, PipelinePass, Time
 from hub_core import UsageError
 
 __all__ = [
-    "Operation",
     "Pass",
     "PassTimes",
+    "PipelinePass",
     "Schedule",
     "Time",
     "Timing",
@@ -59,9 +59,9 @@ class Schedule:
 
     name: str
     device_of: tuple[tuple[int, ...], ...]
-    orders: tuple[tuple[Operation, ...], ...]
+    orders: tuple[tuple[PipelinePass, ...], ...]
     slices: int = 1
-    overlapped: frozenset[Operation] = frozenset()
+    overlapped: frozenset[PipelinePass] = frozenset()
     recomputed: frozenset[int] = frozenset()
 
     @property
@@ -77,7 +77,7 @@ class Schedule:
         return [_peak(order) for order in self.orders]
 
 
-def _peak(order: Sequence[Operation]) -> int:
+def _peak(order: Sequence[PipelinePass]) -> int:
     """Return the maximum number of stored activations in an order of passes.
 
     A forward pass stores one; a full backward or weight-gradient pass frees one.
@@ -92,7 +92,7 @@ def _peak(order: Sequence[Operation]) -> int:
     return peak
 
 
-def in_a_row(name: str, orders: Sequence[Sequence[Operation]]) -> Schedule:
+def in_a_row(name: str, orders: Sequence[Sequence[PipelinePass]]) -> Schedule:
     """Create a schedule in one direction with stage i on device i.
 
     `orders`: passes by device, in the order in which it runs them; they are not checked.
@@ -145,7 +145,7 @@ class Run:
     channel: dict[tuple[int, int], Time] = field(default_factory=dict)
     origin: Time = 0
 
-    def ready(self, operation: Operation) -> Time | None:
+    def ready(self, operation: PipelinePass) -> Time | None:
         """Return the time from which a pass has its input; None if it still waits for another pass.
 
         `origin` is the start of the run. A weight gradient is ready at `origin` if its input
@@ -176,7 +176,7 @@ class Run:
             return self.origin
         return self.arrived.get((kind.is_backward, direction, stage, micro))
 
-    def pass_on(self, operation: Operation, end: Time) -> Time:
+    def pass_on(self, operation: PipelinePass, end: Time) -> Time:
         """Send the result of a pass to the neighbour stage; return when the device is free again.
 
         `end`: time at which the pass has ended. A weight gradient sends nothing and changes no
@@ -258,7 +258,7 @@ def execute(run: Run, free: list[Time]) -> tuple[list[list[Time]], list[list[Tim
     return starts, ends, free
 
 
-def format_pass(operation: Operation) -> str:
+def format_pass(operation: PipelinePass) -> str:
     """Return stage, letter and unit of a pass, such as `3B1`; `'` is appended in direction 1.
 
     Letters: F forward, B full backward, I input gradient, W weight gradient.
@@ -289,7 +289,9 @@ def _find_cycle(schedule: Schedule, run: Run, reached: Sequence[int]) -> str:
             return " -> ".join(text for _, text in chain) + " (which never runs)"
         operation = schedule.orders[device][reached[device]]
         is_backward, direction, stage, unit = _find_missing(schedule, run, operation)
-        missing = Operation(Pass.BACKWARD if is_backward else Pass.FORWARD, direction, stage, unit)
+        missing = PipelinePass(
+            Pass.BACKWARD if is_backward else Pass.FORWARD, direction, stage, unit
+        )
         chain.append((device, f"{format_pass(operation)} on device {device}"))
         device = schedule.device_of[direction][stage]
         chain[-1] = chain[-1][0], f"{chain[-1][1]} waits for {format_pass(missing)}"
@@ -297,7 +299,7 @@ def _find_cycle(schedule: Schedule, run: Run, reached: Sequence[int]) -> str:
     return ", ".join(text for _, text in chain[first:])
 
 
-def _find_missing(schedule: Schedule, run: Run, operation: Operation) -> Key:
+def _find_missing(schedule: Schedule, run: Run, operation: PipelinePass) -> Key:
     """Return the key of the first unfinished pass that a given pass needs.
 
     A key is (is backward, direction, stage, unit); a unit is a microbatch or a token slice. The
@@ -334,7 +336,7 @@ def _find_missing(schedule: Schedule, run: Run, operation: Operation) -> Key:
 def greedy(
     name: str,
     device_of: tuple[tuple[int, ...], ...],
-    passes: Sequence[Operation],
+    passes: Sequence[PipelinePass],
     times: Durations,
     *,
     most_held: Sequence[Sequence[int]],
@@ -357,10 +359,10 @@ def greedy(
     """
     run = Run(Schedule(name, device_of, ()), times)
     devices = 1 + max(max(row) for row in device_of)
-    left: list[list[Operation]] = [[] for _ in range(devices)]
+    left: list[list[PipelinePass]] = [[] for _ in range(devices)]
     for pass_ in passes:
         left[device_of[pass_.direction][pass_.stage]].append(pass_)
-    orders: list[list[Operation]] = [[] for _ in range(devices)]
+    orders: list[list[PipelinePass]] = [[] for _ in range(devices)]
     free: list[Time] = [0] * devices
     held_count = [[0] * len(row) for row in device_of]
     while any(left):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from collhub_networks import Value, document_of
+from collhub_networks import DocumentValue, document_of
 
 from collhub_pytorch.formats import CCL_BENCH, CCL_BENCH_FORMAT, ProfileOptions
 from collhub_pytorch.profile_formats import detect_format, read_files
@@ -39,7 +39,7 @@ _MAX_COUNT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class BenchCard:
     """Facts of a card. `bandwidth_gbit_per_s`: between nodes and within a node, 0 if not given.
 
     `parallelism`: ranks by kind, 1 if not given. `per_node`: devices of a node, 0 if not given.
@@ -129,7 +129,7 @@ def network(source: Source, options: NoOptions) -> Topology:
     return parse_topology(text)
 
 
-def _network_text(card: Card) -> str:
+def _network_text(card: BenchCard) -> str:
     """Return the network of a card as topology text, with bandwidths converted from Gbit/s to GB/s.
 
     The nodes have `per_node` devices each; if it is 0, all devices are in one node.
@@ -185,7 +185,7 @@ def lines(workload: Workload) -> list[str]:
     return described + report_lines(workload)
 
 
-def read_card(source: Source) -> Card:
+def read_card(source: Source) -> BenchCard:
     """Parse the card of a folder: devices, software, parallelism and bandwidths.
 
     The card is the file of `_card_part`. Absent and null values have defaults: "" for texts, 0 for
@@ -220,7 +220,7 @@ def read_card(source: Source) -> Card:
         plan.fail(f"{factors} = {product}, but total_count is {total}", "correct one of them")
     rates = _object(topology, "bandwidth_gbps")
     values = [_bandwidth(rate) for rate in rates.items()] if rates else []
-    return Card(
+    return BenchCard(
         part.name,
         total,
         _count(spec, "count_per_node"),
@@ -253,11 +253,11 @@ def _card_part(source: Source) -> SourcePart:
     return cards[0]
 
 
-def _object(value: Value | None, key: str) -> Value | None:
+def _object(value: DocumentValue | None, key: str) -> DocumentValue | None:
     return None if value is None else value.get(key)
 
 
-def _count(value: Value | None, key: str) -> int:
+def _count(value: DocumentValue | None, key: str) -> int:
     """Return the count `key` of an object of the card; 0 if it or the object is missing or null.
 
     Raises `InputError` for values other than integers from 1 to `_MAX_COUNT`, so 0 is invalid.
@@ -266,12 +266,12 @@ def _count(value: Value | None, key: str) -> int:
     return 0 if child is None else child.count(_MAX_COUNT)
 
 
-def _text(value: Value | None, key: str) -> str:
+def _text(value: DocumentValue | None, key: str) -> str:
     child = _object(value, key)
     return "" if child is None or child.raw == "" else child.text()[:80]
 
 
-def _bandwidth(value: Value) -> float:
+def _bandwidth(value: DocumentValue) -> float:
     """Return a bandwidth of the card in Gbit/s; 0.0 if the card leaves it open."""
     raw = value.raw
     if raw is None or (isinstance(raw, str) and raw.strip().casefold() in _UNKNOWN):

@@ -33,7 +33,7 @@ from hub_core.model import (
 from hub_core.plugin_api import InteractivePage, JobTimeline
 
 if TYPE_CHECKING:
-    from collhub_pytorch.findings import Findings, Saving
+    from collhub_pytorch.findings import ProfileFindings, Saving
     from collhub_pytorch.machine import MachineComparison
     from collhub_pytorch.predicted_times import MachinePredictor, Predictor
     from collhub_pytorch.replay import NetworkTimes
@@ -223,7 +223,7 @@ def _write_page(
 class _Report:
     """Contents of the report. `changes`: None without a machine and a topology."""
 
-    findings: Findings
+    findings: ProfileFindings
     notes: Sequence[str]
     replay: tuple[Saving, NetworkTimes] | None = None
     comparison: MachineComparison | None = None

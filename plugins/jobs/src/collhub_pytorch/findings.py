@@ -116,7 +116,7 @@ class Saving:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class ProfileFindings:
     """Contents of a report. `job_ns`: from the first start of a rank to the last end.
 
     `instant`: the job with communication that takes no time, the upper limit of any saving.
@@ -130,7 +130,7 @@ class Findings:
     instant: Saving
 
 
-def collect_findings(workload: Workload) -> Findings:
+def collect_findings(workload: Workload) -> ProfileFindings:
     """Analyse a profile: match its communications, measure waiting times, and replay the job.
 
     The job is replayed with measured times, and with communication that takes no time, which gives
@@ -146,7 +146,7 @@ def collect_findings(workload: Workload) -> Findings:
     instant = Saving(profile.job_ns, instant_replay.job_ns, instant_replay.span_ns)
     calls = group_calls(workload, meetings, (waits, stragglers))
     ranks = _rank_findings(workload, waits, stragglers, (profile, replay), meetings)
-    return Findings(workload, meetings, tuple(calls), tuple(ranks), profile.job_ns, instant)
+    return ProfileFindings(workload, meetings, tuple(calls), tuple(ranks), profile.job_ns, instant)
 
 
 def sum_by_kind(calls: Sequence[CallGroup]) -> list[CallGroup]:
@@ -177,7 +177,7 @@ def sum_by_kind(calls: Sequence[CallGroup]) -> list[CallGroup]:
     return sums
 
 
-def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
+def saving(findings: ProfileFindings, collective_time: CollectiveTime) -> Saving:
     """Replay the job with given times of collectives, and compare it with the measured job.
 
     `collective_time` returns the transfer time of a collective in ns; None keeps the
@@ -190,7 +190,7 @@ def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
 
 
 @dataclass(slots=True)
-class _Sums:
+class _CommunicationSums:
     """Sums over communications of one kind, size and group; `caused`: calls and ns by rank."""
 
     calls: int = 0
@@ -224,7 +224,7 @@ def group_calls(
     Without `times`: `transferring_ns` and `measured_count` 0, `stragglers` empty, other times and
     bandwidth None. No communications give [].
     """
-    sums: dict[tuple[str, int, str, int], _Sums] = {}
+    sums: dict[tuple[str, int, str, int], _CommunicationSums] = {}
     nodes, measured_rows = workload.nodes, is_measured(workload)
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
@@ -235,7 +235,7 @@ def group_calls(
         group = int(nodes.group[first])
         name = workload.groups[group].name if group >= 0 else ""
         key = (kind, int(nodes.bytes[rows].max()), name, len(rows))
-        entry = sums.setdefault(key, _Sums())
+        entry = sums.setdefault(key, _CommunicationSums())
         entry.calls += 1
         if times is not None:
             transferring = times[0].transferring[rows]
@@ -247,7 +247,7 @@ def group_calls(
 
 
 def _add_waiting(
-    entry: _Sums,
+    entry: _CommunicationSums,
     rows: Int64Array,
     meeting: int,
     times: tuple[WaitingTimes, Stragglers],
@@ -276,7 +276,7 @@ def _add_waiting(
         caused[1] += int(stragglers.caused_ns[meeting])
 
 
-def _to_call_group(key: tuple[str, int, str, int], entry: _Sums) -> CallGroup:
+def _to_call_group(key: tuple[str, int, str, int], entry: _CommunicationSums) -> CallGroup:
     kind, size, group, rank_count = key
     caused = [CausedWaiting(rank, *sums) for rank, sums in entry.caused.items()]
     traffic = entry.calls * count_bus_bytes(kind, size, rank_count)

@@ -300,7 +300,7 @@ def _bucket_changes(job: _Job, predictor: Predictor) -> Iterator[JobChange]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Class:
+class _CollectiveClass:
     """Collectives of one kind in groups of equal size and distance; `rows`: their nodes."""
 
     name: str
@@ -308,7 +308,7 @@ class _Class:
     rows: Int64Array
 
 
-def _split_classes(workload: Workload) -> list[_Class]:
+def _split_classes(workload: Workload) -> list[_CollectiveClass]:
     """Return the collectives that can be joined, in classes of equal kind, rank count and distance.
 
     A collective can be joined if its kind is in `JOINABLE`, its bytes are above 0, it names no
@@ -336,7 +336,7 @@ def _split_classes(workload: Workload) -> list[_Class]:
             if len(chosen) > count:
                 name = f"{kind.label}s of {count} ranks"
                 name += f" at distance {distance}" * (distance != 1)
-                classes.append(_Class(name, kind, chosen))
+                classes.append(_CollectiveClass(name, kind, chosen))
     return classes
 
 
@@ -347,7 +347,7 @@ class _BucketTrials:
     is timed without an order first, and then with the order in which its collectives could start.
     """
 
-    def __init__(self, job: _Job, collectives: _Class, predictor: Predictor) -> None:
+    def __init__(self, job: _Job, collectives: _CollectiveClass, predictor: Predictor) -> None:
         self._job, self._class, self._predictor = job, collectives, predictor
         nodes = job.workload.nodes
         candidates = np.zeros(len(nodes), np.bool_)
@@ -367,10 +367,10 @@ class _BucketTrials:
     def limits(self) -> list[int]:
         """Return the limits of the bucket size in bytes to try, at most `MAX_LIMITS`, descending.
 
-        A bucket is one collective that replaces several of the class (`_Class`: equal kind, ranks
-        and distance). Candidates are m * 2, m * 4, m * 8 and so on, below twice the sum of all
-        sizes. m is the median of the sizes, rounded down to a whole byte. Sum and median count the
-        class's nodes of all ranks.
+        A bucket is one collective that replaces several of the class (`_CollectiveClass`: equal
+        kind, ranks and distance). Candidates are m * 2, m * 4, m * 8 and so on, below twice the sum
+        of all sizes. m is the median of the sizes, rounded down to a whole byte. Sum and median
+        count the class's nodes of all ranks.
 
         A candidate is omitted if it gives the same buckets as the next smaller one. The smallest is
         omitted if it joins no collectives. If more than `MAX_LIMITS` remain, the largest are
@@ -435,7 +435,7 @@ class _BucketTrials:
         workload: Workload,
         meetings: Meetings,
         transfer_ns: Int64Array,
-        buckets: Sequence[_Bucket],
+        buckets: Sequence[_BucketNodes],
     ) -> list[int]:
         """Return the job's time in ns for the shortest and the longest bucket times, in this order.
 
@@ -461,7 +461,7 @@ class _BucketTrials:
             results.append(replay_transfers(workload, meetings, transfer).job_ns)
         return results
 
-    def _time_buckets(self, joined: JoinedJob, meetings: Meetings) -> list[_Bucket] | None:
+    def _time_buckets(self, joined: JoinedJob, meetings: Meetings) -> list[_BucketNodes] | None:
         """Return every bucket with its time in ns; None if a prediction is missing or not above 0.
 
         A bucket is one collective that replaces several. Its time is p * m / q, not rounded:
@@ -497,7 +497,7 @@ class _BucketTrials:
                 return None
             ratio = float(self._job.transfer_ns[old].sum()) / sum(predicted[:-1])
             error = answers[keys[-1]].held_out_error
-            buckets.append(_Bucket(rows, ratio * predicted[-1], error))
+            buckets.append(_BucketNodes(rows, ratio * predicted[-1], error))
         return buckets
 
     def _find_order(self) -> tuple[BoolArray, BoolArray]:
@@ -566,7 +566,7 @@ class _BucketTrials:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Bucket:
+class _BucketNodes:
     """Nodes of a bucket on all ranks, its time in ns, and the relative error of the prediction."""
 
     rows: Int64Array

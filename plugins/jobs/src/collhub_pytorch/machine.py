@@ -18,7 +18,7 @@ from collhub_pytorch.analysis import (
     measure_waiting,
     measured_timeline,
 )
-from collhub_pytorch.findings import Findings, count_bus_bytes
+from collhub_pytorch.findings import ProfileFindings, count_bus_bytes
 from collhub_pytorch.formats import JobMachineOptions
 from collhub_pytorch.job import recorded_ranks_per_node
 from collhub_pytorch.job_changes import find_changes, find_instant
@@ -131,7 +131,9 @@ class MachineComparison:
     saving: MachineSaving | None
 
 
-def compare_with_machine(findings: Findings, predictor: MachinePredictor) -> MachineComparison:
+def compare_with_machine(
+    findings: ProfileFindings, predictor: MachinePredictor
+) -> MachineComparison:
     """Predict the collectives of the job on a machine, and replay the job with these times.
 
     The result has the machine, its ranks per node, the measured and predicted figures of
@@ -160,7 +162,7 @@ class _Sums:
     predicted_ns: float = 0.0
 
 
-def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
+def _sum_calls(findings: ProfileFindings) -> dict[CallKey, _Sums]:
     """Sum the measured figures of all collectives with equal kind, size and ranks.
 
     The result is by (kind, size, ranks), in the order of the first calls. The size is the largest
@@ -256,7 +258,9 @@ def _to_compared_calls(
     )
 
 
-def _replay(findings: Findings, time_of_key: Mapping[CallKey, LibraryTime]) -> MachineSaving | None:
+def _replay(
+    findings: ProfileFindings, time_of_key: Mapping[CallKey, LibraryTime]
+) -> MachineSaving | None:
     """Replay the job with measured and with predicted times of its collectives, all in ns.
 
     Returns None if `time_of_key` has no prediction (`time_ns`). `replayed_ns` is the job time with

@@ -10,7 +10,7 @@ from msgspec import structs
 from collhub_pytorch.analysis import has_times
 from collhub_pytorch.findings import (
     CallGroup,
-    Findings,
+    ProfileFindings,
     Saving,
     collect_findings,
     sum_by_kind,
@@ -86,7 +86,7 @@ class Table:
 Block = Table | list[str]
 
 
-def build_blocks(findings: Findings) -> list[Block]:
+def build_blocks(findings: ProfileFindings) -> list[Block]:
     """Build the report of the measured times as a list of tables and lists of lines, for people.
 
     The blocks are, in this order:
@@ -135,7 +135,7 @@ def counts_table(calls: Sequence[CallGroup]) -> Table:
     )
 
 
-def kind_lines(findings: Findings) -> list[str]:
+def kind_lines(findings: ProfileFindings) -> list[str]:
     """Format one line per kind of collective: how much of its time is waiting for the last rank.
 
     A line is `all-to-all: 99.1 % of 4.05 ms, all ranks together, is waiting for the last rank`.
@@ -179,7 +179,7 @@ def saving_line(saving: Saving, lead: str) -> str:
     )
 
 
-def instant_line(findings: Findings) -> str:
+def instant_line(findings: ProfileFindings) -> str:
     """Return a sentence on the time that the job would take if communication took no time.
 
     It compares this time, the limit for any network, with the measured one (`saving_line`). If
@@ -191,7 +191,7 @@ def instant_line(findings: Findings) -> str:
     return saving_line(findings.instant, "if communication took no time")
 
 
-def _calls_rows(findings: Findings) -> list[list[str]]:
+def _calls_rows(findings: ProfileFindings) -> list[list[str]]:
     """Build one row per call group; times are means over ranks, summed over calls."""
     return [
         [
@@ -211,7 +211,7 @@ def _calls_rows(findings: Findings) -> list[list[str]]:
     ]
 
 
-def _ranks_rows(findings: Findings) -> list[tuple[str, ...]]:
+def _ranks_rows(findings: ProfileFindings) -> list[tuple[str, ...]]:
     """Build one row per rank; times of communication only for ranks that communicate."""
     return folded_ranks(
         {
@@ -228,7 +228,7 @@ def _ranks_rows(findings: Findings) -> list[tuple[str, ...]]:
     )
 
 
-def _times_rows(findings: Findings) -> list[tuple[str, ...]]:
+def _times_rows(findings: ProfileFindings) -> list[tuple[str, ...]]:
     rows: dict[int, list[str]] = {}
     for rank in findings.ranks:
         times, idle = rank.times, rank.idle
@@ -241,7 +241,7 @@ def _times_rows(findings: Findings) -> list[tuple[str, ...]]:
     return folded_ranks(rows)
 
 
-def overlap_definition(findings: Findings) -> str:
+def overlap_definition(findings: ProfileFindings) -> str:
     """Return the sentence that defines `overlap` in this report.
 
     It is the definition by kernels (`OVERLAP_DEFINITION`) if any rank has a time of memory
@@ -252,7 +252,7 @@ def overlap_definition(findings: Findings) -> str:
     return OVERLAP_DEFINITION if has_device else HOST_OVERLAP_DEFINITION
 
 
-def _straggler_blocks(findings: Findings) -> list[Block]:
+def _straggler_blocks(findings: ProfileFindings) -> list[Block]:
     """Return a heading and the table of ranks for which other ranks wait; [] without waiting.
 
     The table has these rows. Ranks that cause no waiting have none.
@@ -306,7 +306,7 @@ def create_counts_report(
 
 
 def create_report(
-    findings: Findings,
+    findings: ProfileFindings,
     notes: Sequence[str],
     replay: tuple[Saving, NetworkTimes] | None,
     comparison: MachineComparison | None = None,

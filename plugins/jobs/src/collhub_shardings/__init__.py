@@ -1,10 +1,10 @@
 """Sharded tensors on device meshes, and the boxes in which the tiles of two shardings meet."""
 
-from collhub_shardings.placements import Mesh, Placement, parse_mesh, parse_placement
+from collhub_shardings.placements import Mesh, MeshPlacement, parse_mesh, parse_placement
 from collhub_shardings.unit_tasks import (
     Move,
+    ShapedType,
     Side,
-    TensorType,
     UnitTasks,
     device_pairs,
     ordinal_in_task,
@@ -16,10 +16,10 @@ from collhub_shardings.unit_tasks import (
 
 __all__ = [
     "Mesh",
+    "MeshPlacement",
     "Move",
-    "Placement",
+    "ShapedType",
     "Side",
-    "TensorType",
     "UnitTasks",
     "device_pairs",
     "ordinal_in_task",

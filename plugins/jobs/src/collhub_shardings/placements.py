@@ -127,7 +127,7 @@ _CURE = "write 'S0 R S1', \"('x', None, 'y')\" or 'Shard(0), Replicate()'"
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class MeshPlacement:
     """Mesh axes that split each dimension of a tensor, major axis first.
 
     `partial`: axes along which devices hold summands. `is_nested`: every axis cuts the tiles of the
@@ -232,7 +232,7 @@ class Placement:
         return boundaries
 
 
-def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
+def parse_placement(text: str, rank: int, mesh: Mesh) -> MeshPlacement:
     """Parse a spec for a tensor of `rank` dimensions on a mesh, in one of three notations.
 
     Blanks around the text are ignored. The first rule that applies gives the notation:
@@ -272,7 +272,7 @@ def _joined(axes: Sequence[int]) -> str:
     return ("" if max(axes) < 10 else ",").join(map(str, axes))
 
 
-def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
+def _letters(text: str, rank: int, mesh: Mesh) -> MeshPlacement:
     """Parse a spec such as `S0 R S12 P3`: one word per tensor dimension, then the partial axes.
 
     Words are separated by blanks:
@@ -302,7 +302,7 @@ def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
         else:
             raise _wrong(f"spec {text!r:.80}: {word!r} is neither R nor S with mesh axes")
     _check_rank(len(axes), rank, text)
-    return Placement(tuple(axes), partial)
+    return MeshPlacement(tuple(axes), partial)
 
 
 def _axes(digits: str, text: str, mesh: Mesh) -> tuple[int, ...]:
@@ -331,7 +331,7 @@ def _axis(name: str, text: str, mesh: Mesh) -> int:
     return axis
 
 
-def _partition_spec(text: str, rank: int, mesh: Mesh) -> Placement:
+def _partition_spec(text: str, rank: int, mesh: Mesh) -> MeshPlacement:
     """Parse a spec of JAX such as `P('x', None, ('y', 'z'))`: the mesh axes of each dimension.
 
     Each entry is for one dimension: an axis or a tuple of axes. An axis is given by its name or
@@ -367,10 +367,10 @@ def _partition_spec(text: str, rank: int, mesh: Mesh) -> Placement:
     if len(axes) < rank:
         axes += [()] * (rank - len(axes))
     _check_rank(len(axes), rank, text)
-    return Placement(tuple(axes))
+    return MeshPlacement(tuple(axes))
 
 
-def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
+def _dtensor(text: str, rank: int, mesh: Mesh) -> MeshPlacement:
     """Parse placements of PyTorch's DTensor: one word per mesh axis, also in brackets.
 
     - `Replicate()`: the axis divides no dimension.
@@ -407,7 +407,7 @@ def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
                 raise _wrong(f"spec {text!r:.80}: {kind}({argument}) has no split factor")
             later = axes[_dimension(kind, match[1], rank, text)]
             later.insert(_cuts_before(later, int(match[2]), mesh, text), axis)
-    return Placement(tuple(map(tuple, axes)), tuple(reversed(partial)), is_nested=True)
+    return MeshPlacement(tuple(map(tuple, axes)), tuple(reversed(partial)), is_nested=True)
 
 
 def _cuts_before(later: Sequence[int], split_factor: int, mesh: Mesh, text: str) -> int:

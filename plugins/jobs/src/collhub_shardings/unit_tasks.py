@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_shardings.placements import Mesh, Placement, parse_mesh, parse_placement
+from collhub_shardings.placements import Mesh, MeshPlacement, parse_mesh, parse_placement
 from hub_core.columns import (
     BoolArray,
     Int64Array,
@@ -34,7 +34,7 @@ _MOST_ELEMENTS = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
-class TensorType:
+class ShapedType:
     """Shape and element type. Raises `InputError` for unknown types."""
 
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ class Side:
     """Source or destination of a move: a mesh and the placement on it."""
 
     mesh: Mesh
-    placement: Placement
+    placement: MeshPlacement
 
     def __str__(self) -> str:
         # As --from and --to take it.
@@ -84,7 +84,7 @@ class Move:
     `release_s`: when its producer is done. `due_s`: when its consumer starts, None for any time.
     """
 
-    tensor: TensorType
+    tensor: ShapedType
     source: Side
     destination: Side
     name: str = "tensor"
@@ -100,7 +100,7 @@ class Move:
             )
 
 
-def parse_tensor(text: str) -> TensorType:
+def parse_tensor(text: str) -> ShapedType:
     """Parse the shape and element type of a tensor such as `1024x1024x512:float32`.
 
     Surrounding white space is ignored. There is at least one dimension, and a length may be
@@ -114,7 +114,7 @@ def parse_tensor(text: str) -> TensorType:
         raise InputError(f"{text!r:.80} is no tensor", cure=cure, code="invalid-tensor")
     # Zero is a length too.
     shape = tuple(map(int, match[1].split("x")))
-    return TensorType(shape, match[2])
+    return ShapedType(shape, match[2])
 
 
 def parse_side(text: str, rank: int, first_device: int = 0, host_size: int | None = None) -> Side:

@@ -30,7 +30,7 @@ _MAX_DELAY_NS = 10**15
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class FlowMessage:
     """One message of `size` bytes. `parents`: ids of flows whose data it forwards.
 
     `previous`: ids of flows that its source sends before. `delay_ns`: time between the arrival of
@@ -53,7 +53,7 @@ def refuse(file: str, line: int, message: str, cure: str, code: str) -> NoReturn
     raise InputError(message, location=Location(file, max(1, line)), cure=cure, code=code)
 
 
-def check_flow(flow: Flow, file: str, code: str) -> Flow:
+def check_flow(flow: FlowMessage, file: str, code: str) -> FlowMessage:
     """Return a flow unchanged, or refuse it.
 
     Raises `InputError` (`code`) at the flow's line of `file` in these cases, in this order:
@@ -79,7 +79,7 @@ def check_flow(flow: Flow, file: str, code: str) -> Flow:
 
 def build_algorithm(
     source: Source,
-    flows: Sequence[Flow],
+    flows: Sequence[FlowMessage],
     file: str,
     facts: Mapping[str, JsonValue],
     code: str,
@@ -154,7 +154,9 @@ def build_algorithm(
     return Algorithm(collective, steps, roots, provenance, units, {code: {**facts}})
 
 
-def _position(flow_id: int, positions: Mapping[int, int], flow: Flow, file: str, code: str) -> int:
+def _position(
+    flow_id: int, positions: Mapping[int, int], flow: FlowMessage, file: str, code: str
+) -> int:
     """Return the position of the flow with an id. Raises `InputError` if there is none."""
     if flow_id not in positions:
         refuse(file, flow.line, f"flow {flow_id} is not in the file", "correct the ids", code)

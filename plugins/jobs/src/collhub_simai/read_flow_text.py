@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple, NoReturn
 
-from collhub_simai.flows import MAX_FLOWS, Flow, build_algorithm, check_flow, refuse
+from collhub_simai.flows import MAX_FLOWS, FlowMessage, build_algorithm, check_flow, refuse
 from collhub_simai.plugin import SIMAI_FLOWS, SimaiFlowOptions
 from hub_core.model import Algorithm, Diagnostic, InputError, JsonValue, Location, Severity
 from hub_core.plugin_api import Source, decompressed
@@ -54,7 +54,7 @@ def read(source: Source, options: SimaiFlowOptions) -> Algorithm:
     """
     part = source.get_only_part("the text of the flows of a job")
     collective: _Collective | None = None
-    flows: list[Flow] = []
+    flows: list[FlowMessage] = []
     num_others = 0
     with decompressed(part.stream(), part.name) as stream:
         lines = _lines(stream, part.name)
@@ -147,7 +147,7 @@ def _lines(stream: BinaryIO, file: str) -> Iterator[tuple[int, list[str]]]:
         yield number, words
 
 
-def _parse_line(line: int, words: list[str], file: str) -> tuple[Flow, _Collective]:
+def _parse_line(line: int, words: list[str], file: str) -> tuple[FlowMessage, _Collective]:
     """Parse the words of a flow's line; return the flow and the identity of its collective.
 
     All words are decimal integers of at least 0. The fields, in this order:
@@ -183,7 +183,7 @@ def _parse_line(line: int, words: list[str], file: str) -> tuple[Flow, _Collecti
         message = f"{len(words) - position} words after the last field"
         _fail(file, line, message, "write the line again")
     parents = lists[1]
-    flow = Flow(line, flow_id, rank, peer, channel, size, parents, delay_ns=delay_ns)
+    flow = FlowMessage(line, flow_id, rank, peer, channel, size, parents, delay_ns=delay_ns)
     return check_flow(flow, file, SIMAI_FLOWS), _Collective(*tail)
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, NoReturn
 
-from collhub_simai.flows import MAX_FLOWS, Flow, build_algorithm, check_flow, refuse
+from collhub_simai.flows import MAX_FLOWS, FlowMessage, build_algorithm, check_flow, refuse
 from collhub_simai.plugin import SIMCCL, SimcclOptions
 from hub_core.model import Algorithm, Diagnostic, InputError, Location, Severity, standard_kind
 from hub_core.plugin_api import Source, decompressed
@@ -136,7 +136,7 @@ def _select_flows(
     return flows, skipped_count
 
 
-def _parse_flow(line: int, row: Mapping[str, str], file: str) -> Flow:
+def _parse_flow(line: int, row: Mapping[str, str], file: str) -> FlowMessage:
     """Return the flow of a row, with its line, ids, ranks, channel and size.
 
     Raises `InputError` (`SIMCCL`) with the line for the first of these defects:
@@ -158,7 +158,7 @@ def _parse_flow(line: int, row: Mapping[str, str], file: str) -> Flow:
     previous = _ids(row["prev_flow_ids"], line, file)
     flow_id, rank, peer, channel, size = numbers
     return check_flow(
-        Flow(line, flow_id, rank, peer, channel, size, parents, previous), file, SIMCCL
+        FlowMessage(line, flow_id, rank, peer, channel, size, parents, previous), file, SIMCCL
     )
 
 

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
         number_by_use,
         repeat_edges,
     )
-    from collhub_templates.roofline import MachineOptions, work_of
+    from collhub_templates.roofline import RooflineOptions, work_of
     from collhub_templates.templates import Edges, Lists, Template, built, marker, template_of
 
 __all__ = [
     "Edges",
     "Lists",
-    "MachineOptions",
     "RankProgram",
     "RankPrograms",
+    "RooflineOptions",
     "Template",
     "built",
     "job_of",
@@ -39,7 +39,7 @@ __all__ = [
 
 _HOMES = {
     "collhub_templates.programs": "RankProgram RankPrograms job_of number_by_use repeat_edges",
-    "collhub_templates.roofline": "MachineOptions work_of",
+    "collhub_templates.roofline": "RooflineOptions work_of",
     "collhub_templates.templates": "Edges Lists Template built marker template_of",
 }
 

@@ -8,7 +8,7 @@ from hub_core.plugin_api import OptionType, option
 
 
 @dataclass(frozen=True, slots=True)
-class MachineOptions:
+class RooflineOptions:
     """Peak rates of one NPU, from which the roofline gives times of computations."""
 
     tflops: float = option(
@@ -19,7 +19,7 @@ class MachineOptions:
     )
 
 
-def work_of(machine: MachineOptions, operations: int, touched: int) -> dict[str, int]:
+def work_of(machine: RooflineOptions, operations: int, touched: int) -> dict[str, int]:
     """Return the columns `operations` and `bytes` of a computation, and its duration if known.
 
     `operations`: number of floating-point operations. `touched`: bytes of memory that are

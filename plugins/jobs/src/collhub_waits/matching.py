@@ -23,7 +23,7 @@ from collhub_waits.mismatches import (
     find_contradiction,
     is_all_to_all,
 )
-from collhub_waits.records import Call, Records, State
+from collhub_waits.records import OperationState, RecordedCall, Records
 from hub_core.columns import Int64Array, run_mask
 
 CLEAR_RATIO = 4
@@ -166,9 +166,10 @@ class Matching:
                 pair = send.row, receive.row
                 # A send may complete before its receive, which shifts the pairs.
                 if difference is not None and not (
-                    self._has_lost_messages(key) and not self._are_in_state(pair, State.STARTED)
+                    self._has_lost_messages(key)
+                    and not self._are_in_state(pair, OperationState.STARTED)
                 ):
-                    completed = self._are_in_state(pair, State.COMPLETED)
+                    completed = self._are_in_state(pair, OperationState.COMPLETED)
                     yield Mismatch(difference, pair, completed)
 
     def _suspicious_calls(self) -> Int64Array:
@@ -253,7 +254,7 @@ class Matching:
                     both[0 if call.is_send else 1].append(_End(int(row), index, call))
         return pairs
 
-    def _ends(self, group: int, call: Call) -> tuple[int, int] | None:
+    def _ends(self, group: int, call: RecordedCall) -> tuple[int, int] | None:
         """Return sender and receiver of a message as ranks of the job.
 
         `call` has both as positions in the group. None for collectives, if the members of the
@@ -337,11 +338,13 @@ class Matching:
             if self.records.has_only_active and (dump is None or not dump.has_completed):
                 return None
             if self._has_lost_on(rank, key[0]) and (
-                not message_ends or state[message_ends[0].row] == State.SCHEDULED
+                not message_ends or state[message_ends[0].row] == OperationState.SCHEDULED
             ):
                 return None
             done = (
-                at + 1 for at, end in enumerate(message_ends) if state[end.row] == State.COMPLETED
+                at + 1
+                for at, end in enumerate(message_ends)
+                if state[end.row] == OperationState.COMPLETED
             )
             counts.append(max(done, default=0))
         sends, receives = self._messages[key]
@@ -439,7 +442,7 @@ class Matching:
             return Partner(rank, Arrival.LATE)
         return self._recorded(rank, opposite_ends[at].row)
 
-    def _are_in_state(self, rows: Sequence[int], state: State) -> bool:
+    def _are_in_state(self, rows: Sequence[int], state: OperationState) -> bool:
         """Whether all of these operations have the state."""
         return bool((self.records.columns["state"][list(rows)] == state).all())
 
@@ -464,7 +467,7 @@ class Matching:
             for rank, row in rows.items()
         }
         group = tables.groups[int(columns["group"][next(iter(rows.values()))])]
-        is_completed = self._are_in_state([*rows.values()], State.COMPLETED)
+        is_completed = self._are_in_state([*rows.values()], OperationState.COMPLETED)
         difference = compare_calls(calls, group.ranks, is_completed=is_completed)
         if difference is None:
             return None
@@ -486,10 +489,10 @@ class _End(NamedTuple):
 
     row: int
     number: int
-    call: Call
+    call: RecordedCall
 
 
-_ARRIVALS = tuple(Arrival[state.name] for state in State)
+_ARRIVALS = tuple(Arrival[state.name] for state in OperationState)
 _ADVANCE = {
     Arrival.LATE: 0,
     Arrival.NO_DUMP: 1,

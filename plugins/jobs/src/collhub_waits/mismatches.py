@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collhub_waits.records import Call, Shapes
+from collhub_waits.records import RecordedCall, Shapes
 from hub_core.columns import BoolArray
 
 MAX_SIZES = 8
@@ -31,7 +31,7 @@ class RankSizes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Difference:
+class CallDifference:
     """Calls of one operation that differ between ranks, or that contradict themselves."""
 
     kind: str
@@ -44,18 +44,18 @@ class Difference:
 class Mismatch:
     """A difference of recorded operations. `rows` are those of the culprits first."""
 
-    difference: Difference
+    difference: CallDifference
     rows: tuple[int, ...]
     is_completed: bool
 
 
-Calls = Mapping[int, tuple[Call, ...]]
+Calls = Mapping[int, tuple[RecordedCall, ...]]
 """The calls of one operation by rank; more than one call in a batch."""
 
 
 def compare_calls(
     calls: Calls, group: Sequence[int] | None, *, is_completed: bool
-) -> Difference | None:
+) -> CallDifference | None:
     """Return the first difference between the calls of the ranks in one operation, or None.
 
     `calls`: not empty. `group`: all ranks of the operation in order, None if unknown. Culprits
@@ -82,7 +82,7 @@ def compare_calls(
             is_open = missing_count > (0 if is_tie else len(calls) - 2 * len(minority))
             sizes = _list_sizes(calls) if kind == "size" else ()
             text = _describe_values(kind, signature, calls)
-            return Difference(kind, () if is_open else minority, text, sizes)
+            return CallDifference(kind, () if is_open else minority, text, sizes)
     size = None if group is None else len(group)
     contradictions = {
         rank: difference
@@ -92,7 +92,7 @@ def compare_calls(
     if contradictions and not (len(contradictions) == len(calls) and is_completed):
         kind, detail = next(iter(contradictions.values()))
         sizes = _list_sizes(calls) if kind == "size" else ()
-        return Difference(kind, tuple(contradictions), detail, sizes)
+        return CallDifference(kind, tuple(contradictions), detail, sizes)
     if group is None or not all(
         is_all_to_all(call) for rank_calls in calls.values() for call in rank_calls
     ):
@@ -100,7 +100,9 @@ def compare_calls(
     return _compare_segments(calls, group) or _compare_totals(calls, group)
 
 
-def compare_message(source: int, destination: int, send: Call, receive: Call) -> Difference | None:
+def compare_message(
+    source: int, destination: int, send: RecordedCall, receive: RecordedCall
+) -> CallDifference | None:
     """Return how a send and its receive differ in size or dtype; None if they do not.
 
     The input of the send is compared with the output of the receive. The first case applies:
@@ -122,16 +124,18 @@ def compare_message(source: int, destination: int, send: Call, receive: Call) ->
             RankSizes((source,), send.input_shapes, send.output_shapes),
             RankSizes((destination,), receive.input_shapes, receive.output_shapes),
         )
-        return Difference("size", ranks, detail, sizes)
+        return CallDifference("size", ranks, detail, sizes)
     types = set(send.input_dtypes), set(receive.output_dtypes)
     if all(types) and types[0] != types[1]:
         names = [", ".join(sorted(dtypes)) for dtypes in types]
         detail = f"rank {source} sends {names[0]}, rank {destination} receives {names[1]}"
-        return Difference("dtype", ranks, detail)
+        return CallDifference("dtype", ranks, detail)
     return None
 
 
-def find_contradiction(calls: Sequence[Call], group_size: int | None) -> tuple[str, str] | None:
+def find_contradiction(
+    calls: Sequence[RecordedCall], group_size: int | None
+) -> tuple[str, str] | None:
     """Return (kind, text) of the first call whose output does not fit its input, or None.
 
     Calls are checked in order; per call first `size`, then `dtype`. The operation is recognized by
@@ -173,7 +177,7 @@ def count_elements(shapes: Shapes) -> int | None:
     return sum(math.prod(shape) for shape in shapes) if shapes else None
 
 
-def is_all_to_all(call: Call) -> bool:
+def is_all_to_all(call: RecordedCall) -> bool:
     """Whether a call is an all-to-all, whose sizes may differ between ranks."""
     return _normalize(call.operation).startswith(("alltoall", "all2all"))
 
@@ -200,7 +204,7 @@ def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
     return tuple(sorted(r for r, value in values.items() if not _agree(counts[0][0], value)))
 
 
-def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
+def _compare_segments(calls: Calls, group: Sequence[int]) -> CallDifference | None:
     """Compare each segment that a rank sends in an all-to-all with the one its receiver expects.
 
     Numbers of elements are compared, between ranks in `calls` only. Returns None if all agree, or
@@ -247,7 +251,7 @@ def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
     )
     more = f"; {len(sources) - 1} more segments differ" if len(sources) > 1 else ""
     culprits = tuple(sorted(ranks[position] for position in np.flatnonzero(is_culprit)))
-    return Difference("all-to-all", culprits, detail + more, _list_sizes(calls))
+    return CallDifference("all-to-all", culprits, detail + more, _list_sizes(calls))
 
 
 def _is_unexplained(differs: BoolArray, is_culprit: BoolArray) -> bool:
@@ -255,7 +259,7 @@ def _is_unexplained(differs: BoolArray, is_culprit: BoolArray) -> bool:
     return bool((differs & ~is_culprit[:, None] & ~is_culprit).any())
 
 
-def _compare_totals(calls: Calls, group: Sequence[int]) -> Difference | None:
+def _compare_totals(calls: Calls, group: Sequence[int]) -> CallDifference | None:
     """Return a difference if all-to-alls send in total more or less than they receive, else None.
 
     The sums of elements over all ranks and their calls are compared. None if the sums are equal, if
@@ -287,7 +291,7 @@ def _compare_totals(calls: Calls, group: Sequence[int]) -> Difference | None:
     elif len(totals) == 2:
         culprits = totals
     detail = f"all ranks send {sent} elements and receive {received}"
-    return Difference("all-to-all", tuple(sorted(culprits)), detail, _list_sizes(calls))
+    return CallDifference("all-to-all", tuple(sorted(culprits)), detail, _list_sizes(calls))
 
 
 def _list_sizes(calls: Calls) -> tuple[RankSizes, ...]:
@@ -310,17 +314,17 @@ def _normalize(operation: str) -> str:
     return operation.lower().replace("_", "")
 
 
-def _is_uneven(call: Call) -> bool:
+def _is_uneven(call: RecordedCall) -> bool:
     """Whether the sizes of a collective may differ between ranks: names with `v` or `_v_single`."""
     return _normalize(call.operation).endswith(("gatherv", "scatterv", "vsingle"))
 
 
-def _operation_names(calls: Sequence[Call]) -> Hashable:
+def _operation_names(calls: Sequence[RecordedCall]) -> Hashable:
     """Return the names of the operations of all calls of a batch."""
     return tuple(call.operation for call in calls)
 
 
-def _sizes(calls: Sequence[Call]) -> Hashable:
+def _sizes(calls: Sequence[RecordedCall]) -> Hashable:
     """Return a tuple with (input elements, output elements) of each call, to compare ranks.
 
     A number is None if ranks may differ: both for all-to-alls, uneven collectives and messages, the
@@ -341,7 +345,7 @@ def _sizes(calls: Sequence[Call]) -> Hashable:
     return tuple(sizes)
 
 
-def _dtypes(calls: Sequence[Call]) -> Hashable:
+def _dtypes(calls: Sequence[RecordedCall]) -> Hashable:
     """Return the set of dtypes of input and output by call; None for a side without dtypes."""
     return tuple(
         tuple(frozenset(names) or None for names in (call.input_dtypes, call.output_dtypes))
@@ -349,14 +353,14 @@ def _dtypes(calls: Sequence[Call]) -> Hashable:
     )
 
 
-_SIGNATURES: tuple[tuple[str, Callable[[Sequence[Call]], Hashable]], ...] = (
+_SIGNATURES: tuple[tuple[str, Callable[[Sequence[RecordedCall]], Hashable]], ...] = (
     ("type", _operation_names),
     ("size", _sizes),
     ("dtype", _dtypes),
 )
 
 
-def _describe_sizes(calls: Sequence[Call]) -> str:
+def _describe_sizes(calls: Sequence[RecordedCall]) -> str:
     """Describe the input and output shapes of the first two calls, separated by a comma.
 
     Each call is `input [[4, 2]] output [[8]]`, a list of tensors on each side; a side is
@@ -371,14 +375,14 @@ def _describe_sizes(calls: Sequence[Call]) -> str:
     return ", ".join(texts)
 
 
-def _describe_dtypes(calls: Sequence[Call]) -> str:
+def _describe_dtypes(calls: Sequence[RecordedCall]) -> str:
     """Describe the dtypes of at most two calls."""
     return ", ".join(
         "/".join(sorted({*call.input_dtypes, *call.output_dtypes})) or "none" for call in calls[:2]
     )
 
 
-_DESCRIPTIONS: Mapping[str, Callable[[Sequence[Call]], str]] = {
+_DESCRIPTIONS: Mapping[str, Callable[[Sequence[RecordedCall]], str]] = {
     "type": lambda calls: ", ".join(call.operation for call in calls[:4]),
     "size": _describe_sizes,
     "dtype": _describe_dtypes,
@@ -386,7 +390,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[Sequence[Call]], str]] = {
 
 
 def _describe_values(
-    kind: str, signature: Callable[[Sequence[Call]], Hashable], calls: Calls
+    kind: str, signature: Callable[[Sequence[RecordedCall]], Hashable], calls: Calls
 ) -> str:
     """Describe the values of a signature, such as `ranks 0, 1: float32; rank 2: int8`.
 

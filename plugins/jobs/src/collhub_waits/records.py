@@ -16,7 +16,7 @@ Value = TypeVar("Value", bound=Hashable)
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class State(IntEnum):
+class OperationState(IntEnum):
     """State of an operation when the dump was taken, in the order of its life."""
 
     SCHEDULED = 0
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
         return f"{self.name} ({self.file}:{self.line})"
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """One recorded call without its times: calls of several ranks are compared by it.
 
     `operation` is the name without the backend. For a send or a receive, `source` and
@@ -79,7 +79,7 @@ class Group(NamedTuple):
     name: str = ""
 
 
-class Table(Generic[Value]):
+class DistinctValues(Generic[Value]):
     """Distinct values by number, in the order of their first use."""
 
     def __init__(self) -> None:
@@ -101,15 +101,15 @@ class Table(Generic[Value]):
 
 
 @dataclass(frozen=True)
-class Tables:
+class SharedTables:
     """Values that the operations of all ranks share."""
 
-    groups: Table[Group] = field(default_factory=Table)
-    calls: Table[tuple[Call, ...]] = field(default_factory=Table)
-    stacks: Table[tuple[Frame, ...]] = field(default_factory=Table)
+    groups: DistinctValues[Group] = field(default_factory=DistinctValues)
+    calls: DistinctValues[tuple[RecordedCall, ...]] = field(default_factory=DistinctValues)
+    stacks: DistinctValues[tuple[Frame, ...]] = field(default_factory=DistinctValues)
 
 
-class Operation(NamedTuple):
+class RecordedOperation(NamedTuple):
     """One collective, one send or receive, or one batch of calls with a common sequence number.
 
     `started_ns` and `completed_ns` are 0 if the dump has none. `has_timed_out`: the watchdog
@@ -178,8 +178,8 @@ class Dump:
         return len(self.columns["group"])
 
 
-def to_columns(operations: Sequence[Operation]) -> dict[str, NDArray[np.generic]]:
-    """Return the operations as one array per field of `Operation`, in their order, by name.
+def to_columns(operations: Sequence[RecordedOperation]) -> dict[str, NDArray[np.generic]]:
+    """Return the operations as one array per field of `RecordedOperation`, in their order, by name.
 
     The element types are those of `_TYPES`. Without operations, all arrays are empty.
     """
@@ -203,7 +203,7 @@ class Records:
     """The operations of all dumps: the rows of a dump are consecutive, in issue order."""
 
     dumps: dict[int, Dump]
-    tables: Tables
+    tables: SharedTables
 
     @cached_property
     def columns(self) -> dict[str, NDArray[np.generic]]:
@@ -241,9 +241,9 @@ class Records:
         start = self.first_row[rank]
         return range(start, start + len(self.dumps[rank]))
 
-    def operation(self, row: int) -> Operation:
+    def operation(self, row: int) -> RecordedOperation:
         """Return all fields of one row as Python values."""
-        return Operation(*(self.columns[name][row].item() for name in _TYPES))
+        return RecordedOperation(*(self.columns[name][row].item() for name in _TYPES))
 
     def rank(self, row: int) -> int:
         """Return the rank of a row."""
@@ -294,6 +294,6 @@ class Records:
         names = ("created_ns", "started_ns", "completed_ns")
         return max((int(self.columns[name].max(initial=0)) for name in names), default=0)
 
-    def iterate_calls(self, row: int) -> Iterator[Call]:
+    def iterate_calls(self, row: int) -> Iterator[RecordedCall]:
         """The calls of an operation; more than one in a batch."""
         yield from self.tables.calls[int(self.columns["calls"][row])]

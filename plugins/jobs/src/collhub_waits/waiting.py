@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collhub_waits.matching import Arrival, Matching, Partner
-from collhub_waits.records import State
+from collhub_waits.records import OperationState
 
 # Dumps of a job are taken some seconds apart, by watchdogs that look at intervals.
 MAX_SKEW_NS = 60 * 10**9
@@ -180,7 +180,7 @@ class WaitGraph:
         """
         participants = self.matching.participants(row)
         ranks = [partner.rank for partner in participants if partner.arrival is Arrival.SCHEDULED]
-        if self.records.columns["state"][row] == State.SCHEDULED:
+        if self.records.columns["state"][row] == OperationState.SCHEDULED:
             ranks.append(self.records.rank(row))
         return any(self._has_lost_incomplete(rank, row) for rank in ranks) or any(
             partner.arrival is Arrival.UNRECORDED for partner in participants
@@ -211,8 +211,8 @@ class WaitGraph:
             ]
             of_group = columns["state"][np.logical_and(*is_same)]
             return bool(
-                columns["state"][0] != State.COMPLETED
-                or (len(of_group) and of_group[0] == State.SCHEDULED)
+                columns["state"][0] != OperationState.COMPLETED
+                or (len(of_group) and of_group[0] == OperationState.SCHEDULED)
             )
         for group, status in dump.status.items():
             chosen = (columns["group"] == group) & np.logical_not(columns["is_p2p"])
@@ -221,9 +221,9 @@ class WaitGraph:
             if max(status.completed, 0) + 1 < oldest:
                 return True
         has_messages = bool(self.records.columns["is_p2p"].any())
-        return has_messages and bool(columns["state"][0] != State.COMPLETED)
+        return has_messages and bool(columns["state"][0] != OperationState.COMPLETED)
 
-    def states(self, row: int) -> dict[int, State]:
+    def states(self, row: int) -> dict[int, OperationState]:
         """Return the state of an operation by rank, for the ranks that recorded it.
 
         `row` is the entry of one rank. Its rank comes first, then the other participants in the
@@ -231,10 +231,10 @@ class WaitGraph:
         A participant without an entry for the operation is left out.
         """
         state = self.records.columns["state"]
-        states = {self.records.rank(row): State(int(state[row]))}
+        states = {self.records.rank(row): OperationState(int(state[row]))}
         for partner in self.matching.participants(row):
             if partner.row is not None:
-                states[partner.rank] = State(int(state[partner.row]))
+                states[partner.rank] = OperationState(int(state[partner.row]))
         return states
 
     def _front(self, rank: int) -> Front:
@@ -258,7 +258,9 @@ class WaitGraph:
         seen: set[tuple[int, tuple[int, ...]]] = set()
         columns = self.records.columns
         start = self.records.first_row[rank]
-        incomplete = np.flatnonzero(self.records.dumps[rank].columns["state"] != State.COMPLETED)
+        incomplete = np.flatnonzero(
+            self.records.dumps[rank].columns["state"] != OperationState.COMPLETED
+        )
         for row in (incomplete + start).tolist():
             # Operations of one group are in order, messages those of one pair.
             partner_ranks: tuple[int, ...] = ()
@@ -273,7 +275,7 @@ class WaitGraph:
                 (stuck if self._is_overdue(row) else skewed).append(row)
                 continue
             seen.add(key)
-            if not rows or columns["state"][row] == State.STARTED:
+            if not rows or columns["state"][row] == OperationState.STARTED:
                 rows.append(row)
         return Front(tuple(rows), tuple(skewed), tuple(stuck))
 

@@ -14,13 +14,13 @@ from collhub_job_traces import collectives_in_order
 
 from collhub_waits.matching import Matching
 from collhub_waits.records import (
-    Call,
     Dump,
     Frame,
     Group,
+    OperationState,
+    RecordedCall,
     Records,
-    State,
-    Tables,
+    SharedTables,
     fill_columns,
 )
 from collhub_waits.waiting import WaitGraph, walk_cycle
@@ -67,7 +67,7 @@ def find_deadlock(workload: Workload) -> tuple[BlockedRank, ...]:
     if not is_stuck.any():
         return ()
     rows = np.flatnonzero(is_front)
-    records = calls.build_records(rows, np.full(len(rows), State.STARTED))
+    records = calls.build_records(rows, np.full(len(rows), OperationState.STARTED))
     graph = WaitGraph(Matching(records))
     members = set(graph.order_cycles()[0])
     waits = [wait for wait in graph.waits if {wait.rank, wait.awaited} <= members]
@@ -100,14 +100,16 @@ def record_job(workload: Workload) -> Records:
     calls = _Calls(workload, matches_repeated=True)
     rows = np.concatenate([calls.issued, calls.messages])
     rows = rows[np.lexsort((workload.nodes.identity[rows], workload.nodes.rank[rows]))]
-    completed = calls.build_records(rows, np.full(len(rows), State.COMPLETED))
+    completed = calls.build_records(rows, np.full(len(rows), OperationState.COMPLETED))
     differing = [
         int(rows[row]) for mismatch in Matching(completed).mismatches() for row in mismatch.rows
     ]
     blocked = np.union1d(np.array(differing, np.int64), calls.find_incomplete())
     is_stuck, is_front = calls.execute(blocked)
     rows = rows[~is_stuck[rows] | is_front[rows]]
-    return calls.build_records(rows, np.where(is_stuck[rows], State.STARTED, State.COMPLETED))
+    return calls.build_records(
+        rows, np.where(is_stuck[rows], OperationState.STARTED, OperationState.COMPLETED)
+    )
 
 
 class _Calls:
@@ -243,13 +245,13 @@ class _Calls:
         - Stack: one frame that describes the node, if its operation is not completed or is the last
           one of its rank in `rows`. All other stacks are empty.
         """
-        tables = Tables()
+        tables = SharedTables()
         nodes = self.nodes
         unit = self.vertex.copy()
         unit[self.receives] = self.sends
         # The empty stack has the number 0.
         tables.stacks.number(())
-        is_waiting = states != State.COMPLETED
+        is_waiting = states != OperationState.COMPLETED
         is_last = np.append(nodes.rank[rows[1:]] != nodes.rank[rows[:-1]], True)[: len(rows)]
         stacks = np.zeros(len(rows), np.int64)
         for index in np.flatnonzero(is_waiting | is_last).tolist():
@@ -285,7 +287,7 @@ class _Calls:
             )
         return Records(dumps, tables)
 
-    def _number_groups(self, units: Int64Array, tables: Tables) -> Int64Array:
+    def _number_groups(self, units: Int64Array, tables: SharedTables) -> Int64Array:
         """Return the number in `tables` of the group of each operation: int64[rows].
 
         `units`: for each row, the row of the workload that represents its operation (of a matched
@@ -317,7 +319,7 @@ class _Calls:
             numbers[index] = tables.groups.number(group)
         return numbers[of_row.reshape(-1)]
 
-    def _number_calls(self, rows: Int64Array, tables: Tables) -> Int64Array:
+    def _number_calls(self, rows: Int64Array, tables: SharedTables) -> Int64Array:
         """Return the number in `tables` of the call of each row: int64[rows]; new calls are added.
 
         `rows`: COLLECTIVE, SEND and RECV nodes. Rows with equal kind, collective and bytes have
@@ -344,11 +346,11 @@ class _Calls:
             shapes = ((size,),) if size >= 0 else ()
             if kind == NodeKind.COLLECTIVE:
                 name = JobCollective(collective).name.lower()
-                call = Call("", name, shapes, (), (), ())
+                call = RecordedCall("", name, shapes, (), (), ())
             elif kind == NodeKind.SEND:
-                call = Call("", "send", shapes, (), (), (), 0, 1)
+                call = RecordedCall("", "send", shapes, (), (), (), 0, 1)
             else:
-                call = Call("", "recv", (), shapes, (), (), 0, 1)
+                call = RecordedCall("", "recv", (), shapes, (), (), 0, 1)
             numbers.append(tables.calls.number((call,)))
         return np.array(numbers, np.int64)[of_row.reshape(-1)]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from collhub_diagnosis.read_evidence import read_evidence
-from collhub_diagnosis.verdict import Verdict, diagnose_evidence
+from collhub_diagnosis.verdict import JobVerdict, diagnose_evidence
 from dump_variants import Change, keep_active, write_json_values, write_version
 from simulated_job import STOP, Call, SimulatedJob, batch, receive, send
 
@@ -519,7 +519,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def check(case: Case, verdict: Verdict, job: SimulatedJob) -> None:
+def check(case: Case, verdict: JobVerdict, job: SimulatedJob) -> None:
     """Check the verdict: its findings blame no other ranks than the case."""
     assert (verdict.kind, verdict.culprits) == (case.kind, case.culprits)
     recorded = job.stuck_ranks() - set(case.without)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from collhub_diagnosis.read_evidence import read_evidence
-from collhub_diagnosis.verdict import Verdict, diagnose_evidence
+from collhub_diagnosis.verdict import JobVerdict, diagnose_evidence
 from dump_variants import Change, write_dumps
 
 START_NS = 1_700_000_000_000_000_000
@@ -117,7 +117,7 @@ class Job:
         without: Sequence[int] = (),
         change: Change | None = None,
         as_json: bool = False,
-    ) -> Verdict:
+    ) -> JobVerdict:
         """Write the dumps, read them, and diagnose them."""
         dumps = {rank: self.dump(rank) for rank in range(self.size) if rank not in without}
         write_dumps(folder, dumps, change, as_json=as_json)
@@ -129,7 +129,7 @@ def _last(entries: Sequence[dict[str, Any]], states: tuple[str, ...]) -> int:
     return max(numbers, default=-1)
 
 
-def summary(verdict: Verdict) -> tuple[str, list[int], list[int]]:
+def summary(verdict: JobVerdict) -> tuple[str, list[int], list[int]]:
     return verdict.kind, list(verdict.culprits), list(verdict.waiting)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from collhub_diagnosis.read_evidence import read_evidence
-from collhub_diagnosis.verdict import Verdict, diagnose_evidence
+from collhub_diagnosis.verdict import JobVerdict, diagnose_evidence
 from simulated_job import STOP, Call, SimulatedJob
 
 pytestmark = pytest.mark.once
@@ -43,7 +43,7 @@ def communicator(
     }
 
 
-def diagnose(folder: Path, *reports: Sequence[dict[str, Any]]) -> Verdict:
+def diagnose(folder: Path, *reports: Sequence[dict[str, Any]]) -> JobVerdict:
     """Diagnose queries of RAS, together with the dumps in the folder if there are any."""
     paths = [str(folder / "dumps")] if (folder / "dumps").is_dir() else []
     for number, report in enumerate(reports):

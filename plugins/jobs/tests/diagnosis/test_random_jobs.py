@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from collhub_diagnosis.read_evidence import read_evidence
-from collhub_diagnosis.verdict import KINDS, NO_FAULT, Verdict, diagnose_evidence
+from collhub_diagnosis.verdict import KINDS, NO_FAULT, JobVerdict, diagnose_evidence
 from collhub_waits.matching import Matching
 from dump_variants import (
     Change,
@@ -48,12 +48,12 @@ VERSIONS = ("1.1", "1.2", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7"
 WITHOUT_DTYPES = ("1.1", "1.2", "2.0", "2.1")
 
 
-def diagnose(job: SimulatedJob, folder: Path, change: Change | None = None) -> Verdict:
+def diagnose(job: SimulatedJob, folder: Path, change: Change | None = None) -> JobVerdict:
     job.write(folder, change=change)
     return diagnose_evidence(read_evidence([str(folder)]))
 
 
-def check_verdict(verdict: Verdict, job: SimulatedJob, truth: Truth) -> None:
+def check_verdict(verdict: JobVerdict, job: SimulatedJob, truth: Truth) -> None:
     """Check a verdict on complete dumps."""
     culprits = set(verdict.culprits)
     assert verdict.kind in truth.kinds
@@ -98,7 +98,7 @@ def test_dumps_of_active_operations_blame_no_other_rank(tmp_path: Path, seed: in
     check_part(diagnose(job, tmp_path, keep_active), truth)
 
 
-def check_part(verdict: Verdict, truth: Truth) -> None:
+def check_part(verdict: JobVerdict, truth: Truth) -> None:
     """Check a verdict on evidence with gaps: it may be undecided, but never blames other ranks."""
     assert verdict.kind in truth.kinds | {"undecided", "none"}
     assert set(verdict.culprits) <= truth.may

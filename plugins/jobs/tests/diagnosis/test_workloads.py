@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from collhub_diagnosis.nccl_evidence import combine_evidence
 from collhub_diagnosis.read_evidence import Evidence
-from collhub_diagnosis.verdict import Verdict, diagnose_evidence
+from collhub_diagnosis.verdict import JobVerdict, diagnose_evidence
 from collhub_job_traces import writing
 from collhub_jobs import documents
 from collhub_pytorch.samples import execution_traces, profiles
@@ -56,7 +56,7 @@ def job(programs: Sequence[Sequence[Step]], groups: Sequence[Sequence[int]] = ()
     return Workload(nodes, groups=named)
 
 
-def verdict(workload: Workload) -> Verdict:
+def verdict(workload: Workload) -> JobVerdict:
     return diagnose_evidence(Evidence(record_job(workload), combine_evidence((), ())))
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_expansion.composed import Phase, PhaseSteps, composed, limit_concurrency, order_streams
+from collhub_expansion.composed import (
+    PhaseSteps,
+    StreamPhase,
+    composed,
+    limit_concurrency,
+    order_streams,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,9 +83,9 @@ def test_phases_follow_each_other_on_a_rank_without_steps_in_one_of_them() -> No
     assert after == set(np.flatnonzero(table.rank == 1).tolist())
 
 
-def _streams(count: int, *levels: int, times: tuple[int, ...] = ()) -> list[list[Phase]]:
+def _streams(count: int, *levels: int, times: tuple[int, ...] = ()) -> list[list[StreamPhase]]:
     taken = times or (1,) * len(levels)
-    return [[Phase(0, *one) for one in zip(levels, taken, strict=True)] for _ in range(count)]
+    return [[StreamPhase(0, *one) for one in zip(levels, taken, strict=True)] for _ in range(count)]
 
 
 def test_one_dimension_is_a_chain() -> None:

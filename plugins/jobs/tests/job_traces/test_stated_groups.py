@@ -11,7 +11,7 @@ from collhub_job_traces.records import attribute_field
 from collhub_job_traces.writing import write
 
 from hub_core import Diagnostic, Workload
-from hub_core.chakra import Kind, varint
+from hub_core.chakra import AttributeKind, varint
 from hub_core.plugin_api import NoOptions, Source, SourcePart
 
 STATED = [
@@ -30,9 +30,9 @@ def _trace(values: str, group: str) -> bytes:
     stating = varint(1 << 3) + varint(1) + _text(2, b"process_group:init")
     stating += varint(3 << 3) + varint(1) + _text(8, _text(1, values.encode()))
     reducing = varint(1 << 3) + varint(2) + varint(3 << 3) + varint(7)
-    reducing += attribute_field("comm_type", Kind.INT64, 0)
-    reducing += attribute_field("comm_size", Kind.INT64, 64)
-    reducing += attribute_field("pg_name", Kind.STRING, group.encode())
+    reducing += attribute_field("comm_type", AttributeKind.INT64, 0)
+    reducing += attribute_field("comm_size", AttributeKind.INT64, 64)
+    reducing += attribute_field("pg_name", AttributeKind.STRING, group.encode())
     head = _text(1, b"0.0.4")
     return b"".join(varint(len(one)) + one for one in (head, stating, reducing))
 

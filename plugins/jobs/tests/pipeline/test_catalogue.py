@@ -8,7 +8,7 @@ import pytest
 from collhub_pipeline.bounds import bound
 from collhub_pipeline.plugin import NAMES
 from collhub_pipeline.search import fastest, schedule_of
-from collhub_pipeline.shapes import Shape
+from collhub_pipeline.shapes import PipelineShape
 from collhub_pipeline.timing import Pass, PassTimes, Schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hub_core import UsageError
 from hub_core.plugin_api import SearchBudget
 
-SHAPE = Shape(4, 8, PassTimes(2, 2, 1, 1))
+SHAPE = PipelineShape(4, 8, PassTimes(2, 2, 1, 1))
 
 
 def passes(schedule: Schedule) -> dict[tuple[int, int, int], set[Pass]]:
@@ -53,7 +53,7 @@ def test_every_micro_batch_goes_through_every_stage_once_each_way(name: str) -> 
 def test_the_search_is_never_behind_what_fits_nor_ahead_of_the_bound(
     devices, micros, times, memory
 ) -> None:
-    shape = Shape(devices, micros, PassTimes(*times), chunks=1, memory=memory)
+    shape = PipelineShape(devices, micros, PassTimes(*times), chunks=1, memory=memory)
     found = fastest(shape)
     taken = shape.timed(found).makespan
     assert shape.fits(found)
@@ -83,7 +83,7 @@ def test_shapes_that_do_not_fit_are_refused(name, change, message) -> None:
 
 
 def test_a_search_uses_more_chunks_where_that_is_faster() -> None:
-    shape = Shape(4, 8, PassTimes(4, 4, 4), chunks=4, memory=8)
+    shape = PipelineShape(4, 8, PassTimes(4, 4, 4), chunks=4, memory=8)
     found = fastest(shape)
     assert len(found.device_of[0]) == 16
     taken = shape.timed(found).makespan

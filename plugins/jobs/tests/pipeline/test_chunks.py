@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from collhub_pipeline.passes import Operation, Pass, PassTimes
+from collhub_pipeline.passes import Pass, PassTimes, PipelinePass
 from collhub_pipeline.schedule_csv import read_schedule, write_schedule
 from collhub_pipeline.search import schedule_of
-from collhub_pipeline.shapes import Shape, find_defect
+from collhub_pipeline.shapes import PipelineShape, find_defect
 from collhub_pipeline.timing import Schedule, compute_period, timed
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,20 +20,20 @@ LONG = PassTimes(1, 2, 2)
 
 def longest_path(schedule: Schedule, times: dict[Pass, Fraction]) -> Fraction:
     """The makespan by relaxing all constraints until nothing changes, independent of `timed`."""
-    end: dict[Operation, Fraction] = {}
-    before: dict[Operation, list[Operation]] = {}
+    end: dict[PipelinePass, Fraction] = {}
+    before: dict[PipelinePass, list[PipelinePass]] = {}
     all_passes = {operation for order in schedule.orders for operation in order}
     for order in schedule.orders:
         for at, (kind, direction, stage, micro) in enumerate(order):
             needs = [order[at - 1]] if at else []
             backwards = [Pass.BACKWARD, Pass.INPUT_GRADIENT]
             if kind is Pass.WEIGHT_GRADIENT:
-                needs.append(Operation(Pass.INPUT_GRADIENT, direction, stage, micro))
+                needs.append(PipelinePass(Pass.INPUT_GRADIENT, direction, stage, micro))
             elif kind is Pass.FORWARD:
-                needs.append(Operation(kind, direction, stage - 1, micro))
+                needs.append(PipelinePass(kind, direction, stage - 1, micro))
             else:
-                needs.append(Operation(Pass.FORWARD, direction, stage, micro))
-                needs += [Operation(other, direction, stage + 1, micro) for other in backwards]
+                needs.append(PipelinePass(Pass.FORWARD, direction, stage, micro))
+                needs += [PipelinePass(other, direction, stage + 1, micro) for other in backwards]
             before[order[at]] = [need for need in needs if need in all_passes]
     while len(end) < len(all_passes):
         for operation, needs in before.items():
@@ -59,7 +59,7 @@ def longest_path(schedule: Schedule, times: dict[Pass, Fraction]) -> Fraction:
 )
 def test_schedules_have_the_figures_of_pytorch(name, devices, micros, makespans, peak) -> None:
     for times, makespan in zip((ONES, UNEVEN, LONG), makespans, strict=True):
-        shape = Shape(devices, micros, times, chunks=2)
+        shape = PipelineShape(devices, micros, times, chunks=2)
         schedule = schedule_of(name, shape)
         assert float(shape.timed(schedule).makespan) == makespan
         assert max(shape.peaks(schedule)) == peak
@@ -68,14 +68,14 @@ def test_schedules_have_the_figures_of_pytorch(name, devices, micros, makespans,
 def test_one_chunk_interleaved_zero_bubble_has_the_figures_of_pytorch() -> None:
     spans = [
         float(shape.timed(schedule_of("interleaved-zb", shape)).makespan)
-        for shape in (Shape(4, 8, times) for times in (ONES, UNEVEN, LONG))
+        for shape in (PipelineShape(4, 8, times) for times in (ONES, UNEVEN, LONG))
     ]
     assert spans == [27, 28.2, 46]
 
 
 @pytest.mark.parametrize(("name", "peak"), [("v-half", 3), ("v-min", 2)])
 def test_v_half_and_v_min_hold_less_than_one_forward_one_backward(name: str, peak: int) -> None:
-    shape = Shape(4, 8, PassTimes(1, 1, 1))
+    shape = PipelineShape(4, 8, PassTimes(1, 1, 1))
     assert shape.peaks(schedule_of(name, shape)) == [peak] * 4
 
 
@@ -87,7 +87,7 @@ def test_v_half_and_v_min_have_the_spans_of_their_authors(
 ) -> None:
     """Spans of a device in the scheduler of Qi et al. (sail-sg), including the reordering."""
     for times, span in zip((ONES, UNEVEN, LONG), spans, strict=True):
-        shape = Shape(4, 8, times, is_steady=True)
+        shape = PipelineShape(4, 8, times, is_steady=True)
         assert float(shape.measure(schedule_of(name, shape))) == span
 
 
@@ -95,7 +95,7 @@ def test_v_half_and_v_min_have_the_spans_of_their_authors(
 @given(st.sampled_from(["v-half", "v-min"]), st.integers(1, 9), st.integers(1, 24))
 def test_reordering_keeps_the_largest_memory_of_the_building_block(name, devices, micros) -> None:
     """All numbers of micro-batches are valid; p/2 + 1 and p/3 + 2 are the papers' bounds."""
-    shape = Shape(devices, micros, ONES)
+    shape = PipelineShape(devices, micros, ONES)
     schedule = schedule_of(name, shape)
     assert find_defect(schedule, micros) == ""
     limit = devices / 2 + 1 if name == "v-half" else devices / 3 + 2
@@ -113,7 +113,7 @@ def test_reordering_keeps_the_largest_memory_of_the_building_block(name, devices
 )  # fmt: skip
 @pytest.mark.once
 def test_every_schedule_is_valid_and_above_its_bounds(name, devices, factor, times) -> None:
-    shape = Shape(devices, 2 * devices * factor, PassTimes(*times), chunks=2)
+    shape = PipelineShape(devices, 2 * devices * factor, PassTimes(*times), chunks=2)
     schedule = schedule_of(name, shape)
     assert find_defect(schedule, shape.micros) == ""
     makespan = shape.timed(schedule).makespan
@@ -132,7 +132,7 @@ def test_every_schedule_is_valid_and_above_its_bounds(name, devices, factor, tim
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zbv"])
 def test_the_period_is_the_time_between_many_steps(name: str) -> None:
     times = PassTimes(3, 4, 2, 1)
-    one = schedule_of(name, Shape(3, 6, times))
+    one = schedule_of(name, PipelineShape(3, 6, times))
     ends = []
     for steps in (20, 26):
         orders = tuple(
@@ -176,7 +176,7 @@ def pytorch_rows(class_name: str, devices: int, chunks: int, micros: int) -> str
 def test_generators_of_pytorch_are_equal_and_timed_to_the_unit(class_name, name, chunks) -> None:
     for devices, micros in ((2, 4), (3, 6), (4, 8), (4, 12)):
         schedule = read_schedule(pytorch_rows(class_name, devices, chunks, micros), class_name)
-        same = schedule_of(name, Shape(devices, micros, PassTimes(1, 1, 1), chunks=chunks))
+        same = schedule_of(name, PipelineShape(devices, micros, PassTimes(1, 1, 1), chunks=chunks))
         assert schedule.orders == same.orders
         assert schedule.overlapped == same.overlapped
         for times in ((1, 1, 1), (2, 2, 1), (7, 11, 5)):

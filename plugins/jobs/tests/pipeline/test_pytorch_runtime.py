@@ -10,7 +10,7 @@ import pytest
 from collhub_pipeline.passes import PassTimes
 from collhub_pipeline.schedule_csv import write_schedule
 from collhub_pipeline.search import schedule_of
-from collhub_pipeline.shapes import Shape
+from collhub_pipeline.shapes import PipelineShape
 
 RANK = Path(__file__).with_name("pytorch_rank.py")
 MICROS = 4
@@ -21,7 +21,7 @@ def test_written_schedules_train_a_model_of_four_stages(tmp_path: Path) -> None:
     pytest.importorskip("torch.distributed.pipelining", reason=reason)
     files = []
     for name in ("zbv", "dualpipe-v", "interleaved-zb", "search"):
-        shape = Shape(2, MICROS, PassTimes(3, 4, 2), chunks=2, memory=3)
+        shape = PipelineShape(2, MICROS, PassTimes(3, 4, 2), chunks=2, memory=3)
         schedule = schedule_of(name, shape)
         assert len(schedule.device_of[0]) == 4
         for has_messages, form in ((False, "compute_only"), (True, "compute_comms")):

@@ -9,7 +9,7 @@ import pytest
 from collhub_pipeline.passes import PassTimes
 from collhub_pipeline.schedule_csv import read_schedule, read_schedule_file, write_schedule
 from collhub_pipeline.search import schedule_of
-from collhub_pipeline.shapes import Shape
+from collhub_pipeline.shapes import PipelineShape
 
 from hub_core import InputError
 
@@ -78,8 +78,8 @@ def test_files_of_pytorch_are_read_alike_in_both_formats(corpus: Path) -> None:
 
 
 def test_schedules_that_the_format_cannot_express_are_refused() -> None:
-    two = schedule_of("two-directions", Shape(2, 4, PassTimes(1, 1, 1)))
-    sliced = schedule_of("1f1b", Shape(2, 2, PassTimes(1, 1, 1), slices=2))
+    two = schedule_of("two-directions", PipelineShape(2, 4, PassTimes(1, 1, 1)))
+    sliced = schedule_of("1f1b", PipelineShape(2, 2, PassTimes(1, 1, 1), slices=2))
     for schedule, kind in ((two, "two directions"), (sliced, "token slices")):
         with pytest.raises(InputError, match=f"cannot express {kind}"):
             write_schedule(schedule, has_messages=False)

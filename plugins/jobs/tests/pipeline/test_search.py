@@ -10,7 +10,7 @@ import pytest
 from collhub_pipeline.named_schedules import NAMED
 from collhub_pipeline.passes import Pass, PassTimes, attention_slices, split_work
 from collhub_pipeline.search import (
-    Shape,
+    PipelineShape,
     compute_search_bound,
     fastest,
     generate_spaces,
@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hub_core import UsageError
 
 
-def check(shape: Shape, schedule: Schedule) -> None:
+def check(shape: PipelineShape, schedule: Schedule) -> None:
     """A schedule is valid, in its memory, and not below the bounds."""
     assert find_defect(schedule, shape.micros) == ""
     assert shape.fits(schedule)
@@ -33,7 +33,7 @@ def check(shape: Shape, schedule: Schedule) -> None:
 
 
 def test_the_search_reaches_the_bound_of_eight_devices() -> None:
-    shape = Shape(8, 16, PassTimes(2, 2, 1), memory=8)
+    shape = PipelineShape(8, 16, PassTimes(2, 2, 1), memory=8)
     schedule = fastest(shape)
     check(shape, schedule)
     assert shape.measure(schedule) == compute_search_bound(shape) == 87
@@ -41,7 +41,7 @@ def test_the_search_reaches_the_bound_of_eight_devices() -> None:
 
 @pytest.mark.once
 def test_the_search_is_not_worse_than_v_half_in_its_memory() -> None:
-    shape = Shape(4, 8, PassTimes(2, 2, 1), memory=3)
+    shape = PipelineShape(4, 8, PassTimes(2, 2, 1), memory=3)
     schedule = fastest(shape)
     check(shape, schedule)
     named = schedule_of("v-half", shape)
@@ -59,7 +59,7 @@ def test_the_search_is_not_worse_than_v_half_in_its_memory() -> None:
 )
 def test_the_search_reaches_v_half_in_its_memory(times: PassTimes, span: Fraction) -> None:
     """Spans in the memory of 3 micro-batches (Qi et al., arXiv 2405.15362)."""
-    shape = Shape(4, 8, times, memory=3, is_steady=True)
+    shape = PipelineShape(4, 8, times, memory=3, is_steady=True)
     schedule = fastest(shape)
     check(shape, schedule)
     assert shape.measure(schedule) <= span == shape.measure(schedule_of("v-half", shape))
@@ -73,7 +73,9 @@ def test_no_named_schedule_is_faster_in_the_memory_of_the_search(seed: int) -> N
     devices = draw.randint(2, 8)
     forward, input_gradient, weight_gradient = (draw.randint(1, 6) for _ in range(3))
     times = PassTimes(forward, input_gradient, weight_gradient, draw.choice([0, 0, 1]))
-    shape = Shape(devices, devices * draw.randint(1, 3), times, is_steady=draw.random() < 0.3)
+    shape = PipelineShape(
+        devices, devices * draw.randint(1, 3), times, is_steady=draw.random() < 0.3
+    )
     named = []
     for name in NAMED:
         try:
@@ -90,7 +92,7 @@ def test_no_named_schedule_is_faster_in_the_memory_of_the_search(seed: int) -> N
 
 
 SHAPES = st.builds(
-    Shape,
+    PipelineShape,
     st.integers(1, 3),
     st.integers(1, 4),
     st.builds(PassTimes, *[st.integers(1, 4)] * 3, st.integers(0, 2)),
@@ -109,7 +111,9 @@ SHAPES = st.builds(
 @pytest.mark.once
 @settings(max_examples=8, deadline=None)
 @given(SHAPES, st.integers(0, 3))
-def test_the_search_fits_and_is_never_behind_a_named_schedule(shape: Shape, more: int) -> None:
+def test_the_search_fits_and_is_never_behind_a_named_schedule(
+    shape: PipelineShape, more: int
+) -> None:
     least = min(
         shape.minimum_memory(space.device_of, space.recomputed) for space in generate_spaces(shape)
     )
@@ -127,7 +131,7 @@ def test_the_search_fits_and_is_never_behind_a_named_schedule(shape: Shape, more
 
 @settings(max_examples=25, deadline=None)
 @given(SHAPES)
-def test_a_limit_below_the_minimum_is_refused_with_the_minimum(shape: Shape) -> None:
+def test_a_limit_below_the_minimum_is_refused_with_the_minimum(shape: PipelineShape) -> None:
     least = min(
         shape.minimum_memory(space.device_of, space.recomputed) for space in generate_spaces(shape)
     )
@@ -137,33 +141,33 @@ def test_a_limit_below_the_minimum_is_refused_with_the_minimum(shape: Shape) -> 
 
 
 def test_the_minimum_is_stated_for_the_device_that_is_short() -> None:
-    shape = Shape(2, 4, PassTimes(1, 1, 1), memory=(2, Fraction(1, 2)))
+    shape = PipelineShape(2, 4, PassTimes(1, 1, 1), memory=(2, Fraction(1, 2)))
     with pytest.raises(UsageError, match=r"at most 0.5 .* on device 1: the possible minimum is 1;"):
         fastest(shape)
 
 
 @pytest.mark.once
 def test_limits_per_device_hold() -> None:
-    shape = Shape(4, 8, PassTimes(2, 2, 1), memory=(4, 3, 2, 2))
+    shape = PipelineShape(4, 8, PassTimes(2, 2, 1), memory=(4, 3, 2, 2))
     schedule = fastest(shape)
     check(shape, schedule)
     assert all(a <= b for a, b in zip(shape.peaks(schedule), (4, 3, 2, 2), strict=True))
 
 
 def test_recomputation_takes_a_forward_pass_and_stores_less() -> None:
-    shape = Shape(2, 4, PassTimes(3, 4, 2), recompute="all")
+    shape = PipelineShape(2, 4, PassTimes(3, 4, 2), recompute="all")
     schedule = schedule_of("1f1b", shape)
     plain = replace(shape, recompute="none")
     assert shape.peaks(schedule) == [1, 1]
     assert plain.peaks(schedule_of("1f1b", plain)) == [2, 1]
     # Every backward pass is longer by the forward pass.
-    longer = Shape(2, 4, PassTimes(3, 7, 2))
+    longer = PipelineShape(2, 4, PassTimes(3, 7, 2))
     assert shape.measure(schedule) == longer.measure(schedule_of("1f1b", longer))
 
 
 @pytest.mark.once
 def test_recomputation_is_chosen_only_where_memory_is_short() -> None:
-    shape = Shape(4, 8, PassTimes(2, 2, 1), recompute="auto", chunks=1)
+    shape = PipelineShape(4, 8, PassTimes(2, 2, 1), recompute="auto", chunks=1)
     assert not fastest(replace(shape, memory=8)).recomputed
     short = replace(shape, memory=Fraction(3, 2))
     schedule = fastest(short)
@@ -173,7 +177,7 @@ def test_recomputation_is_chosen_only_where_memory_is_short() -> None:
 
 
 def test_token_slices_fill_the_pipeline_with_few_micro_batches() -> None:
-    whole = Shape(4, 2, PassTimes(4, 4, 4), chunks=1)
+    whole = PipelineShape(4, 2, PassTimes(4, 4, 4), chunks=1)
     sliced = replace(whole, slices=4)
     schedule = fastest(sliced)
     check(sliced, schedule)
@@ -199,13 +203,15 @@ def test_work_is_divided_at_any_number_of_stages() -> None:
 
 
 def test_embedding_and_head_are_on_the_first_and_the_last_stage() -> None:
-    shape = Shape(2, 2, PassTimes(2, 2, 2), embedding=PassTimes(1, 0, 1), head=PassTimes(3, 3, 0))
+    shape = PipelineShape(
+        2, 2, PassTimes(2, 2, 2), embedding=PassTimes(1, 0, 1), head=PassTimes(3, 3, 0)
+    )
     stages = [times.parts for times in shape.stage_times(4).stages]
     assert stages == [(2, 1, 2), (1, 1, 1), (1, 1, 1), (4, 4, 1)]
 
 
 def test_the_steady_state_has_less_bubble_than_one_step() -> None:
-    shape = Shape(4, 8, PassTimes(1, 1, 1), memory=4, is_steady=True)
+    shape = PipelineShape(4, 8, PassTimes(1, 1, 1), memory=4, is_steady=True)
     schedule = fastest(shape)
     check(shape, schedule)
     # ZB-V has no bubble between steps (Qi et al., table 2).

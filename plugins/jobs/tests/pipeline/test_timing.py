@@ -19,7 +19,7 @@ from collhub_pipeline.named_schedules import (
     zb_h2,
 )
 from collhub_pipeline.orders_of_chunks import interleaved
-from collhub_pipeline.timing import Operation, Pass, PassTimes, in_a_row, timed
+from collhub_pipeline.timing import Pass, PassTimes, PipelinePass, in_a_row, timed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,7 +122,7 @@ def test_zero_bubble_orders_have_the_bubbles_and_peaks_of_the_table(times, stage
 
 
 def test_orders_that_wait_for_each_other_are_refused() -> None:
-    backward_first = [Operation(Pass.BACKWARD, 0, 0, 0), Operation(Pass.FORWARD, 0, 0, 0)]
+    backward_first = [PipelinePass(Pass.BACKWARD, 0, 0, 0), PipelinePass(Pass.FORWARD, 0, 0, 0)]
     with pytest.raises(
         UsageError,
         match=r"the passes of wrong wait for one another: 0B0 on device 0 waits for 0F0;",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from collhub_pytorch.analysis import has_times, measure_rank_times, measured_timeline
-from collhub_pytorch.findings import Findings, collect_findings
+from collhub_pytorch.findings import ProfileFindings, collect_findings
 from collhub_pytorch.formats import ProfileOptions
 from collhub_pytorch.kineto.read import read
 from collhub_pytorch.profile_reading import notes
@@ -73,7 +73,7 @@ def nccl(start: float, duration: float, args: Mapping[str, object] | None = None
     return kernel("ncclDevKernel_AllReduce_Sum(x)", start, duration, stream=20, args=stated)
 
 
-def findings(*ranks: Sequence[Event]) -> Findings:
+def findings(*ranks: Sequence[Event]) -> ProfileFindings:
     return collect_findings(read_ranks(*ranks))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_shardings import Placement, parse_mesh, parse_move, parse_placement
+from collhub_shardings import MeshPlacement, parse_mesh, parse_move, parse_placement
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,7 +94,7 @@ def test_strided_shards_of_three_axes_refer_to_the_later_ones() -> None:
 def test_the_text_of_nested_cuts_gives_the_same_tiles(order: list[str], dims: list[int]) -> None:
     mesh = parse_mesh("mesh(2,3,2)")
     axes = tuple(tuple(int(a) for a in order if dims[int(a)] == d) for d in range(2))
-    placement = Placement(axes, is_nested=True)
+    placement = MeshPlacement(axes, is_nested=True)
     again = parse_placement(placement.text(mesh), 2, mesh)
     assert again.axes == placement.axes
     cuts, others = placement.boundaries((7, 5), mesh), again.boundaries((7, 5), mesh)

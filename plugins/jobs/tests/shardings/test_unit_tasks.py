@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from collhub_shardings import (
     Move,
+    ShapedType,
     Side,
-    TensorType,
     parse_mesh,
     parse_move,
     parse_placement,
@@ -37,7 +37,7 @@ def sides(draw: st.DrawFn, shape: list[int], first: int) -> Side:
 def random_moves(draw: st.DrawFn) -> Move:
     """A tensor between two meshes, which may share devices; every device is a host of its own."""
     shape = draw(st.lists(st.integers(27, 40), min_size=1, max_size=2))
-    tensor = TensorType(tuple(shape), "float32")
+    tensor = ShapedType(tuple(shape), "float32")
     start = draw(sides(shape, 0))
     return Move(tensor, start, draw(sides(shape, draw(st.sampled_from((0, 27))))))
 

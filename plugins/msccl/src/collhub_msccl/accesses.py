@@ -215,7 +215,7 @@ _MAX_CLOCK_ENTRIES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clocks:
+class VectorClocks:
     """Vector clocks of all rows, over the thread blocks of their rank.
 
     `known`: int64, concatenated vectors; `start`: int64 per row, first index of its vector. Entry b
@@ -242,7 +242,7 @@ class Clocks:
         return known
 
 
-def build_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
+def build_clocks(table: StepTable, block_indptr: Int64Array) -> VectorClocks | None:
     """Compute which rows of other thread blocks must precede each row, from the data dependencies.
 
     The clock of a row is a vector with one entry per thread block of its rank. The entry is the
@@ -265,7 +265,7 @@ def build_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
     first_parents = run_starts(children)
     waiting = children[first_parents]
     if not len(waiting):
-        return Clocks(np.zeros(0, np.int64), np.zeros(len(table), np.int64))
+        return VectorClocks(np.zeros(0, np.int64), np.zeros(len(table), np.int64))
     blocks_of_rank = np.diff(block_indptr)
     sizes = blocks_of_rank[table.rank[waiting]]
     # The first vector is the empty one, of rows before any wait; it is long enough for every rank.
@@ -278,7 +278,7 @@ def build_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
     parents_of_row = np.split(parents, first_parents[1:])
     waits = zip(waiting, starts, stops, parents_of_row, strict=True)
     _fill_vectors(known, waits, block, table.lane)
-    return Clocks(known, _find_vector_starts(block, waiting, starts))
+    return VectorClocks(known, _find_vector_starts(block, waiting, starts))
 
 
 @dataclass(slots=True)
@@ -289,7 +289,7 @@ class _Past:
     vectors: list[slice]
 
     def find_vector(self, row: int) -> slice | None:
-        """Return the range in `Clocks.known` of the vector that applies to a row of this block.
+        """Return the range in `VectorClocks.known` of the vector of a row of this block.
 
         It is the vector of the last waiting row (row that waits for another thread block) up to
         `row`, including `row`. None if no row of the block up to `row` waits.
@@ -343,7 +343,7 @@ def _find_vector_starts(
     waiting: Int64Array,
     starts: Int64Array,
 ) -> Int64Array:
-    """Return for every row the index in `Clocks.known` at which its vector begins: int64[rows].
+    """Return the index in `VectorClocks.known` at which the vector of each row begins: int64[rows].
 
     Only waiting rows (that wait for another thread block) store a vector. A row has the vector of
     the last waiting row of its thread block, up to and including the row; without one the index is

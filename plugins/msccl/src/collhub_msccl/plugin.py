@@ -111,7 +111,7 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramOptions(SourceProgramOptions):
+class LanguageOptions(SourceProgramOptions):
     """Options of the reader of MSCCLang programs."""
 
     mode: str | None = choice(
@@ -175,7 +175,7 @@ def collhub_producers() -> Sequence[FormatReader]:
     program_reader = FormatReader(
         _PROGRAM,
         "collhub_msccl.read_program:read",
-        ProgramOptions,
+        LanguageOptions,
         samples="collhub_msccl.read_program:samples",
         executes_source=True,
     )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from collhub_msccl.findings import build_provenance
 from collhub_msccl.language.lowering import lower
 from collhub_msccl.language.trace import Trace
-from collhub_msccl.plugin import ProgramOptions
+from collhub_msccl.plugin import LanguageOptions
 from hub_core.model import (
     Algorithm,
     Diagnostic,
@@ -77,7 +77,7 @@ _PACKAGES = ("msccl", "collhub_msccl")
 _CHILD = "collhub_msccl.language.child:main"
 
 
-def read(source: Source, options: ProgramOptions) -> Algorithm:
+def read(source: Source, options: LanguageOptions) -> Algorithm:
     """Execute an MSCCLang program in a separate process and return its algorithm.
 
     `options.mode`, if not None, replaces the program's declaration whether it is in place.

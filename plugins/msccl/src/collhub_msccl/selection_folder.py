@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from collhub_msccl.plugin import SelectionOptions, WriteOptions
 from collhub_msccl.runtimes.known_runtimes import (
     RUNTIMES,
-    Runtime,
+    RuntimeRules,
     describe_versions,
     list_runtimes,
 )
@@ -69,7 +69,7 @@ class _Folder:
     default.
     """
 
-    runtime: Runtime
+    runtime: RuntimeRules
     protocol: str | None
     files: list[Artifact] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
@@ -429,7 +429,7 @@ _CHECKS = {"msccl": check_msccl, "executor": check_executor, "rccl": check_rccl}
 _NO_LIMIT = 1 << 62
 
 
-def judge_file(source: Source, runtime: Runtime) -> tuple[LoadableCall, ...]:
+def judge_file(source: Source, runtime: RuntimeRules) -> tuple[LoadableCall, ...]:
     """Return the calls for which the runtime uses a file; at least one.
 
     Raises `InputError` with all findings if the runtime refuses the file, uses it for no call, or
@@ -516,7 +516,7 @@ def _join_remainders(served_calls: dict[str, ServedCalls], name: str) -> None:
     served_calls[name] = calls
 
 
-def _read_served_calls(part: SourcePart, file: str, runtime: Runtime) -> ServedCalls:
+def _read_served_calls(part: SourcePart, file: str, runtime: RuntimeRules) -> ServedCalls:
     """Return the calls that one file serves, as one record.
 
     - kind of the collective; whether any call is in place, and whether any is out of place

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_msccl.accesses import (
-    Clocks,
     Edges,
     UnitAccesses,
+    VectorClocks,
     build_clocks,
     find_accesses,
     find_conflicts_within_blocks,
@@ -42,7 +42,7 @@ _MAX_QUERIES = 1 << 23
 
 def find_conflicts_between_blocks(
     accesses: UnitAccesses,
-    clocks: Clocks,
+    clocks: VectorClocks,
     table: StepTable,
 ) -> Edges | None:
     """Return pairs of rows in different thread blocks whose memory accesses must keep their order.
@@ -99,7 +99,7 @@ class _Cells:
 
 def _find_queries(
     accesses: UnitAccesses,
-    clocks: Clocks,
+    clocks: VectorClocks,
     table: StepTable,
 ) -> _Queries | None:
     """Return a query for each access and each other thread block of the rank with the same unit.
@@ -139,7 +139,7 @@ def _find_queries(
 def _find_edges_after_writes(
     accesses: UnitAccesses,
     queries: _Queries,
-    clocks: Clocks,
+    clocks: VectorClocks,
 ) -> Edges:
     """Return pairs (write of another thread block, later access of its unit), as row arrays.
 
@@ -289,7 +289,7 @@ def list_claimed_modes(collective: Collective) -> list[bool]:
 def _find_conflicts(
     table: StepTable,
     base: Int64Array,
-    clocks: Clocks | None,
+    clocks: VectorClocks | None,
     block_indptr: Int64Array,
 ) -> list[Edges] | None:
     """Find pairs of rows that access the same memory, at least one writing, in one mode.

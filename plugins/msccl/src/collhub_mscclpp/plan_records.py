@@ -51,7 +51,7 @@ class RemoteBuffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class PlanGpu:
     """One rank. `peers`: connected rank of every rank-level memory and port channel, by type."""
 
     input_chunks: int
@@ -116,8 +116,8 @@ class OperandTable(ColumnTable):
     """Entries of src_buff and dst_buff in order of operations, sources first; int64 columns.
 
     `operation`: row of the operation; `is_dst`: 0 or 1; `position` in its list; `scope`: a `Scope`;
-    `reference`: position in `Gpu.remote_buffers` if REMOTE, in `Gpu.groups` if SWITCH, else -1;
-    `buffer`: index in `BUFFER_TYPES`; `index` and `size`: first chunk and number of chunks.
+    `reference`: position in `PlanGpu.remote_buffers` if REMOTE, in `PlanGpu.groups` if SWITCH, else
+    -1; `buffer`: index in `BUFFER_TYPES`; `index` and `size`: first chunk and number of chunks.
     """
 
     operation: Int64Array
@@ -150,7 +150,7 @@ class Plan:
 
     file: str
     header: PlanHeader
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[PlanGpu, ...]
     blocks: tuple[ThreadBlock, ...]
     operations: OperationTable
     operands: OperandTable
@@ -165,7 +165,7 @@ class Plan:
     def operation(
         self,
         row: int,
-    ) -> Operation | None:
+    ) -> PlanOperation | None:
         """Return the kind of the operation in a row, with the rules of its operands.
 
         None if the executor does not have the operation.
@@ -258,7 +258,7 @@ class Scope(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class PlanOperation:
     """One kind of operation.
 
     `is_each`: if true, src[i] is copied to dst[i] for every i; else the sum of all src is written
@@ -331,14 +331,14 @@ def _order(
     name: str,
     role: Role,
     channel_types: tuple[str, ...] = (),
-) -> Operation:
-    return Operation(name, role, least_src=0, least_dst=0, channel_types=channel_types)
+) -> PlanOperation:
+    return PlanOperation(name, role, least_src=0, least_dst=0, channel_types=channel_types)
 
 
 def _put(
     name: str, packets: int = NEVER, *, signals: bool = False, flushes: bool = False
-) -> Operation:
-    return Operation(
+) -> PlanOperation:
+    return PlanOperation(
         name,
         Role.DATA,
         is_each=True,
@@ -365,11 +365,11 @@ _LIST = (
     _put("pws", signals=True),
     _put("pwsf", signals=True, flushes=True),
     _put("ppkt", 0),
-    Operation("get", Role.DATA, is_each=True, src=_REMOTE, channel_types=_MEMORY),
-    Operation("copy", Role.DATA, most_src=1, most_dst=1),
-    Operation("cpkt", Role.DATA, dst_packets=0, most_src=1, most_dst=1),
-    Operation("upkt", Role.DATA, src_packets=0, most_src=1, most_dst=1),
-    Operation(
+    PlanOperation("get", Role.DATA, is_each=True, src=_REMOTE, channel_types=_MEMORY),
+    PlanOperation("copy", Role.DATA, most_src=1, most_dst=1),
+    PlanOperation("cpkt", Role.DATA, dst_packets=0, most_src=1, most_dst=1),
+    PlanOperation("upkt", Role.DATA, src_packets=0, most_src=1, most_dst=1),
+    PlanOperation(
         "rppkt",
         Role.DATA,
         dst=_REMOTE,
@@ -378,36 +378,36 @@ _LIST = (
         most_src=1,
         channel_types=_BOTH,
     ),
-    Operation("re", Role.DATA, most_dst=1),
-    Operation("res", Role.DATA, dst=_SPREAD, channel_types=_MEMORY),
-    Operation("rre", Role.DATA, src=_SPREAD, most_dst=1, channel_types=_MEMORY),
-    Operation("rres", Role.DATA, src=_SPREAD, dst=_SPREAD, channel_types=_MEMORY),
-    Operation("repkt", Role.DATA, src_packets=1, most_dst=1),
-    Operation(
+    PlanOperation("re", Role.DATA, most_dst=1),
+    PlanOperation("res", Role.DATA, dst=_SPREAD, channel_types=_MEMORY),
+    PlanOperation("rre", Role.DATA, src=_SPREAD, most_dst=1, channel_types=_MEMORY),
+    PlanOperation("rres", Role.DATA, src=_SPREAD, dst=_SPREAD, channel_types=_MEMORY),
+    PlanOperation("repkt", Role.DATA, src_packets=1, most_dst=1),
+    PlanOperation(
         "respkt", Role.DATA, dst=_SPREAD, src_packets=1, dst_packets=1, channel_types=_MEMORY
     ),
-    Operation("recpkt", Role.DATA, src_packets=1, dst_packets=1, least_dst=2, most_dst=2),
-    Operation(
+    PlanOperation("recpkt", Role.DATA, src_packets=1, dst_packets=1, least_dst=2, most_dst=2),
+    PlanOperation(
         "recspkt", Role.DATA, dst=_SPREAD, src_packets=1, dst_packets=1, least_dst=2,
         channel_types=_MEMORY,
     ),
-    Operation(
+    PlanOperation(
         "glres", Role.DATA, src=_GROUP, dst=_GROUP, most_src=1, most_dst=1, channel_types=_SWITCH
     ),
-    Operation("gstore", Role.DATA, dst=_GROUP, most_src=1, most_dst=1, channel_types=_SWITCH),
-    Operation(
+    PlanOperation("gstore", Role.DATA, dst=_GROUP, most_src=1, most_dst=1, channel_types=_SWITCH),
+    PlanOperation(
         "gstorepkt", Role.DATA, dst=_GROUP, src_packets=0, dst_packets=0, most_src=1, most_dst=1,
         channel_types=_SWITCH,
     ),
 )  # fmt: skip
 
-OPERATIONS: Mapping[str, Operation] = {operation.name: operation for operation in _LIST}
+OPERATIONS: Mapping[str, PlanOperation] = {operation.name: operation for operation in _LIST}
 """All operations of the executor, by name in plans."""
 
 CODES: Mapping[str, int] = {operation.name: code for code, operation in enumerate(_LIST)}
 """Code of an operation in columns, by name."""
 
-KNOWN: tuple[Operation, ...] = _LIST
+KNOWN: tuple[PlanOperation, ...] = _LIST
 """All operations of the executor; the index is the code."""
 
 UNKNOWN_CODE = -1
@@ -415,13 +415,14 @@ UNKNOWN_CODE = -1
 
 
 def scope_of(
-    operation: Operation,
+    operation: PlanOperation,
     is_dst: bool,
     position: int,
 ) -> Scope:
     """Return where operand `position` of one side of an operation is located.
 
-    It is the result of `Operation.scope`, except that the second destination of `recspkt` is local.
+    It is the result of `PlanOperation.scope`, except that the second destination of `recspkt` is
+    local.
     """
     # The second result is the local copy of the packets, the further ones are remote.
     if operation.name == "recspkt" and is_dst and position == 1:

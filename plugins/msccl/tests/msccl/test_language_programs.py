@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from collhub_msccl import plugin
-from collhub_msccl.plugin import ProgramOptions
+from collhub_msccl.plugin import LanguageOptions
 from collhub_msccl.read_program import read
 
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic, StepKind
@@ -52,7 +52,7 @@ def run(name: str, arguments: str) -> tuple[Algorithm, list[Diagnostic]]:
     reported: list[Diagnostic] = []
     file = PROGRAMS / f"{name}.py"
     parts = Source.of_bytes(str(file), file.read_bytes()).parts
-    return read(Source(str(file), parts, reported.append), ProgramOptions(arguments)), reported
+    return read(Source(str(file), parts, reported.append), LanguageOptions(arguments)), reported
 
 
 def test_every_program_is_listed() -> None:

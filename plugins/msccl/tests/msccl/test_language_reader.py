@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_msccl.plugin import ProgramOptions
+from collhub_msccl.plugin import LanguageOptions
 from collhub_msccl.read_program import read, samples
 
 from hub_core.model import Algorithm, Diagnostic, HubError, UsageError
@@ -24,7 +24,7 @@ IMPORTS = (
     "from msccl.language import *; from msccl.topologies import *; "
     "from msccl.language.collectives import *\n"
 )
-OPTIONS = ProgramOptions(time_limit=20)
+OPTIONS = LanguageOptions(time_limit=20)
 PROGRAM = 'with MSCCLProgram("p", fully_connected(4), AllReduce(4, 4, True), 1):\n    '
 
 

@@ -40,7 +40,7 @@ _NVLS_KINDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _AlgorithmPlan:
     """Algorithm, channels and chunks to build, and facts of NCCL's choice for the report."""
 
     algorithm: str
@@ -182,7 +182,7 @@ def _group_ranks_by_node(topology: Topology, npus: Sequence[int]) -> list[list[i
 
 def _choose_plan(
     request: SynthesisRequest, options: NcclSynthesisOptions, nodes: Sequence[Sequence[int]]
-) -> _Plan:
+) -> _AlgorithmPlan:
     """Choose algorithm, channels and chunks: from the options, otherwise as NCCL does.
 
     On a machine without a known GPU, or without data of its channels, the defaults are ring, 1
@@ -213,7 +213,7 @@ def _choose_plan(
     kind, size = str(request.collective.kind), request.collective_bytes
     if communicator is None:
         algorithm = "ring" if options.algorithm == "auto" else options.algorithm
-        return _Plan(algorithm, options.channels or 1, options.chunks or 1, {})
+        return _AlgorithmPlan(algorithm, options.channels or 1, options.chunks or 1, {})
     call = explain_call(CallRequest(communicator, kind, size))
     facts: dict[str, JsonValue] = {"nccl_version": communicator.version}
     if call.choice is not None:
@@ -240,7 +240,7 @@ def _choose_plan(
     if choice.algorithm == _NVLS:
         # Times of machines divide the messages of NVLS into NCCL's chunks themselves.
         chunks = 1
-    return _Plan(
+    return _AlgorithmPlan(
         choice.algorithm, options.channels or choice.channels, options.chunks or chunks, facts
     )
 
@@ -256,7 +256,7 @@ def _has_nvls(request: SynthesisRequest, nodes: Sequence[Sequence[int]]) -> bool
     return has_switches and len(nodes) == 1 and request.collective.kind in _NVLS_KINDS
 
 
-def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:
+def _limit_messages(plan: _AlgorithmPlan, request: SynthesisRequest) -> _AlgorithmPlan:
     """Return the plan with fewer chunks if needed, at least 1; nothing else is changed.
 
     P is the number of ranks for NVLS and for rings of collectives without root, otherwise 1. There
@@ -285,7 +285,7 @@ def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:
 def _build_algorithm(
     request: SynthesisRequest,
     options: NcclSynthesisOptions,
-    plan: _Plan,
+    plan: _AlgorithmPlan,
     nodes: Sequence[Sequence[int]],
 ) -> Algorithm:
     texts = {name: str(value) for name, value in asdict(options).items()}
@@ -324,7 +324,7 @@ def _build_algorithm(
     )
 
 
-def _estimate_ns(request: SynthesisRequest, plan: _Plan) -> int:
+def _estimate_ns(request: SynthesisRequest, plan: _AlgorithmPlan) -> int:
     """Return an estimated time in ns, rounded, for when there is no simulator.
 
     A plan has a number of rounds, each of which takes the largest latency of the topology

@@ -9,7 +9,7 @@ import pytest
 from collhub_nccl.graphs.read_log import read
 from collhub_nccl.options import LogReadOptions
 from collhub_nccl.samples import log_samples
-from collhub_nccl_records import Choice, NcclLog, read_lines
+from collhub_nccl_records import ChoiceRecord, NcclLog, read_lines
 
 import hub_core
 from hub_core.model import Algorithm, Diagnostic, InputError, Severity, UsageError
@@ -102,7 +102,7 @@ def test_choices_are_named_by_their_numbers(text: str, algorithm: str, protocol:
     lines = (init(2) + line(0, text)).encode().splitlines()
     assert not list(log.read(enumerate(lines, 1), "x"))
     (facts,) = log.communicators.values()
-    assert facts.choices == {Choice("AllReduce", 64, algorithm, protocol): 1}
+    assert facts.choices == {ChoiceRecord("AllReduce", 64, algorithm, protocol): 1}
 
 
 def test_a_channel_that_is_no_ring_is_left_out_and_reported(logs: Path) -> None:

@@ -22,7 +22,7 @@ from called import (
     reduced,
 )
 from collhub_execution import RecordKind
-from collhub_nccl.programs.schedule_tables import Tables
+from collhub_nccl.programs.schedule_tables import ScheduleTables
 from emitted import tables
 
 from hub_core.model import Algorithm, CollectiveKind
@@ -329,7 +329,7 @@ def test_fused_reductions_have_the_bits_of_single_ones(folder: Path, libraries: 
             assert output[block].tobytes() == total.tobytes()
 
 
-def _reduction_order(stated: Tables, rank: int) -> list[int]:
+def _reduction_order(stated: ScheduleTables, rank: int) -> list[int]:
     """The ranks whose blocks a rank reduces into its own, in the order of its records."""
     begin, end = stated.program.rank_indptr[rank : rank + 2]
     sources: dict[int, int] = {}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from collhub_networks import NetworkFindings, Value, document_of
+from collhub_networks import DocumentValue, NetworkFindings, document_of
 
 from collhub_fabrics.plan import CODE, refuse
 from collhub_fabrics.plugin import TopographOptions, TreeOptions
@@ -247,7 +247,7 @@ def _generate_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _SwitchHosts:
     """Hosts at one switch, and the names of their domains as (annotation or label, name).
 
     `nvlink`: NVLink domain, "" for none.
@@ -323,7 +323,7 @@ def read_topograph(
 
 
 def _find_leaves(
-    root: Value, switches: Mapping[str, TreeSwitch]
+    root: DocumentValue, switches: Mapping[str, TreeSwitch]
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Return the leaves that only `blocks` describe, and those that nothing describes.
 
@@ -345,9 +345,9 @@ def _find_leaves(
 
 
 def _generate_blocks(
-    root: Value,
+    root: DocumentValue,
     switches: dict[str, TreeSwitch],
-) -> Iterator[_Block]:
+) -> Iterator[_SwitchHosts]:
     """Yield all blocks in document order; add the hosts of each block to its switch.
 
     First come the entries of the list `blocks`, whose member `switch` names their switch; without
@@ -383,11 +383,11 @@ def _generate_blocks(
 
 
 def _build_block(
-    value: Value,
-    switch_value: Value,
+    value: DocumentValue,
+    switch_value: DocumentValue,
     switch: str | None,
     switches: dict[str, TreeSwitch],
-) -> _Block:
+) -> _SwitchHosts:
     """Build a block from the object `value`, and append its new hosts to its switch in `switches`.
 
     Hosts are the entries of `nodes`, expanded in Slurm's notation. Hosts that the switch already
@@ -417,10 +417,12 @@ def _build_block(
     accelerators = [(key, name) for key, name in labels if _ACCELERATOR.search(key)]
     # The first of several annotations or labels is the widest domain.
     widest = next(iter([*nvlink, *annotations, *accelerators]), ("", ""))
-    return _Block(tuple(hosts), (*nvlink, *annotations, *labels), widest[1])
+    return _SwitchHosts(tuple(hosts), (*nvlink, *annotations, *labels), widest[1])
 
 
-def _generate_host_domains(root: Value, switches: Mapping[str, TreeSwitch]) -> Iterator[_Block]:
+def _generate_host_domains(
+    root: DocumentValue, switches: Mapping[str, TreeSwitch]
+) -> Iterator[_SwitchHosts]:
     """Yield a block with one host for each NVLink domain that a host of the object `nodes` names.
 
     A host names it in the member `nvlink` of its `attributes`, or of the host itself if it has
@@ -432,10 +434,10 @@ def _generate_host_domains(root: Value, switches: Mapping[str, TreeSwitch]) -> I
         for key, domain in _read_texts(value.get("attributes") or value, "nvlink"):
             if name not in known:
                 value.fail(f"host {name!r} is at no switch", "list it in `nodes` of its switch")
-            yield _Block((name,), ((key, domain),), domain)
+            yield _SwitchHosts((name,), ((key, domain),), domain)
 
 
-def _read_texts(value: Value, key: str) -> list[tuple[str, str]]:
+def _read_texts(value: DocumentValue, key: str) -> list[tuple[str, str]]:
     """Return the text at a key as [(key, text)], or all entries of the object at the key.
 
     The entries are (name, text), in the order of the document. The result is [] if the key
@@ -450,7 +452,7 @@ def _read_texts(value: Value, key: str) -> list[tuple[str, str]]:
     return [(key, member.text())]
 
 
-def _list_hosts(value: Value, is_required: bool = False) -> list[str]:
+def _list_hosts(value: DocumentValue, is_required: bool = False) -> list[str]:
     """Return the hosts of the list `nodes`, whose entries are expanded in Slurm's notation.
 
     The order is that of the list; hosts may repeat. If the list is absent, the result is
@@ -467,7 +469,7 @@ def _list_hosts(value: Value, is_required: bool = False) -> list[str]:
     return hosts
 
 
-def _generate_named(root: Value, key: str) -> Iterator[tuple[str, Value]]:
+def _generate_named(root: DocumentValue, key: str) -> Iterator[tuple[str, DocumentValue]]:
     """Yield (name, value) of the entries at a key.
 
     The entries are either an object by name or a list of objects with a member `name`; names may
@@ -486,7 +488,7 @@ def _generate_named(root: Value, key: str) -> Iterator[tuple[str, Value]]:
 
 
 def _list_texts(
-    value: Value,
+    value: DocumentValue,
     key: str,
 ) -> list[str]:
     """Return the texts of the list at a key; empty if the key is absent.

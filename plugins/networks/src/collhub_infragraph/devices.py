@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from collhub_networks import Value
+from collhub_networks import DocumentValue
 
 from hub_core.columns import Int64Array
 from hub_core.network import MAX_LINKS, MAX_NODES
@@ -27,7 +27,7 @@ class Step:
     def select(
         self,
         count: int,
-        endpoint: Value,
+        endpoint: DocumentValue,
     ) -> range:
         """Return the indices of the parts of a component that the brackets of this name select.
 
@@ -64,7 +64,7 @@ class Step:
         return indices
 
 
-def parse_endpoint(endpoint: Value) -> list[Step]:
+def parse_endpoint(endpoint: DocumentValue) -> list[Step]:
     """Parse an endpoint such as `nic[0:2].port` to steps: names with the content of their brackets.
 
     The example gives `Step("nic", "0:2")` and `Step("port", "")`. Names are separated by points.
@@ -176,7 +176,7 @@ class Device:
     def find_vertices(
         self,
         steps: Sequence[Step],
-        endpoint: Value,
+        endpoint: DocumentValue,
     ) -> Int64Array:
         """Return the numbers of the device's vertices that a path of names with brackets selects.
 
@@ -217,7 +217,9 @@ class DeviceList:
     """
 
     def __init__(
-        self, devices: Mapping[str, Value], join: Callable[[Value, Device], EdgeBlock]
+        self,
+        devices: Mapping[str, DocumentValue],
+        join: Callable[[DocumentValue, Device], EdgeBlock],
     ) -> None:
         self._entries = devices
         self._join = join
@@ -227,7 +229,7 @@ class DeviceList:
     def get_device(
         self,
         name: str,
-        endpoint: Value,
+        endpoint: DocumentValue,
     ) -> Device:
         """Return the device of a name; it is expanded on first use and then cached.
 
@@ -266,7 +268,7 @@ class DeviceList:
     def _add_component(
         self,
         device: Device,
-        component: Value,
+        component: DocumentValue,
     ) -> None:
         """Append a component of the document to a device, after checking its kind, name and size.
 
@@ -303,7 +305,7 @@ class DeviceList:
         )
 
 
-def find_ends(edge: Value, device: Device, end: str) -> Int64Array:
+def find_ends(edge: DocumentValue, device: Device, end: str) -> Int64Array:
     """Return the vertices that one end of an edge names, within a device, as int64.
 
     `end`: `ep1` or `ep2`. The `component` of this endpoint is a path of names that are separated by

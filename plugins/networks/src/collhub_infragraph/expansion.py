@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from collhub_networks import NetworkFindings, Value
+from collhub_networks import DocumentValue, NetworkFindings
 
 from collhub_infragraph.devices import (
     Device,
@@ -26,7 +26,7 @@ _SCHEMES = "one2one or many2many"
 
 
 def join_endpoints(
-    edge: Value,
+    edge: DocumentValue,
     first_ends: Int64Array,
     second_ends: Int64Array,
     findings: NetworkFindings,
@@ -67,7 +67,7 @@ def join_endpoints(
 
 
 def expand_infrastructure(
-    root: Value,
+    root: DocumentValue,
     annotations: Annotations,
     findings: NetworkFindings,
 ) -> VertexGraph:
@@ -78,13 +78,15 @@ def expand_infrastructure(
 class _Expansion:
     """Expansion of one document: its links by owner and name, its devices, and its instances."""
 
-    def __init__(self, root: Value, annotations: Annotations, findings: NetworkFindings) -> None:
+    def __init__(
+        self, root: DocumentValue, annotations: Annotations, findings: NetworkFindings
+    ) -> None:
         self._root = root
         self._annotations = annotations
         self._findings = findings
         self._links: list[LinkKind] = []
         self._rows: dict[tuple[str, str], int] = {}
-        self._device_entries: dict[str, Value] = {}
+        self._device_entries: dict[str, DocumentValue] = {}
         for device in root.items_of("devices"):
             name = device["name"].text()
             if name in self._device_entries:
@@ -145,7 +147,7 @@ class _Expansion:
     def _add_links(
         self,
         owner: str,
-        holder: Value,
+        holder: DocumentValue,
     ) -> None:
         """Append the links of a device (`owner`) or of the document (empty `owner`).
 
@@ -160,7 +162,7 @@ class _Expansion:
 
     def _find_link(
         self,
-        edge: Value,
+        edge: DocumentValue,
         owner: str,
     ) -> int:
         """Return the number of the link that an edge names at its key `link`.
@@ -179,7 +181,7 @@ class _Expansion:
 
     def _build_device_edges(
         self,
-        edge: Value,
+        edge: DocumentValue,
         device: Device,
     ) -> EdgeBlock:
         """Return the edges of one entry of a device: (first vertices, second vertices, link).
@@ -194,7 +196,7 @@ class _Expansion:
         first_ends, second_ends = join_endpoints(edge, *endpoints, self._findings)
         return first_ends, second_ends, self._find_link(edge, device.name)
 
-    def _add_instance(self, instance: Value) -> None:
+    def _add_instance(self, instance: DocumentValue) -> None:
         """Add the instances of an entry: `count` copies of its device, after all previous vertices.
 
         `name`, `device` and `count` are required. Raises `InputError`, in this order: for a
@@ -254,7 +256,7 @@ class _Expansion:
                 edge.fail(f"more than {MAX_LINKS} edges", "check the slices")
             yield first_ends, second_ends, self._find_link(edge, "")
 
-    def _find_ends(self, endpoint: Value) -> Int64Array:
+    def _find_ends(self, endpoint: DocumentValue) -> Int64Array:
         """Return the vertices that one end of an edge between instances selects: int64.
 
         The text at `instance` is a name with optional brackets, which select copies as

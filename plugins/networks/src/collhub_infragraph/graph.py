@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from collhub_networks import Value
+from collhub_networks import DocumentValue
 
 from hub_core.columns import Int64Array
 from hub_core.model import parse_whole
@@ -105,7 +105,7 @@ _TEXT_RATES = {"GBps": _GIGA, "Gbps": _GIGA / 8}
 _MAX_RATE = Decimal(10**18)
 
 
-def parse_link(value: Value, owner: str, attributes: Mapping[str, Attributes]) -> LinkKind:
+def parse_link(value: DocumentValue, owner: str, attributes: Mapping[str, Attributes]) -> LinkKind:
     """Parse an entry of a list of links: name, bandwidth in bytes/s, latency in s, and plane.
 
     `owner`: the device that has the list, "" for the document. `attributes`: annotations by name of
@@ -142,7 +142,7 @@ def parse_link(value: Value, owner: str, attributes: Mapping[str, Attributes]) -
 
 
 def _choose_exact(
-    value: Value,
+    value: DocumentValue,
     annotation: str | None,
     rounded: float | None,
 ) -> float | None:
@@ -155,7 +155,7 @@ def _choose_exact(
     if annotation is None:
         return rounded
     return float(
-        Value(
+        DocumentValue(
             value.file,
             annotation,
             f"{value.path} (annotation)",
@@ -164,7 +164,7 @@ def _choose_exact(
     )
 
 
-def _parse_physical(physical: Value) -> tuple[float | None, float | None, str]:
+def _parse_physical(physical: DocumentValue) -> tuple[float | None, float | None, str]:
     """Return (bytes per second, seconds, flaw) of a link's `physical`; missing values are None.
 
     The unit of each quantity is its `choice`. Without it, the unit is the first that has a value,
@@ -193,7 +193,7 @@ def _parse_physical(physical: Value) -> tuple[float | None, float | None, str]:
 
 
 def _find_quantity(
-    value: Value,
+    value: DocumentValue,
     units: tuple[str, ...],
 ) -> tuple[str, Decimal | None]:
     """Return the unit in which a quantity of a link is given, and its number.
@@ -213,7 +213,7 @@ def _find_quantity(
     return unit, None if number is None else number.number()
 
 
-def to_positive_rate(value: Value, rate: Decimal) -> float:
+def to_positive_rate(value: DocumentValue, rate: Decimal) -> float:
     """Return a bandwidth in bytes per second as a float.
 
     Raises `InputError` at `value` unless it is above 0 and below 1e18 bytes per second.
@@ -223,7 +223,7 @@ def to_positive_rate(value: Value, rate: Decimal) -> float:
     return float(rate)
 
 
-def _to_latency(value: Value, seconds: Decimal) -> float:
+def _to_latency(value: DocumentValue, seconds: Decimal) -> float:
     """Return a latency in seconds as a float.
 
     Raises `InputError` at `value` if it is negative, or 1e9 s or more.
@@ -233,7 +233,7 @@ def _to_latency(value: Value, seconds: Decimal) -> float:
     return float(seconds)
 
 
-def parse_node_link_edge(value: Value) -> LinkKind:
+def parse_node_link_edge(value: DocumentValue) -> LinkKind:
     """Parse the link of an edge in a node-link graph, with quantities such as `400 Gbps`.
 
     Returns name, bandwidth in bytes/s, latency in s and `flaw`; owner "" and no plane. The name
@@ -277,7 +277,7 @@ def parse_node_link_edge(value: Value) -> LinkKind:
     )
 
 
-def _parse_quantity(value: Value) -> tuple[Decimal, str]:
+def _parse_quantity(value: DocumentValue) -> tuple[Decimal, str]:
     """Return (number, unit) of a text such as `400 Gbps`.
 
     Blanks around and between both are optional. The number may be 0, negative or have an
@@ -288,7 +288,7 @@ def _parse_quantity(value: Value) -> tuple[Decimal, str]:
     match = _QUANTITY.fullmatch(value.text())
     if match is None:
         value.fail("a number and a unit were expected", "write for example 400 Gbps or 250 ns")
-    number = Value(
+    number = DocumentValue(
         value.file,
         match[1],
         value.path,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from collhub_networks import NetworkFindings, Value, document_of
+from collhub_networks import DocumentValue, NetworkFindings, document_of
 
 from collhub_infragraph.expansion import expand_infrastructure
 from collhub_infragraph.graph import (
@@ -27,7 +27,7 @@ from hub_core.network import MAX_LINKS, MAX_NODES, Topology
 from hub_core.plugin_api import Source
 
 
-def parse_annotations(value: Value | None) -> Annotations:
+def parse_annotations(value: DocumentValue | None) -> Annotations:
     """Parse the part `annotations` of a document, which has the form of InfraGraph's `get_graph`.
 
     The keys of the part are lists of objects, all optional:
@@ -55,13 +55,13 @@ def parse_annotations(value: Value | None) -> Annotations:
     )
 
 
-def _parse_attributes(entry: Value) -> Attributes:
+def _parse_attributes(entry: DocumentValue) -> Attributes:
     """Return the attributes of an entry by name, as texts; of repeated ones the last."""
     return dict(_generate_pairs(entry, "attributes"))
 
 
 def _generate_pairs(
-    value: Value,
+    value: DocumentValue,
     key: str,
 ) -> Iterator[tuple[str, str]]:
     """Yield (attribute, value) of every entry of the list `key`, in order; values as texts, empty
@@ -72,7 +72,7 @@ def _generate_pairs(
         yield entry["attribute"].text(), "" if text is None else str(text.raw)
 
 
-def parse_node_link_graph(root: Value) -> VertexGraph:
+def parse_node_link_graph(root: DocumentValue) -> VertexGraph:
     """Parse a node-link document of networkx to a graph.
 
     Each entry of `nodes` is a vertex with name `id` and kind `type`, in their order. A node's
@@ -129,7 +129,7 @@ def parse_node_link_graph(root: Value) -> VertexGraph:
 
 
 def _find_end(
-    edge: Value,
+    edge: DocumentValue,
     key: str,
     numbers: dict[str, int],
 ) -> int:
@@ -173,7 +173,7 @@ def read(source: Source, options: InfragraphReadOptions) -> Topology:
     return topology
 
 
-def parse_graph(root: Value, findings: NetworkFindings) -> VertexGraph:
+def parse_graph(root: DocumentValue, findings: NetworkFindings) -> VertexGraph:
     """Parse the vertices and edges of a document in any of its three forms.
 
     1. With the key `nodes`: a node-link graph of networkx. All other keys of step 2 are ignored.
@@ -192,7 +192,7 @@ def parse_graph(root: Value, findings: NetworkFindings) -> VertexGraph:
     return expand_infrastructure(infrastructure or root, annotations, findings)
 
 
-def _refuse_old_grammar(root: Value) -> None:
+def _refuse_old_grammar(root: DocumentValue) -> None:
     """Refuse documents in the grammar before InfraGraph 0.3, which some samples still use.
 
     Raises `InputError` if one of the keys `_OLD_KEYS` occurs at the root or in an entry of

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from collhub_networks import NetworkFindings, Value, find_reverse_links
+from collhub_networks import DocumentValue, NetworkFindings, find_reverse_links
 
 from collhub_infragraph.graph import (
     BANDWIDTH,
@@ -97,7 +97,7 @@ def _find_differences(topology: Topology, document: _JsonObject) -> list[str]:
     reader refuses the document with `InputError`, the only entry is `readable: ` and the reason.
     """
     # The reader itself is used: a separate list of losses could be wrong.
-    root = Value(topology.name, document, code=CODE)
+    root = DocumentValue(topology.name, document, code=CODE)
     try:
         # The reader's findings are ignored.
         findings = NetworkFindings()

@@ -35,7 +35,7 @@ _TYPE_NAMES: dict[type, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class DocumentValue:
     """A value of a document: `raw` as parsed, `path` such as `$.links[3].name`, and the file.
 
     `code`: code of the errors. All methods raise `InputError` with file, path, expected and actual
@@ -65,7 +65,7 @@ class Value:
             code=self.code,
         )
 
-    def __getitem__(self, key: str) -> Value:
+    def __getitem__(self, key: str) -> DocumentValue:
         """Return the value of a required key, with its path.
 
         Raises `InputError` if the key is absent or null (the cure then lists the first 8 keys of
@@ -78,7 +78,7 @@ class Value:
             self.fail(f"{key!r} is missing", f"add {key}; the keys are: {keys or 'none'}")
         return value
 
-    def get(self, key: str) -> Value | None:
+    def get(self, key: str) -> DocumentValue | None:
         """Return the value of a key, or `None` if the key is absent or its value is null.
 
         Raises `InputError` if this value is no object.
@@ -86,7 +86,7 @@ class Value:
         raw = self._require_object().get(key)
         return None if raw is None else self._build_child(f".{key}", raw)
 
-    def entries(self) -> Iterator[tuple[str, Value]]:
+    def entries(self) -> Iterator[tuple[str, DocumentValue]]:
         """Yield keys (as text) and values of an object, in the order of the file.
 
         Raises `InputError` for a value that is no object.
@@ -95,7 +95,7 @@ class Value:
             name = str(key)
             yield name, self._build_child(f".{name[:_MAX_SHOWN_CHARACTERS]}", raw)
 
-    def items(self) -> Iterator[Value]:
+    def items(self) -> Iterator[DocumentValue]:
         """Yield the values of a list in their order, each with its path.
 
         Raises `InputError` at the first value that is requested if this value is no list.
@@ -105,7 +105,7 @@ class Value:
         for index, raw in enumerate(self.raw):
             yield self._build_child(f"[{index}]", raw)
 
-    def items_of(self, key: str) -> Iterator[Value]:
+    def items_of(self, key: str) -> Iterator[DocumentValue]:
         """Yield the values of the list at a key in their order; none if the key is absent or null.
 
         Raises `InputError`, when the first value is requested, if the value at the key is no
@@ -205,11 +205,11 @@ class Value:
         self,
         step: str,
         raw: object,
-    ) -> Value:
+    ) -> DocumentValue:
         """Wrap `raw` as a value of the same file and code; `step` is appended to the path without a
         separator.
         """
-        return Value(
+        return DocumentValue(
             self.file,
             raw,
             self.path + step,
@@ -269,7 +269,7 @@ _MAX_DEPTH = 64
 _MAX_CHARACTERS_OF_INTEGER = 1000
 
 
-def document_of(source: Source, code: str) -> Value:
+def document_of(source: Source, code: str) -> DocumentValue:
     """Parse a YAML or JSON file whose root is an object; return the root value.
 
     A file whose first character other than white space is `{` is parsed by the hub's strict
@@ -285,12 +285,12 @@ def document_of(source: Source, code: str) -> Value:
         _fail(source.name, None, f"the file is larger than {_MAX_FILE_BYTES >> 20} MiB", code)
     if content.lstrip()[:1] == b"{":
         try:
-            return Value(source.name, parse_json_object(content, source.name), code=code)
+            return DocumentValue(source.name, parse_json_object(content, source.name), code=code)
         except InputError:
             # It may be YAML in flow style. JSON has a quoted first key, or no key.
             if content.lstrip()[1:].lstrip()[:1] in (b'"', b"}", b""):
                 raise
-    return Value(source.name, _parse_yaml(source.name, content, code), code=code)
+    return DocumentValue(source.name, _parse_yaml(source.name, content, code), code=code)
 
 
 def _parse_yaml(name: str, content: bytes, code: str) -> object:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from collhub_infragraph.devices import DeviceList
-from collhub_networks.values import Value
+from collhub_networks.values import DocumentValue
 from documents import document, edge, ends, graph, network
 
 from hub_core.model import InputError
@@ -228,7 +228,7 @@ def test_a_deep_chain_of_devices_is_refused_as_such() -> None:
 
 def test_a_device_with_an_error_is_refused_with_the_same_error_again() -> None:
     device = {"name": "host", "components": [{"name": "xpu", "count": 0, "choice": "xpu"}]}
-    entry = Value("net.yaml", device)
+    entry = DocumentValue("net.yaml", device)
     none = np.zeros(0, np.int64)
     devices = DeviceList({"host": entry}, lambda edge, device: (none, none, none))
     messages = []

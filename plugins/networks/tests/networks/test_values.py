@@ -3,11 +3,11 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from collhub_networks import Value
+from collhub_networks import DocumentValue
 
 from hub_core.model import InputError
 
-ROOT = Value("f.yaml", {"a": {"b": [1, "x", 2.5, None]}, "n": "3", "t": True, "e": None})
+ROOT = DocumentValue("f.yaml", {"a": {"b": [1, "x", 2.5, None]}, "n": "3", "t": True, "e": None})
 
 
 def refused(act) -> str:
@@ -40,10 +40,13 @@ def test_null_counts_as_absent() -> None:
         (lambda: ROOT["n"].count(9), "$.n: expected a whole number, got text '3'"),
         (lambda: list(ROOT["n"].items()), "$.n: expected a list, got text '3'"),
         (lambda: list(ROOT["n"].entries()), "$.n: expected an object, got text '3'"),
-        (lambda: Value("f.yaml", 10).count(9), "$: 10 is not in 1..9; check for a digit too many"),
-        (lambda: Value("f.yaml", "1_0").number(), "$: expected a number, got text '1_0'"),
-        (lambda: Value("f.yaml", float("inf")).number(), "$: expected a finite number"),
-        (lambda: Value("f.yaml", "1e999999").number(), "$: expected a number below 1e100"),
+        (
+            lambda: DocumentValue("f.yaml", 10).count(9),
+            "$: 10 is not in 1..9; check for a digit too many",
+        ),
+        (lambda: DocumentValue("f.yaml", "1_0").number(), "$: expected a number, got text '1_0'"),
+        (lambda: DocumentValue("f.yaml", float("inf")).number(), "$: expected a finite number"),
+        (lambda: DocumentValue("f.yaml", "1e999999").number(), "$: expected a number below 1e100"),
     ],
 )
 def test_other_values_are_refused_with_what_was_expected(act, said) -> None:
@@ -51,9 +54,9 @@ def test_other_values_are_refused_with_what_was_expected(act, said) -> None:
 
 
 def test_numbers_are_exact_to_their_digits() -> None:
-    assert Value("f", 53.6870912).number() == Decimal("53.6870912")
-    assert Value("f", "1e3").number() == 1000
+    assert DocumentValue("f", 53.6870912).number() == Decimal("53.6870912")
+    assert DocumentValue("f", "1e3").number() == 1000
 
 
 def test_numbers_are_names_too() -> None:
-    assert Value("f", 7).text() == "7"
+    assert DocumentValue("f", 7).text() == "7"

@@ -24,7 +24,7 @@ from collhub_reshard.fabric_streams import StreamPlan
 from collhub_reshard.layout import BoxLayout, Region, build_packed_layout, build_row_layout
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import HostSchedule, Piece
-from collhub_reshard.step_writer import Origin, StepWriter
+from collhub_reshard.step_writer import BoxOrigin, StepWriter
 from collhub_reshard.strategies import (
     Audience,
     Strategy,
@@ -47,7 +47,7 @@ from hub_core.model import (
 from hub_core.network import Topology
 
 
-def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective:
+def build_collective(layout: BoxLayout, origins: Sequence[BoxOrigin]) -> Collective:
     """Build the custom collective whose contract gives the source of every byte of a resharding.
 
     For each unit of OUTPUT, the contract names the rank and the unit of its INPUT that contains the

@@ -14,7 +14,7 @@ from typing import cast
 from collhub_shardings import UnitTasks, unit_tasks
 
 from collhub_reshard.proof import (
-    FlawError,
+    ProofFlawError,
     parse_fraction,
     parse_move_object,
     place_on_hosts,
@@ -75,7 +75,7 @@ def read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> 
 
     Members are read and checked in the order moves, hosts, rates, cards, topology, tasks, schedule.
     The tasks are built from the moves and must be those that the proof lists. The makespan is the
-    largest end of a piece in seconds, 0 without pieces. Raises `FlawError` for the first flaw:
+    largest end of a piece in seconds, 0 without pieces. Raises `ProofFlawError` for the first flaw:
 
     - "form": a value has another type or range, or the hosts do not fit the moves.
     - "topology": `topology` is given, and the proof has other rates than its hosts, or more than
@@ -103,7 +103,7 @@ def read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> 
             *(network.out_rate, network.in_rate),
             network.cards,
         ):
-            raise FlawError(
+            raise ProofFlawError(
                 "topology", f"the proof is for cards other than those of {topology.name}"
             )
     task_entries = [
@@ -115,7 +115,7 @@ def read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> 
         # How many times the busiest network card carries the bytes of the task.
         work[row] = parse_fraction(entry["work"], f"the work of task {task}")
         if work[row] < 1:
-            raise FlawError("tasks", f"task {task} has less work than its bytes")
+            raise ProofFlawError("tasks", f"task {task} has less work than its bytes")
     tasks = build_host_tasks(units, moves, network, work)
     _check_tasks(task_entries, tasks)
     pieces = list(_read_pieces(document, len(tasks)))
@@ -128,7 +128,7 @@ def _read_rates(document: Mapping[str, JsonValue], name: str) -> dict[int, Fract
 
     The member must be an object (not checked). Its names are hosts, its values are
     texts such as `3` or `51/64`, without sign, point, exponent or blank. Raise
-    `KeyError` if the member is missing. Raise `FlawError` ("form") for:
+    `KeyError` if the member is missing. Raise `ProofFlawError` ("form") for:
 
     - a host that is not 0 to 9999999 in decimal digits without leading zeros
     - a rate that is no such text, has the denominator 0, or is 0
@@ -138,16 +138,18 @@ def _read_rates(document: Mapping[str, JsonValue], name: str) -> dict[int, Fract
     for host, text in entries.items():
         # `int` would accept " 1", "01" and "1_0", so that two members could name one host.
         if not _HOST.fullmatch(host):
-            raise FlawError("form", f"{name} has the host {host!r:.40}, expected a whole number")
+            raise ProofFlawError(
+                "form", f"{name} has the host {host!r:.40}, expected a whole number"
+            )
         rate = parse_fraction(text, f"{name}.{host}")
         if not rate:
-            raise FlawError("form", f"{name}.{host} is 0, expected a rate above 0")
+            raise ProofFlawError("form", f"{name}.{host} is 0, expected a rate above 0")
         rates[int(host)] = rate
     return rates
 
 
 def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
-    """Raise `FlawError` unless a proof has the tasks that follow from its moves.
+    """Raise `ProofFlawError` unless a proof has the tasks that follow from its moves.
 
     `task_entries`: as in the proof; `tasks`: as they follow from the moves. The checks, in this
     order:
@@ -161,12 +163,14 @@ def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTas
     Raises `KeyError` for a missing member, and `TypeError` if `senders` or `receivers` is no list.
     """
     if len(task_entries) != len(tasks):
-        raise FlawError(
+        raise ProofFlawError(
             "tasks", f"the proof has {len(task_entries)} tasks, the specs give {len(tasks)}"
         )
     for task, entry in enumerate(task_entries):
         if entry["unit_task"] != tasks.rows[task]:
-            raise FlawError("tasks", f"task {task} is not unit task {entry['unit_task']!r:.40}")
+            raise ProofFlawError(
+                "tasks", f"task {task} is not unit task {entry['unit_task']!r:.40}"
+            )
         # 1024.0 and true are equal to 1024 and 1, and are no integers.
         size = require_integer(entry["bytes"], f"the bytes of task {task}", 0)
         senders, receivers = (
@@ -178,22 +182,24 @@ def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTas
         )
         actual = tasks.bytes[task], tasks.senders[task], tasks.receivers[task]
         if (size, senders, receivers) != actual:
-            raise FlawError("tasks", f"task {task} differs from the one that the specs give")
+            raise ProofFlawError("tasks", f"task {task} differs from the one that the specs give")
 
 
 def _read_pieces(document: Mapping[str, JsonValue], task_count: int) -> Iterator[ClaimedPiece]:
     """Yield the pieces of the schedule in the proof: task, sender, start and duration in exact
     seconds, and the first and last fraction of the task.
 
-    Raises `FlawError` ("form") for a task that does not exist, a time below 0 or an empty part, and
-    `TypeError` or `ValueError` for entries of another form.
+    Raises `ProofFlawError` ("form") for a task that does not exist, a time below 0 or an empty
+    part, and `TypeError` or `ValueError` for entries of another form.
     """
     for number, entry in enumerate(require_list(document["schedule"])):
         task, sender, *times = require_list(entry)
         where = f"of piece {number}"
         start, duration, first, last = (parse_fraction(time, f"a value {where}") for time in times)
         if first >= last:
-            raise FlawError("form", f"the part {where} is {first} to {last}, expected first < last")
+            raise ProofFlawError(
+                "form", f"the part {where} is {first} to {last}, expected first < last"
+            )
         yield ClaimedPiece(
             require_integer(task, f"the task {where}", 0, task_count - 1),
             require_integer(sender, f"the sender {where}", 0),

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hub_core.network import Topology
 
 
-class _Problem(TypedDict):
+class _ProblemOptions(TypedDict):
     """Options of the command that describe the tensors and the network."""
 
     tensors: tuple[str, ...]
@@ -102,7 +102,7 @@ def reshard(
     force: bool,
     as_json: bool,
     budget: SearchBudget,
-    **problem: Unpack[_Problem],
+    **problem: Unpack[_ProblemOptions],
 ) -> None:
     """Move sharded tensors between device meshes in minimum time.
 
@@ -149,7 +149,7 @@ def reshard(
     _show(context, plan, lowered, written, as_json, out)
 
 
-def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
+def _read_moves(problem: _ProblemOptions, host_size: int | None) -> list[Move]:
     """Return the moves of `--tensor` in their order, then those of the file of `--tensors`.
 
     A `--tensor` moves from `--from` to `--to`, without release and due time, and is named
@@ -164,7 +164,7 @@ def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
     """
     from collhub_shardings import parse_move
 
-    from collhub_reshard.command_options import Sides, parse_state_dict
+    from collhub_reshard.command_options import TensorSides, parse_state_dict
 
     source, destination = problem["source"], problem["destination"]
     moves: list[Move] = []
@@ -183,14 +183,14 @@ def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
             content = Path(file).read_bytes()
         except OSError as error:
             raise InputError(f"{file}: {error.strerror}", code="not-readable") from None
-        moves += parse_state_dict(content, file, Sides(source, destination), host_size)
+        moves += parse_state_dict(content, file, TensorSides(source, destination), host_size)
     if not moves:
         raise UsageError("nothing to move", cure="give --tensor or --tensors")
     return moves
 
 
 def _plan(
-    context: CommandContext, moves: Sequence[Move], problem: _Problem, choices: object
+    context: CommandContext, moves: Sequence[Move], problem: _ProblemOptions, choices: object
 ) -> ReshardPlan:
     """Return the plan of `plan_reshard` for the network that the options of the command describe.
 

@@ -136,7 +136,7 @@ def _parse_number(
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class TensorSides:
     """Both sides of the tensors that specify none themselves."""
 
     source: str | None = None
@@ -144,7 +144,7 @@ class Sides:
 
 
 def parse_state_dict(
-    content: bytes, file: str, sides: Sides, host_size: int | None = None
+    content: bytes, file: str, sides: TensorSides, host_size: int | None = None
 ) -> list[Move]:
     """Return the moves of a JSON list of tensors, in the order of the list.
 
@@ -175,7 +175,7 @@ def parse_state_dict(
 
 
 def _parse_entry(
-    entry: Mapping[str, object], number: int, file: str, sides: Sides, host_size: int | None
+    entry: Mapping[str, object], number: int, file: str, sides: TensorSides, host_size: int | None
 ) -> list[Move]:
     """Return the moves of entry `number` (from 0) of the list: `count` references to one move.
 

@@ -25,7 +25,7 @@ class BindingLink(Record, frozen=True, kw_only=True):
     weight: int
 
 
-class Binding(Record, frozen=True, kw_only=True):
+class BindingLoad(Record, frozen=True, kw_only=True):
     """Hosts, task or links whose load proves the bound."""
 
     kind: Annotated[str, Meta(extra_json_schema={"enum": [*_BINDINGS]})]
@@ -60,7 +60,7 @@ class ReshardReport(Report, tag="collhub/report-reshard-1", frozen=True, kw_only
     bound_s: Annotated[
         float, Meta(description="Lower bound of all schedules with these strategies.")
     ]
-    binding: Binding
+    binding: BindingLoad
     predicted_s: Annotated[
         float, Meta(description="Time with latency and chunks that are stored and forwarded.")
     ]
@@ -116,7 +116,7 @@ def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> 
         makespan_s=plan.makespan_s,
         optimum_s=plan.makespan_s if outcome.status == "optimal" else None,
         bound_s=plan.bound_s,
-        binding=Binding(
+        binding=BindingLoad(
             kind=outcome.kind,
             hosts=tuple(outcome.hosts),
             task=outcome.task,

@@ -43,7 +43,7 @@ _LINK_TIME_PRICE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class DeliveryStream:
     """A part of a delivery on one tree; edges are pairs of NPUs, parents first."""
 
     delivery: int
@@ -60,7 +60,7 @@ class StreamPlan:
 
     fabric: FabricLinks
     deliveries: tuple[Delivery, ...]
-    streams: tuple[Stream, ...]
+    streams: tuple[DeliveryStream, ...]
     makespan_s: Fraction
     bound: LinkBound
 
@@ -134,7 +134,7 @@ def plan_streams(topology: Topology, units: UnitTasks) -> StreamPlan:
 
 
 def compute_stream_time_s(
-    fabric: FabricLinks, deliveries: Sequence[Delivery], streams: Sequence[Stream]
+    fabric: FabricLinks, deliveries: Sequence[Delivery], streams: Sequence[DeliveryStream]
 ) -> Fraction:
     """Return the exact time in seconds after which the busiest link has carried its bytes.
 
@@ -189,7 +189,7 @@ class _StreamSearch:
             if len(prices) > _PRICING_ROUNDS or not self._join(nudged, value):
                 return shares, prices[-2:]
 
-    def streams(self, shares: Float64Array) -> list[Stream]:
+    def streams(self, shares: Float64Array) -> list[DeliveryStream]:
         """Build a stream for every tree that carries a share, delivery by delivery.
 
         `shares`: float64[trees], the share of its delivery for each known tree. The streams of a
@@ -215,7 +215,7 @@ class _StreamSearch:
                     continue
                 _, edges = list(self._trees)[row]
                 edge_devices = tuple((devices[a], devices[b]) for a, b in edges)
-                streams.append(Stream(number, edge_devices, (begin, begin + share)))
+                streams.append(DeliveryStream(number, edge_devices, (begin, begin + share)))
                 begin += share
         return streams
 

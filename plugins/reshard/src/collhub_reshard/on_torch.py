@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
-from collhub_shardings import Move, Side, TensorType, parse_side
+from collhub_shardings import Move, ShapedType, Side, parse_side
 
 from collhub_reshard.planning import ReshardPlan, plan_reshard
 from collhub_reshard.strategies import find_audience, find_local_receivers
@@ -130,7 +130,7 @@ def _move(
     for an invalid list of ranks.
     """
     name = str(dtype).removeprefix("torch.")
-    tensor = TensorType(shape, name)
+    tensor = ShapedType(shape, name)
     start = parse_side(source, len(shape), 0, host_size)
     size = host_size or start.mesh.shape[-1]
     # Ranks are those of the group: without @ both meshes begin at rank 0.

@@ -17,7 +17,7 @@ from collhub_reshard.algorithm import (
 from collhub_reshard.fabric_links import can_plan_streams
 from collhub_reshard.fabric_streams import StreamPlan, plan_streams
 from collhub_reshard.proof import (
-    Outcome,
+    PlanOutcome,
     build_schedule_document,
     build_stream_document,
     summarize_schedule,
@@ -89,7 +89,7 @@ class ReshardPlan:
     simulated_s: float | None = None
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PlanOutcome:
         """Times of the plan in seconds, its status, and the lower bound with its proof and gap.
 
         They come from the streams if the plan has any, otherwise from the schedule. These times are

@@ -24,7 +24,7 @@ from hub_core.plugin_api import CheckReport
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlanOutcome:
     """Times of a plan and their proof.
 
     Times in seconds, without latency and store-and-forward. `status`, `proof`, `method`: as in
@@ -44,7 +44,7 @@ class Outcome:
     weights: Mapping[int, int] = field(default_factory=dict)
 
 
-def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
+def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> PlanOutcome:
     """Return the outcome of a schedule: its makespan, bound and gap, and the proof of the bound.
 
     `makespan_s` (0 without pieces) and `bound_s` are ticks converted to float seconds. `bound_s`,
@@ -54,7 +54,7 @@ def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
     the makespan divided by this bound, minus 1, or 0.0 for a bound of 0.
     """
     bound = schedule.bound
-    return Outcome(
+    return PlanOutcome(
         tasks.seconds(schedule.makespan),
         tasks.seconds(bound.ticks),
         schedule.status,
@@ -67,7 +67,7 @@ def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
     )
 
 
-def summarize_streams(plan: StreamPlan) -> Outcome:
+def summarize_streams(plan: StreamPlan) -> PlanOutcome:
     """Return the outcome of a plan of streams, with makespan and lower bound in seconds.
 
     - status: `optimal` with proof `bound` if makespan and bound are exactly equal, otherwise
@@ -78,7 +78,7 @@ def summarize_streams(plan: StreamPlan) -> Outcome:
     - weights: those of the links in the proof of the bound
     """
     is_optimal = plan.is_optimal
-    return Outcome(
+    return PlanOutcome(
         float(plan.makespan_s),
         float(plan.bound.time_s),
         "optimal" if is_optimal else "feasible",
@@ -245,7 +245,7 @@ def _convert_move(move: Move) -> dict[str, JsonValue]:
 Interval = tuple[Fraction, Fraction]
 
 
-class FlawError(Exception):
+class ProofFlawError(Exception):
     """A flaw of a proof; `diagnostic` has its code and message."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -281,23 +281,23 @@ _FRACTION = re.compile(r"[0-9]{1,4000}(?:/[0-9]{1,4000})?")
 def require_integer(value: JsonValue, name: str, minimum: int, maximum: int = (1 << 63) - 1) -> int:
     """Return the value if it is an integer within both limits.
 
-    Raises `FlawError` (`form`) with `name` for any other value, also for a boolean.
+    Raises `ProofFlawError` (`form`) with `name` for any other value, also for a boolean.
     """
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if not is_integer or not minimum <= cast("int", value) <= maximum:
         limits = f"from {minimum} on" if maximum == (1 << 63) - 1 else f"{minimum} to {maximum}"
-        raise FlawError("form", f"{name} is {value!r:.40}, expected a whole number {limits}")
+        raise ProofFlawError("form", f"{name} is {value!r:.40}, expected a whole number {limits}")
     return cast("int", value)
 
 
 def require_number(value: JsonValue, name: str, expected: str) -> float:
     """Return the value as a float if it is a finite number from 0 on.
 
-    Raises `FlawError` (`form`) with `name` and `expected` for any other value, also for a boolean
-    and for an integer beyond the range of floats.
+    Raises `ProofFlawError` (`form`) with `name` and `expected` for any other value, also for a
+    boolean and for an integer beyond the range of floats.
     """
     if not is_finite_number(value) or value < 0:
-        raise FlawError("form", f"{name} is {value!r:.40}, expected {expected}")
+        raise ProofFlawError("form", f"{name} is {value!r:.40}, expected {expected}")
     return float(value)
 
 
@@ -305,7 +305,7 @@ def parse_fraction(value: JsonValue, name: str) -> Fraction:
     """Parse an exact number of at least 0, which is text such as `3` or `51/64`.
 
     A text has digits, then optionally `/` and digits; each number has at most 4000 digits.
-    Raises `FlawError` (`form`) with `name` for any other text, also with a sign, point,
+    Raises `ProofFlawError` (`form`) with `name` for any other text, also with a sign, point,
     exponent or blank, for a denominator of 0, and for a JSON number.
     """
     # A text with an exponent could stand for a number of any length.
@@ -314,7 +314,9 @@ def parse_fraction(value: JsonValue, name: str) -> Fraction:
         or not _FRACTION.fullmatch(value)
         or not int(value.partition("/")[2] or "1")
     ):
-        raise FlawError("form", f"{name} is {value!r:.40}, expected a fraction from 0 on as text")
+        raise ProofFlawError(
+            "form", f"{name} is {value!r:.40}, expected a fraction from 0 on as text"
+        )
     return Fraction(value)
 
 
@@ -325,7 +327,7 @@ def read_hosts(document: Mapping[str, JsonValue], moves: Sequence[Move]) -> Int6
     device of the moves + 1. An entry is an integer from -1 to 2^20 - 1, where -1 is "no host".
     Devices of the moves need a host; other devices keep their entry, usually -1.
 
-    Raises `FlawError` (`form`) if one of these rules is broken, and without moves. Raises
+    Raises `ProofFlawError` (`form`) if one of these rules is broken, and without moves. Raises
     `KeyError` without `host_of`, and `TypeError` if it is no list.
     """
     hosts = [
@@ -335,10 +337,10 @@ def read_hosts(document: Mapping[str, JsonValue], moves: Sequence[Move]) -> Int6
     sides = [side for move in moves for side in (move.source, move.destination)]
     used = {device for side in sides for device in side.mesh.devices}
     if not used or len(hosts) != max(used) + 1:
-        raise FlawError("form", "the list of hosts does not match the devices of the moves")
+        raise ProofFlawError("form", "the list of hosts does not match the devices of the moves")
     for device in sorted(used):
         if hosts[device] < 0:
-            raise FlawError("form", f"device {device} of the moves has no host")
+            raise ProofFlawError("form", f"device {device} of the moves has no host")
     return np.asarray(hosts, np.int64)
 
 
@@ -350,7 +352,7 @@ def parse_move_object(entry: Mapping[str, JsonValue]) -> Move:
     Times are seconds; only `due_s` may be null, which becomes None.
 
     Raises `KeyError` for a missing key, and `InputError` or `ValueError` for a tensor or side that
-    does not parse. Raises `FlawError` (`form`) for a time that is no finite number from 0 on.
+    does not parse. Raises `ProofFlawError` (`form`) for a time that is no finite number from 0 on.
     """
     tensor = parse_tensor(str(entry["tensor"]))
     rank = len(tensor.shape)
@@ -396,14 +398,14 @@ def check_labels(document: Mapping[str, JsonValue]) -> None:
     """Check that the kind of proof is known, and that the status agrees with it.
 
     The kinds are `bound`, `solver` and `none`. The status must be `feasible` for `none`, and
-    `optimal` otherwise. Raises `FlawError` (`form`) if not, and `KeyError` if one of the two is
-    missing.
+    `optimal` otherwise. Raises `ProofFlawError` (`form`) if not, and `KeyError` if one of the two
+    is missing.
     """
     status, proof = document["status"], document["proof"]
     if proof not in ("bound", "solver", "none"):
-        raise FlawError("form", f"{proof!r:.40} is no kind of proof")
+        raise ProofFlawError("form", f"{proof!r:.40} is no kind of proof")
     if status != ("feasible" if proof == "none" else "optimal"):
-        raise FlawError(
+        raise ProofFlawError(
             "form", f"the status {status!r:.40} does not follow from the proof {proof!r}"
         )
 

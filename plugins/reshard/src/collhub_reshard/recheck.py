@@ -17,8 +17,8 @@ import numpy as np
 from collhub_reshard.claims import ScheduleClaim, read_claim
 from collhub_reshard.proof import (
     STREAMS_SCHEMA,
-    FlawError,
     Interval,
+    ProofFlawError,
     check_labels,
     find_proof,
     is_covering,
@@ -56,7 +56,7 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
         if document["schema"] == STREAMS_SCHEMA:
             return check_streams(request.algorithm, document, request.topology)
         return _check_host_schedule(request.algorithm, document, request.topology)
-    except FlawError as flaw:
+    except ProofFlawError as flaw:
         return report_flaw(flaw.diagnostic)
     except (HubError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         diagnostic = Diagnostic("reshard-form", f"the proof is malformed: {error}")
@@ -68,7 +68,7 @@ def _check_host_schedule(
 ) -> CheckReport:
     """Check a proof of a schedule between hosts and return the report of the valid proof.
 
-    The checks, in this order, with the codes of their `FlawError`:
+    The checks, in this order, with the codes of their `ProofFlawError`:
 
     1. kind and status of the proof: `form`. Values, cards and tasks: `form`, `topology`, `tasks`.
        Cards are compared with `topology` unless it is None.
@@ -106,7 +106,7 @@ def _check_host_schedule(
 def _check_schedule(claim: ScheduleClaim) -> None:
     """Check that the schedule of a proof is possible and has the stated makespan.
 
-    Raises `FlawError` for the first contradiction. Each piece, in the order of the proof:
+    Raises `ProofFlawError` for the first contradiction. Each piece, in the order of the proof:
 
     - `sender`: the sender is no sender of the task (host that has the data at the start).
     - `release`: the piece starts before the release of its task.
@@ -120,7 +120,7 @@ def _check_schedule(claim: ScheduleClaim) -> None:
       uses one card of its sender and of each receiver. Touching pieces do not overlap.
     - `makespan`: `makespan_s` is not the largest end of a piece (0 without pieces).
 
-    Raises `FlawError` (`form`) if `makespan_s` is no fraction as text, and `KeyError` if it is
+    Raises `ProofFlawError` (`form`) if `makespan_s` is no fraction as text, and `KeyError` if it is
     missing or a host has no rate.
     """
     tasks = claim.tasks
@@ -129,13 +129,13 @@ def _check_schedule(claim: ScheduleClaim) -> None:
     for piece in claim.pieces:
         if piece.sender not in tasks.senders[piece.task]:
             message = f"host {piece.sender} sends task {piece.task}, which it does not have"
-            raise FlawError("sender", message)
+            raise ProofFlawError("sender", message)
         receivers = tasks.receivers[piece.task]
         share = (piece.last - piece.first) * tasks.bytes[piece.task] * tasks.work[piece.task]
         if piece.start < tasks.release[piece.task] * tasks.tick_s:
-            raise FlawError("release", f"task {piece.task} starts before it is released")
+            raise ProofFlawError("release", f"task {piece.task} starts before it is released")
         if piece.duration < share / tasks.network.rate(piece.sender, receivers):
-            raise FlawError("duration", f"task {piece.task} is faster than the cards")
+            raise ProofFlawError("duration", f"task {piece.task} is faster than the cards")
         parts[piece.task].append((piece.first, piece.last))
         span = (piece.start, piece.start + piece.duration)
         cards.setdefault(("out", piece.sender), []).append(span)
@@ -143,7 +143,7 @@ def _check_schedule(claim: ScheduleClaim) -> None:
             cards.setdefault(("in", host), []).append(span)
     for task, intervals in parts.items():
         if not is_covering(intervals):
-            raise FlawError(
+            raise ProofFlawError(
                 "coverage", f"task {task} is not sent completely, or a part is sent twice"
             )
     for (direction, host), spans in cards.items():
@@ -151,9 +151,9 @@ def _check_schedule(claim: ScheduleClaim) -> None:
             message = (
                 f"more pieces use the {direction} cards of host {host} at once than it has cards"
             )
-            raise FlawError("overlap", message)
+            raise ProofFlawError("overlap", message)
     if claim.makespan != parse_fraction(claim.document["makespan_s"], "makespan_s"):
-        raise FlawError("makespan", "the makespan is not that of the schedule")
+        raise ProofFlawError("makespan", "the makespan is not that of the schedule")
 
 
 def _count_concurrent(spans: Sequence[Interval]) -> int:
@@ -180,7 +180,7 @@ def _check_bound(claim: ScheduleClaim) -> Fraction:
 
     `bound` of the document has `kind` (nothing, task, receiver, senders or exclusive), `hosts`,
     `task` and `seconds`. `_compute_bound` defines the kinds. The first of these defects raises
-    `FlawError` (`bound`):
+    `ProofFlawError` (`bound`):
 
     1. The kind is unknown.
     2. A host is listed twice, or `task` is no task. With another kind than "task" it must be -1.
@@ -190,13 +190,13 @@ def _check_bound(claim: ScheduleClaim) -> Fraction:
     5. The host of "receiver" receives no task, or `seconds` differs from the result.
 
     A wrong type of `hosts` (integers of at least 0), `task` (an integer of at least -1) or
-    `seconds` (a fraction) raises `FlawError` (`form`). A missing member raises `KeyError`, a
+    `seconds` (a fraction) raises `ProofFlawError` (`form`). A missing member raises `KeyError`, a
     `bound` that is no object `TypeError`, and a bound by senders without tasks `ValueError`.
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     kind = claimed["kind"]
     if kind not in ("nothing", "task", *_KINDS_BY_HOSTS):
-        raise FlawError("bound", f"{kind!r:.40} is no kind of bound")
+        raise ProofFlawError("bound", f"{kind!r:.40} is no kind of bound")
     named = [
         require_integer(host, "a host of the bound", 0) for host in require_list(claimed["hosts"])
     ]
@@ -204,20 +204,22 @@ def _check_bound(claim: ScheduleClaim) -> Fraction:
     task = require_integer(claimed["task"], "the task of the bound", -1)
     is_task_known = 0 <= task < len(claim.tasks) if kind == "task" else task == -1
     if len(hosts) != len(named) or not is_task_known:
-        raise FlawError("bound", "the bound names a host twice, or a task that it does not use")
+        raise ProofFlawError(
+            "bound", "the bound names a host twice, or a task that it does not use"
+        )
     least, most = {"receiver": (1, 1), "task": (0, 0), "nothing": (0, 0)}.get(kind, (1, len(named)))
     if not least <= len(hosts) <= most or not hosts <= claim.tasks.network.out_rate.keys():
-        raise FlawError("bound", f"hosts {named!r:.40} prove no bound of the kind {kind}")
+        raise ProofFlawError("bound", f"hosts {named!r:.40} prove no bound of the kind {kind}")
     if kind == "task" and not claim.is_unsplit:
         message = "the bound by a task holds only for unsplit tasks, and the schedule splits tasks"
-        raise FlawError("bound", message)
+        raise ProofFlawError("bound", message)
     if kind == "exclusive" and claim.tasks.cards > 1:
         message = f"the exclusive bound holds for one card per host, not for {claim.tasks.cards}"
-        raise FlawError("bound", message)
+        raise ProofFlawError("bound", message)
     bound = _compute_bound(claim, kind, hosts, task)
     if bound != parse_fraction(claimed["seconds"], "the bound"):
         message = f"the {kind} bound is {bound} s, not {claimed['seconds']} s as claimed"
-        raise FlawError("bound", message)
+        raise ProofFlawError("bound", message)
     return bound
 
 
@@ -228,7 +230,7 @@ def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) 
     - "task": bytes of `task` / the highest rate from one of its senders, plus its release
     - "receiver": bytes of all tasks that the host receives / (rate in of its card * number of its
       cards), plus their earliest release. `hosts` must have exactly one host, otherwise
-      `ValueError` is raised. Raises `FlawError` (`bound`) if the host receives no task.
+      `ValueError` is raised. Raises `ProofFlawError` (`bound`) if the host receives no task.
     - "senders", and any unknown kind: bytes of all tasks whose senders are all in `hosts` / (sum
       of the rates out of `hosts` * cards of a host). Releases do not count.
     - "exclusive": a task is shared if its receivers are all hosts that receive any task. The bound
@@ -251,7 +253,7 @@ def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) 
         (host,) = hosts
         received = [task_row for task_row in numbers if host in tasks.receivers[task_row]]
         if not received:
-            raise FlawError("bound", f"host {host} receives nothing")
+            raise ProofFlawError("bound", f"host {host} receives nothing")
         load = Fraction(sum(tasks.bytes[task_row] for task_row in received))
         first = min(tasks.release[task_row] for task_row in received) * tasks.tick_s
         return load / (network.in_rate[host] * tasks.cards) + first
@@ -270,7 +272,7 @@ def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) 
 
 
 def _check_status(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> None:
-    """Raise `FlawError` if a schedule contradicts its recomputed bound.
+    """Raise `ProofFlawError` if a schedule contradicts its recomputed bound.
 
     `bound`: recomputed lower bound in seconds. `is_met`: whether the makespan is at most
     this bound, rounded up by `_round_up`. The first failing check is reported:
@@ -286,25 +288,25 @@ def _check_status(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> None:
     makespan = claim.makespan
     # Both were recomputed, so one of the two computations would be wrong.
     if makespan < bound:
-        raise FlawError("bound", "the schedule is faster than its bound: one of them is wrong")
+        raise ProofFlawError("bound", "the schedule is faster than its bound: one of them is wrong")
     lower = parse_fraction(claim.document["lower_bound_s"], "lower_bound_s")
     if not bound <= lower <= makespan:
         message = f"the lower bound of {lower} s is not between {bound} s and the makespan"
-        raise FlawError("bound", message)
+        raise ProofFlawError("bound", message)
     if claim.document["proof"] == "bound" and not is_met:
-        raise FlawError("optimal", "claimed optimal by its bound, but the schedule is longer")
+        raise ProofFlawError("optimal", "claimed optimal by its bound, but the schedule is longer")
 
 
 def _check_traffic(claim: ScheduleClaim, algorithm: Algorithm) -> None:
     """Check that SENDs of other hosts bring every host at least the bytes of its tasks.
 
-    Only hosts that receive a task are checked, in ascending order. The bytes of a host are those
-    of all SENDs from ranks on other hosts to ranks on it. They must be at least the sum of the
-    bytes of the tasks that it receives. All SENDs between hosts count, also tokens, so that the
-    check may accept too little data. A unit has `collective_bytes` / the number of units (not
-    rounded), or 0 bytes if the algorithm has no size. Raises `FlawError` (`traffic`) for the first
-    host with less, and for one that receives a task but is above all hosts that get a SEND.
-    `IndexError` or `ValueError` pass through for a rank that the proof assigns to no host.
+    Only hosts that receive a task are checked, in ascending order. The bytes of a host are those of
+    all SENDs from ranks on other hosts to ranks on it. They must be at least the sum of the bytes
+    of the tasks that it receives. All SENDs between hosts count, also tokens, so that the check may
+    accept too little data. A unit has `collective_bytes` / the number of units (not rounded), or 0
+    bytes if the algorithm has no size. Raises `ProofFlawError` (`traffic`) for the first host with
+    less, and for one that receives a task but is above all hosts that get a SEND. `IndexError` or
+    `ValueError` pass through for a rank that the proof assigns to no host.
     """
     steps = algorithm.steps
     host_of = claim.units.host_of
@@ -320,7 +322,7 @@ def _check_traffic(claim: ScheduleClaim, algorithm: Algorithm) -> None:
             if host in receivers
         )
         if host >= len(moved) or moved[host] < required:
-            raise FlawError("traffic", f"host {host} does not get the bytes of its tasks")
+            raise ProofFlawError("traffic", f"host {host} does not get the bytes of its tasks")
 
 
 def _round_up(claim: ScheduleClaim, bound: Fraction) -> Fraction:
@@ -345,8 +347,8 @@ def _list_unproved(claim: ScheduleClaim, bound: Fraction, has_topology: bool) ->
     - `status` and `proof`: if the proof is by the `solver`
     - `in_rate.HOST` and `out_rate.HOST` for every host, and `cards`: without a topology
 
-    Raises `KeyError` for a missing member, and `FlawError` (`form`) for a lower bound that is no
-    fraction as text.
+    Raises `KeyError` for a missing member, and `ProofFlawError` (`form`) for a lower bound that is
+    no fraction as text.
     """
     document = claim.document
     unproved = {

@@ -20,10 +20,10 @@ from collhub_reshard.fabric_links import (
     compute_proved_bound_s,
     group_deliveries,
 )
-from collhub_reshard.fabric_streams import Stream, compute_stream_time_s
+from collhub_reshard.fabric_streams import DeliveryStream, compute_stream_time_s
 from collhub_reshard.proof import (
-    FlawError,
     Interval,
+    ProofFlawError,
     check_labels,
     is_covering,
     parse_fraction,
@@ -51,7 +51,7 @@ class _StreamClaim:
     units: UnitTasks
     deliveries: Sequence[Delivery]
     fabric: FabricLinks
-    streams: Sequence[Stream]
+    streams: Sequence[DeliveryStream]
 
 
 def check_streams(
@@ -59,7 +59,7 @@ def check_streams(
 ) -> CheckReport:
     """Check a proof of streams and return the report of the valid proof.
 
-    Raises `FlawError` for the first flaw, in this order of the checks:
+    Raises `ProofFlawError` for the first flaw, in this order of the checks:
 
     1. The labels (`check_labels`), the links and moves (`_read_claim`), and the streams.
     2. The makespan must be the exact time of the busiest link.
@@ -82,19 +82,21 @@ def check_streams(
     _check_streams(claim)
     makespan = compute_stream_time_s(claim.fabric, claim.deliveries, claim.streams)
     if makespan != parse_fraction(document["makespan_s"], "makespan_s"):
-        raise FlawError("makespan", "the makespan is not that of the fullest link")
+        raise ProofFlawError("makespan", "the makespan is not that of the fullest link")
     weights = _read_weights(claim)
     bound = compute_proved_bound_s(claim.fabric, claim.deliveries, weights)
     claimed = cast("Mapping[str, JsonValue]", document["bound"])
     if claimed["kind"] != ("links" if claim.deliveries else "nothing"):
-        raise FlawError("bound", f"{claimed['kind']!r:.40} is no bound of streams")
+        raise ProofFlawError("bound", f"{claimed['kind']!r:.40} is no bound of streams")
     if bound != parse_fraction(claimed["seconds"], "the bound"):
         message = f"the weights of links prove {bound} s, not {claimed['seconds']} s as claimed"
-        raise FlawError("bound", message)
+        raise ProofFlawError("bound", message)
     if makespan < bound:
-        raise FlawError("bound", "the streams are faster than their bound: one of them is wrong")
+        raise ProofFlawError(
+            "bound", "the streams are faster than their bound: one of them is wrong"
+        )
     if document["proof"] == "bound" and makespan != bound:
-        raise FlawError("optimal", "claimed optimal by its bound, but the streams take longer")
+        raise ProofFlawError("optimal", "claimed optimal by its bound, but the streams take longer")
     _check_messages(claim, algorithm)
     gap = float(makespan / bound - 1) if bound else 0.0
     verdict = f"holds: at most {100 * gap:.3g} % longer than any schedule"
@@ -118,10 +120,10 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
     Routes are those of `topology`, or if it is None, of the links in the proof. `fabric.devices`
     are all senders and receivers of the moves. Errors:
 
-    - `FlawError` `form`: a move has a release time other than 0 or any due time, the hosts are
+    - `ProofFlawError` `form`: a move has a release time other than 0 or any due time, the hosts are
       wrong, or a number of a link or stream is malformed.
-    - `FlawError` `topology`: node numbers or links of the proof differ from those of `topology`.
-      Links are compared in order, by ends, bandwidth and plane, not by latency.
+    - `ProofFlawError` `topology`: node numbers or links of the proof differ from those of
+      `topology`. Links are compared in order, by ends, bandwidth and plane, not by latency.
     - `KeyError`, `TypeError` or `ValueError`: a field is missing or has another form.
     - `InputError`: moves that do not parse, links that no network has, devices without a path.
     """
@@ -130,12 +132,14 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
         for entry in require_list(document["moves"])
     ]
     if any(move.release_s or move.due_s is not None for move in moves):
-        raise FlawError("form", "streams cannot have release or due times")
+        raise ProofFlawError("form", "streams cannot have release or due times")
     hosts = read_hosts(document, moves)
     units = unit_tasks([place_on_hosts(move, hosts) for move in moves])
     network = _read_network(document)
     if topology is not None and not _are_equal(network, topology):
-        raise FlawError("topology", f"the proof is for links other than those of {topology.name}")
+        raise ProofFlawError(
+            "topology", f"the proof is for links other than those of {topology.name}"
+        )
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
     fabric = FabricLinks.of(topology or network, devices)
     deliveries = group_deliveries(units)
@@ -149,7 +153,7 @@ def _read_network(document: Mapping[str, JsonValue]) -> Topology:
     The document has the numbers `npus` and `nodes`, and `links` as three lists: sources,
     destinations and rates in bytes/s. Links keep their order.
 
-    Raises `FlawError` (`form`) for an end of a link that is no integer from 0 to `nodes` - 1,
+    Raises `ProofFlawError` (`form`) for an end of a link that is no integer from 0 to `nodes` - 1,
     and for a rate that is no finite number from 0 on. It also does so for a number of nodes or
     NPUs that is no integer from 0 on. Raises `KeyError` for a missing field, `TypeError` for
     another value than a list, `ValueError` if `links` is not three lists, and `InputError` for
@@ -198,11 +202,13 @@ def _are_equal(claimed: Topology, actual: Topology) -> bool:
     )
 
 
-def _read_streams(document: Mapping[str, JsonValue], delivery_count: int) -> Iterator[Stream]:
+def _read_streams(
+    document: Mapping[str, JsonValue], delivery_count: int
+) -> Iterator[DeliveryStream]:
     """Yield the streams of the proof in order: number of the delivery, (source, destination)
     devices, and the exact first and last fraction of the delivery. Raises `TypeError` if `streams`
-    is no list, `TypeError` or `ValueError` for entries of another form, and `FlawError` ("form")
-    for a delivery that does not exist and a part that is empty or not within 0..1.
+    is no list, `TypeError` or `ValueError` for entries of another form, and `ProofFlawError`
+    ("form") for a delivery that does not exist and a part that is empty or not within 0..1.
     """
     for number, entry in enumerate(require_list(document["streams"])):
         delivery, edges, first, last = require_list(entry)
@@ -215,18 +221,18 @@ def _read_streams(document: Mapping[str, JsonValue], delivery_count: int) -> Ite
             devices.append((source, destination))
         part = tuple(parse_fraction(end, f"a part {where}") for end in (first, last))
         if part[0] >= part[1]:
-            raise FlawError(
+            raise ProofFlawError(
                 "form", f"the part {where} is {part[0]} to {part[1]}, expected first < last"
             )
         index = require_integer(delivery, f"the delivery {where}", 0, delivery_count - 1)
-        yield Stream(index, tuple(devices), (part[0], part[1]))
+        yield DeliveryStream(index, tuple(devices), (part[0], part[1]))
 
 
 def _check_streams(claim: _StreamClaim) -> None:
     """Check that streams bring every byte of each delivery to all receivers, once.
 
     Streams are checked in order, and the edges of each in order. A stream starts at the senders
-    of its delivery; the end of an edge then holds the stream too. Raises `FlawError` for the
+    of its delivery; the end of an edge then holds the stream too. Raises `ProofFlawError` for the
     first flaw:
 
     - `sender`: an edge starts at a device that does not hold the stream yet, or ends at a
@@ -243,14 +249,14 @@ def _check_streams(claim: _StreamClaim) -> None:
         for source, destination in stream.edges:
             if source not in holders or destination not in claim.fabric.devices:
                 message = f"device {source} passes on delivery {stream.delivery} before it has it"
-                raise FlawError("sender", message)
+                raise ProofFlawError("sender", message)
             holders.add(destination)
         if not holders.issuperset(delivery.receivers):
             message = f"a stream of delivery {stream.delivery} does not reach all receivers"
-            raise FlawError("receivers", message)
+            raise ProofFlawError("receivers", message)
     for number, intervals in enumerate(parts):
         if not is_covering(intervals):
-            raise FlawError(
+            raise ProofFlawError(
                 "coverage", f"delivery {number} is not sent completely, or a part is sent twice"
             )
 
@@ -258,10 +264,10 @@ def _check_streams(claim: _StreamClaim) -> None:
 def _read_weights(claim: _StreamClaim) -> dict[int, int]:
     """Read the weights of links that prove the bound, by link number.
 
-    The document has a list of pairs [link, weight]. Raises `FlawError` (`bound`) for an unknown
-    or repeated link and a weight that is not in 1..`_MAX_WEIGHT`; `FlawError` (`form`) for a
-    value that is no integer or below 0; `TypeError` for another value than a list; `ValueError`
-    for a list that is no pair.
+    The document has a list of pairs [link, weight]. Raises `ProofFlawError` (`bound`) for an
+    unknown or repeated link and a weight that is not in 1..`_MAX_WEIGHT`; `ProofFlawError` (`form`)
+    for a value that is no integer or below 0; `TypeError` for another value than a list;
+    `ValueError` for a list that is no pair.
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     weights: dict[int, int] = {}
@@ -272,7 +278,7 @@ def _read_weights(claim: _StreamClaim) -> dict[int, int]:
         )
         is_known = link < len(claim.fabric.rates) and link not in weights
         if not is_known or not 1 <= weight <= _MAX_WEIGHT:
-            raise FlawError("bound", f"link {link} with weight {weight} proves nothing")
+            raise ProofFlawError("bound", f"link {link} with weight {weight} proves nothing")
         weights[link] = weight
     return weights
 
@@ -281,7 +287,7 @@ def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
     """Check that the algorithm sends the bytes of the streams, and only between their devices.
 
     Rank r is device r. A unit has (bytes of the collective / units) bytes, 0 if these bytes are
-    None. Raises `FlawError` (`traffic`) for the first violation:
+    None. Raises `ProofFlawError` (`traffic`) for the first violation:
 
     1. A SEND is between two devices that are not an edge (source, destination) of a stream.
     2. The SENDs over an edge have too few bytes. Required is the sum over its streams of the bytes
@@ -304,10 +310,14 @@ def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
     for source, destination, count in zip(*(column.tolist() for column in columns), strict=True):
         sent[source, destination] = sent.get((source, destination), 0) + count
     if not sent.keys() <= required.keys():
-        raise FlawError("traffic", "the algorithm sends between other devices than the streams")
+        raise ProofFlawError(
+            "traffic", "the algorithm sends between other devices than the streams"
+        )
     for edge, size in required.items():
         if sent.get(edge, 0) * unit < size:
-            raise FlawError("traffic", f"device {edge[0]} sends too little to device {edge[1]}")
+            raise ProofFlawError(
+                "traffic", f"device {edge[0]} sends too little to device {edge[1]}"
+            )
 
 
 def _describe_links(claim: _StreamClaim, weights: Mapping[int, int]) -> str:

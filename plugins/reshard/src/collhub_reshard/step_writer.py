@@ -34,7 +34,7 @@ class BoxPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class BoxOrigin:
     """Units `low` to `high` of a box, which `receiver` gets from the INPUT of `device`."""
 
     row: int
@@ -60,7 +60,7 @@ class StepWriter:
     copies: int = 0
     copied_units: int = 0
     tokens: int = 0
-    origins: list[Origin] = field(default_factory=list)
+    origins: list[BoxOrigin] = field(default_factory=list)
     _builder: StepTableBuilder = field(init=False)
     _scratch: Int64Array = field(init=False)
     _packed: dict[tuple[int, int], BoxPlace] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class StepWriter:
         With `takes_turns`, messages between hosts also wait for their turn on the network card.
 
         The result has the SENDs without parent by device, in the order of `transfers`. For every
-        transfer to a device that needs the box in OUTPUT, an `Origin` is appended to `origins`,
+        transfer to a device that needs the box in OUTPUT, a `BoxOrigin` is appended to `origins`,
         even if its message is empty. Its `device` is the first source of the data. Raises
         `KeyError` if the source of a message without parent has no box in INPUT.
         """
@@ -127,7 +127,7 @@ class StepWriter:
             roots.append(roots[transfer.parent] if is_forwarded else transfer.source)
             # Devices that only forward a box have no region for it in OUTPUT.
             if (row, transfer.destination) in self.layout.outputs:
-                self.origins.append(Origin(row, transfer.destination, low, high, roots[-1]))
+                self.origins.append(BoxOrigin(row, transfer.destination, low, high, roots[-1]))
             received.append(self._send_part(row, transfer, low, high - low, parent))
         return self._sent
 
@@ -368,8 +368,8 @@ class StepWriter:
 
         1. A receiver on the host of a device that has the box in INPUT gets it from the first such
            device. Receivers that have the box, or got a part of it, are skipped.
-        2. A receiver that has the box brings it from its INPUT to OUTPUT, and an `Origin` is added.
-           A box in several runs is packed into SCRATCH before.
+        2. A receiver that has the box brings it from its INPUT to OUTPUT, and a `BoxOrigin` is
+           added. A box in several runs is packed into SCRATCH before.
         3. A receiver that received the box in SCRATCH brings it to OUTPUT after all arrivals. A box
            that was received in OUTPUT remains there.
 
@@ -386,7 +386,7 @@ class StepWriter:
             self.send(row, [Transfer(sender, receiver, *full)], full)
         for device in local.own:
             box = self._held(row, device)
-            self.origins.append(Origin(row, device, 0, int(self.layout.box_units[row]), device))
+            self.origins.append(BoxOrigin(row, device, 0, int(self.layout.box_units[row]), device))
             self._settle(row, device, box)
         for device in self.units.receivers_of(row).tolist():
             landing = self._landing.get((row, device))

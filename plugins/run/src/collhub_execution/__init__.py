@@ -35,7 +35,12 @@ if TYPE_CHECKING:
         step_times,
         used_elements,
     )
-    from collhub_execution.output_judgement import Comparison, OutputJudgement, judge, same_bits
+    from collhub_execution.output_judgement import (
+        ComparisonMethod,
+        OutputJudgement,
+        judge,
+        same_bits,
+    )
     from collhub_execution.program_levels import (
         BlockCounts,
         LevelledProgram,
@@ -86,7 +91,7 @@ __all__ = [
     "Array",
     "BlockCounts",
     "ByteChannel",
-    "Comparison",
+    "ComparisonMethod",
     "EngineMemory",
     "JobFolder",
     "LevelledProgram",
@@ -164,7 +169,7 @@ _HOMES = {
         "RecordMoves all_outputs fill_rank find_moves fused_moves fused_reductions "
         "step_times used_elements"
     ),
-    "collhub_execution.output_judgement": "Comparison OutputJudgement judge same_bits",
+    "collhub_execution.output_judgement": "ComparisonMethod OutputJudgement judge same_bits",
     "collhub_execution.rank_engine": (
         "DONE EngineMemory NOT_STARTED NativeCollective NumpyMemory Post PostLevel "
         "RankEngine RankLog Transport Waiting run_task"

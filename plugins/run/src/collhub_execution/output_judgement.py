@@ -53,7 +53,7 @@ _COMPUTED_ELEMENTS = 1 << 20
 _Cells = dict[int, list[tuple[int, int]]]
 
 
-class Comparison(StrEnum):
+class ComparisonMethod(StrEnum):
     """How outputs were compared.
 
     BITWISE: equal to the definition. BOUND: within the rounding error of a correct order. NONE: not
@@ -77,7 +77,7 @@ class OutputJudgement:
     """
 
     is_right: bool
-    comparison: Comparison
+    comparison: ComparisonMethod
     max_abs_error: float | None
     max_bound: float
     ranks_agree: bool | None
@@ -116,7 +116,7 @@ def judge(
         agree = all(same_bits(outputs[0], output) for output in outputs[1:])
     expected = compute_expected_parts(collective, inputs, op, is_exact)
     if expected is None:
-        return OutputJudgement(True, Comparison.NONE, None, 0.0, agree)
+        return OutputJudgement(True, ComparisonMethod.NONE, None, 0.0, agree)
     compared = [_RankComparison(rank, output) for rank, output in enumerate(outputs)]
     for part in expected:
         compared[part.rank].add(part)
@@ -126,7 +126,7 @@ def judge(
     wrong = [rank for rank in compared if rank.count]
     return OutputJudgement(
         is_right=not wrong,
-        comparison=Comparison.BOUND if bounds else Comparison.BITWISE,
+        comparison=ComparisonMethod.BOUND if bounds else ComparisonMethod.BITWISE,
         # The maximum is NaN if a difference is NaN.
         max_abs_error=worst if np.isfinite(worst) else None,
         max_bound=max(bounds, default=0.0),

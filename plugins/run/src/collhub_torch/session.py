@@ -166,7 +166,7 @@ def op_name(op: object) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CallShape:
     """Relation between input and output, and the count of NCCL's call.
 
     `output`: the first dimension of the output from that of the input and the number of ranks.
@@ -226,10 +226,12 @@ def _count_one_part(_: int) -> int:
 
 # Collectives in which every rank passes tensors of one shape.
 SHAPES = {
-    CollectiveKind.ALL_REDUCE: Shape(_keep_size, _count_one_part),
-    CollectiveKind.BROADCAST: Shape(_keep_size, _count_one_part),
-    CollectiveKind.REDUCE: Shape(_keep_size, _count_one_part),
-    CollectiveKind.ALL_GATHER: Shape(lambda first, ranks: first * ranks, _count_one_part),
-    CollectiveKind.REDUCE_SCATTER: Shape(lambda first, ranks: first // ranks, lambda ranks: ranks),
-    CollectiveKind.ALL_TO_ALL: Shape(_keep_size, lambda ranks: ranks),
+    CollectiveKind.ALL_REDUCE: CallShape(_keep_size, _count_one_part),
+    CollectiveKind.BROADCAST: CallShape(_keep_size, _count_one_part),
+    CollectiveKind.REDUCE: CallShape(_keep_size, _count_one_part),
+    CollectiveKind.ALL_GATHER: CallShape(lambda first, ranks: first * ranks, _count_one_part),
+    CollectiveKind.REDUCE_SCATTER: CallShape(
+        lambda first, ranks: first // ranks, lambda ranks: ranks
+    ),
+    CollectiveKind.ALL_TO_ALL: CallShape(_keep_size, lambda ranks: ranks),
 }

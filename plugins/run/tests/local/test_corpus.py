@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_execution import (
-    Comparison,
+    ComparisonMethod,
     LevelledRequest,
     block_counts,
     exact_inputs,
@@ -54,12 +54,12 @@ def _read(corpus: Path, name: str) -> Algorithm:
     return hub_core.read(corpus / "msccl" / name, registry=_registry(), report=lambda found: None)
 
 
-def _executed(algorithm: Algorithm, in_place: bool, dtype: type) -> tuple[bool, Comparison]:
+def _executed(algorithm: Algorithm, in_place: bool, dtype: type) -> tuple[bool, ComparisonMethod]:
     """Whether the result is right, and how that was judged; what cannot run is wrong."""
     try:
         program = levelled_program(algorithm, in_place, allow_races=True)
     except InputError:
-        return False, Comparison.BITWISE
+        return False, ComparisonMethod.BITWISE
     assert is_well_levelled(program)
     inputs = exact_inputs(block_counts(algorithm), 3, np.dtype(dtype), ReduceOp.SUM)
     fill = choose_background(np.dtype(dtype), ReduceOp.SUM)
@@ -82,7 +82,9 @@ def _check(corpus: Path, name: str) -> None:
         for dtype in DTYPES:
             is_right, comparison = _executed(algorithm, in_place, dtype)
             # Where a custom collective states no result, there is nothing to compare.
-            assert is_right == _contents_are_right(modes[mode]) or comparison is Comparison.NONE
+            assert (
+                is_right == _contents_are_right(modes[mode]) or comparison is ComparisonMethod.NONE
+            )
 
 
 @pytest.mark.parametrize("name", SAMPLE)

@@ -10,7 +10,7 @@ import numpy as np
 from collhub_compose.inputs import build_provenance, check_composable
 from collhub_compose.plugin import (
     EmbedOptions,
-    PipelineOptions,
+    PipelineTransformOptions,
     RelabelOptions,
     RepairOptions,
     ReplicateOptions,
@@ -40,7 +40,7 @@ def run_replicate(algorithm: Algorithm, options: ReplicateOptions) -> PassResult
     return _report_changes(algorithm, result)
 
 
-def run_pipeline(algorithm: Algorithm, options: PipelineOptions) -> PassResult:
+def run_pipeline(algorithm: Algorithm, options: PipelineTransformOptions) -> PassResult:
     """Divide the data into `options.pieces` pieces that are sent one after the other, and report
     the changes. Raises errors for a result that is too large.
     """

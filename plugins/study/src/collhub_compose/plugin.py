@@ -19,7 +19,7 @@ class ReplicateOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineOptions:
+class PipelineTransformOptions:
     """Options of the pass `pipeline`."""
 
     pieces: int = option(
@@ -81,7 +81,7 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
             "pipeline",
             "pieces of the data one after another, with phases that overlap",
             "collhub_compose.passes:run_pipeline",
-            PipelineOptions,
+            PipelineTransformOptions,
         ),
         AlgorithmPass(
             "relabel",

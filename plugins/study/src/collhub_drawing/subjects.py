@@ -66,7 +66,7 @@ MAX_TRACKS = 256
 """Intervals beyond this overlap go to the track that is free first, where they may overlap."""
 
 
-class Subject(Protocol):
+class TimelineSubject(Protocol):
     """Table whose rows a timeline shows.
 
     `noun`: name of one row; `tracks`: names of a rank's tracks from top to bottom; `track`: int64
@@ -104,7 +104,7 @@ class Subject(Protocol):
 
 
 class AlgorithmSteps:
-    """The steps of an algorithm as `Subject`, with message sizes for a buffer size in bytes."""
+    """Steps of an algorithm as a `TimelineSubject`, with a size in bytes of the full buffer."""
 
     noun = "step"
     tracks = ("send", "receive", "compute")
@@ -142,7 +142,7 @@ class AlgorithmSteps:
 
 
 class JobNodes:
-    """The nodes of a job as `Subject`."""
+    """The nodes of a job as `TimelineSubject`."""
 
     noun = "node"
     tracks = ("collective", "send", "receive", "memory", "compute")
@@ -217,7 +217,7 @@ class RunTimes:
     rows that never finished, which `is_endless` marks. `last`: the maximum of all times.
     """
 
-    subject: Subject
+    subject: TimelineSubject
     rows: Int64Array
     start: Int64Array
     end: Int64Array
@@ -225,7 +225,7 @@ class RunTimes:
     last: int
 
     @classmethod
-    def of(cls, subject: Subject, start_ns: Int64Array, end_ns: Int64Array) -> RunTimes:
+    def of(cls, subject: TimelineSubject, start_ns: Int64Array, end_ns: Int64Array) -> RunTimes:
         """Create the times of a run from measured or simulated times in ns.
 
         -1 means that a row never started or never finished. `rows` of the result are the rows that

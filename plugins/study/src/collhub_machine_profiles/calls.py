@@ -121,7 +121,7 @@ _MIN_KNOTS_FOR_ERROR = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MedianTimes:
     """Medians of measured times, in microseconds, by size of the full vector in bytes.
 
     Sizes increase strictly. `dtype` is "int8" for sums of 8-bit integers and "" for all else.
@@ -213,7 +213,7 @@ def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Me
     ]
 
 
-def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[Table]:
+def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[MedianTimes]:
     """Build one table of times by size for each configuration of the points; [] without points.
 
     A configuration is collective, ranks, nodes, library (with version and variant) and data type.
@@ -234,7 +234,7 @@ def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[
         sizes = sorted(by_size)
         medians = [float(np.median(by_size[size])) for size in sizes]
         repeats = min(len(times) for times in by_size.values())
-        tables.append(Table(*key, np.array(sizes, dtype=float), np.array(medians), repeats))
+        tables.append(MedianTimes(*key, np.array(sizes, dtype=float), np.array(medians), repeats))
     return tables
 
 

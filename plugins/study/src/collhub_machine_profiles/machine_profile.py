@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from collhub_machine_profiles.calls import CollectiveCall, Table, may_be_equal
+from collhub_machine_profiles.calls import CollectiveCall, MedianTimes, may_be_equal
 from collhub_machine_profiles.gpus import GPUS, Gpu
 from collhub_machine_profiles.time_models import (
     MEANINGS,
@@ -107,7 +107,7 @@ class MachineProfile:
     gpu: str
     library: Library
     constants: Mapping[str, Constant]
-    tables: tuple[Table, ...]
+    tables: tuple[MedianTimes, ...]
     errors: tuple[ErrorEntry, ...]
     sources: tuple[dict[str, object], ...]
     day: str = ""
@@ -135,7 +135,7 @@ class MachineProfile:
         """
         return np.array([self.constants[name].value for name in NAMES])
 
-    def table_for(self, point: CollectiveCall) -> Table | None:
+    def table_for(self, point: CollectiveCall) -> MedianTimes | None:
         """Return the table of measured times for the configuration of a call, or None.
 
         Collective, ranks, nodes, data type, and name and variant of the library must be equal. The
@@ -214,7 +214,7 @@ def profile_document(profile: MachineProfile) -> dict[str, object]:
     }
 
 
-def _table_document(table: Table) -> dict[str, object]:
+def _table_document(table: MedianTimes) -> dict[str, object]:
     document: dict[str, object] = {
         "collective": table.collective,
         "ranks": table.ranks,
@@ -360,7 +360,7 @@ def _network(document: dict[str, Any]) -> NetworkModel:
     )
 
 
-def _table(document: dict[str, Any], index: int, location: Location) -> Table:
+def _table(document: dict[str, Any], index: int, location: Location) -> MedianTimes:
     sizes = np.array([size for size, _ in document["points"]], dtype=float)
     times_us = np.array([time for _, time in document["points"]], dtype=float)
     if not (np.diff(sizes) > 0).all():
@@ -368,7 +368,7 @@ def _table(document: dict[str, Any], index: int, location: Location) -> Table:
         raise InputError(
             message, location=location, cure="calibrate the machine again", code="invalid-profile"
         )
-    return Table(
+    return MedianTimes(
         document["collective"],
         document["ranks"],
         document["nodes"],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from collhub_machine_profiles.gpus import GPUS, Gpu, known_gpu
 from collhub_machine_profiles.nccl_choice import (
-    Choice,
+    NcclChoice,
     cheapest_alternative,
     choose_exchange,
     launch_of,
@@ -153,7 +153,7 @@ NCCL_COST = "NCCL's cost model"
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
+class NcclBaseline:
     """NCCL's execution of a call and its expected time in us.
 
     `choice` is None on machines whose channels are unknown. `method` is a value of `Method`, or
@@ -161,7 +161,7 @@ class Baseline:
     not known. `machine` is the name of the profile, "" without one.
     """
 
-    choice: Choice | None
+    choice: NcclChoice | None
     time_us: float
     method: str
     median_error: float | None
@@ -230,7 +230,7 @@ def predict_baseline(
     profile: MachineProfile | None = None,
     version: str = "",
     dtype: str = "",
-) -> Baseline | None:
+) -> NcclBaseline | None:
     """Predict NCCL's choice for a call by all ranks of a topology, and its time in us.
 
     `profile`: None is the shipped profile of the machine that the topology names, if any.
@@ -269,7 +269,7 @@ def predict_baseline(
     else:
         return None
     used_version = version or nccl_version_of(profile)
-    return Baseline(choice, time_us, method, error, machine, used_version)
+    return NcclBaseline(choice, time_us, method, error, machine, used_version)
 
 
 def expected_time(
@@ -318,7 +318,11 @@ def expected_time(
 
 
 def expected_time_of_choice_us(
-    profile: MachineProfile, communicator: Communicator, collective: str, size: int, choice: Choice
+    profile: MachineProfile,
+    communicator: Communicator,
+    collective: str,
+    size: int,
+    choice: NcclChoice,
 ) -> float | None:
     """Return the time in us of a call that NCCL executes by `choice`, by the model of one node.
 

@@ -50,7 +50,7 @@ _EXCHANGE_CHANNELS = {True: NVLINK_EXCHANGE_CHANNELS, False: 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NcclChoice:
     """Execution of one call by NCCL.
 
     `chunk_bytes` is the payload that a channel sends in one step. For all-to-all `algorithm` is
@@ -66,7 +66,7 @@ class Choice:
 
 def choose(
     gpu: Gpu, version: str, collective: str, ranks: int, size_bytes: int, dtype: str = ""
-) -> Choice:
+) -> NcclChoice:
     """Return NCCL's choice for a call on one node: algorithm, protocol, channels, threads, chunk.
 
     It is the allowed algorithm and protocol with the lowest cost in NCCL's model; an all-to-all
@@ -161,7 +161,7 @@ def find_choice_windows(
 
 def launch_of(
     communicator: Communicator, collective: str, alternative: Alternative, size_bytes: int
-) -> Choice:
+) -> NcclChoice:
     """Return how NCCL executes a call: channels, threads per channel, and chunk in bytes.
 
     The algorithm and protocol are those of `alternative`. `size_bytes`: bytes of the full vector.
@@ -178,9 +178,9 @@ def launch_of(
         if algorithm == "nvls" and communicator.nodes > 1:
             channels = min(channels, communicator.collective_channels())
         chunk = _nvls_chunk_bytes(communicator, algorithm, channels, size_bytes)
-        return Choice(algorithm, protocol, channels, _ALL_THREADS, chunk)
+        return NcclChoice(algorithm, protocol, channels, _ALL_THREADS, chunk)
     channels, threads = _reduce_blocks(communicator, collective, algorithm, protocol, size_bytes)
-    return Choice(algorithm, protocol, channels, threads, fifo_chunk_bytes(algorithm, protocol))
+    return NcclChoice(algorithm, protocol, channels, threads, fifo_chunk_bytes(algorithm, protocol))
 
 
 def fifo_chunk_bytes(algorithm: str, protocol: str) -> int:
@@ -195,7 +195,7 @@ def fifo_chunk_bytes(algorithm: str, protocol: str) -> int:
     return _CHUNK_BYTES[protocol]
 
 
-def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
+def choose_exchange(communicator: Communicator, size_bytes: int) -> NcclChoice:
     """Return NCCL's execution of an all-to-all, a group of one send and receive per peer.
 
     `size_bytes`: bytes of the buffer of one rank; the share of a peer is this divided by the
@@ -207,7 +207,7 @@ def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
     is_nvlink = communicator.gpu.has_nvlink and communicator.nodes == 1
     channels = exchange_channels(share, is_nvlink=is_nvlink)
     protocol = "ll" if share <= _EXCHANGE_LL_BYTES * channels else "simple"
-    return Choice("p2p", protocol, channels, 512, _EXCHANGE_STEP_BYTES[is_nvlink])
+    return NcclChoice("p2p", protocol, channels, 512, _EXCHANGE_STEP_BYTES[is_nvlink])
 
 
 def exchange_channels(peer_bytes: float, *, is_nvlink: bool) -> int:

@@ -8,10 +8,10 @@ from enum import StrEnum
 
 import numpy as np
 
-from collhub_machine_profiles.calls import CollectiveCall, PlannedCall, Table, envelope
+from collhub_machine_profiles.calls import CollectiveCall, MedianTimes, PlannedCall, envelope
 from collhub_machine_profiles.machine_profile import ErrorEntry, MachineProfile
 from collhub_machine_profiles.nccl_baseline import network_of_machine
-from collhub_machine_profiles.nccl_choice import Choice
+from collhub_machine_profiles.nccl_choice import NcclChoice
 from collhub_machine_profiles.time_models import (
     FloatArray,
     bandwidth_factor,
@@ -54,7 +54,7 @@ class Prediction:
     method: Method
     median_error: float | None = None
     p90_error: float | None = None
-    choice: Choice | None = None
+    choice: NcclChoice | None = None
 
 
 def predict_time(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
@@ -86,11 +86,13 @@ def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Predictio
     return Prediction(time_us, Method.INTERPOLATED, *errors)
 
 
-def _time_by_table_us(table: Table, call: CollectiveCall) -> float:
+def _time_by_table_us(table: MedianTimes, call: CollectiveCall) -> float:
     return float(table.time_us(np.array([call.size_bytes], dtype=float))[0])
 
 
-def _time_between_knots_us(profile: MachineProfile, table: Table, call: CollectiveCall) -> float:
+def _time_between_knots_us(
+    profile: MachineProfile, table: MedianTimes, call: CollectiveCall
+) -> float:
     """Return the time in us at a size between two measured sizes of a table.
 
     The measured times of the two nearest sizes are taken from the `envelope`: the shortest time of

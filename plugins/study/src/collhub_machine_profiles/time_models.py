@@ -13,9 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collhub_machine_profiles.calls import CollectiveCall, Table, may_be_equal
+from collhub_machine_profiles.calls import CollectiveCall, MedianTimes, may_be_equal
 from collhub_machine_profiles.gpus import Gpu
-from collhub_machine_profiles.nccl_choice import MODELLED, NVLINK_EXCHANGE_CHANNELS, Choice, choose
+from collhub_machine_profiles.nccl_choice import (
+    MODELLED,
+    NVLINK_EXCHANGE_CHANNELS,
+    NcclChoice,
+    choose,
+)
 from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
 from collhub_machine_profiles.nccl_costs import ring_steps
 from hub_core.plugin_api import Library
@@ -101,7 +106,7 @@ def is_modelled(gpu: Gpu, point: CollectiveCall) -> bool:
     )
 
 
-def choice_of(gpu: Gpu, point: CollectiveCall, version: str) -> Choice:
+def choice_of(gpu: Gpu, point: CollectiveCall, version: str) -> NcclChoice:
     """Return NCCL's choice of algorithm and channels for a call on one node (`choose`).
 
     The version of NCCL is that of the call's library, if known, else `version` if it is not
@@ -117,7 +122,7 @@ def call_columns(
     gpu: Gpu,
     points: Sequence[CollectiveCall],
     version: str,
-    choices: Sequence[Choice] | None = None,
+    choices: Sequence[NcclChoice] | None = None,
 ) -> CallColumns:
     """Convert calls to the columns from which `predict` computes times, in the order of `points`.
 
@@ -353,7 +358,7 @@ def log_network_times(
     return np.asarray(np.log(minimum) - np.log(power) / _POWER)
 
 
-def extrapolate_nodes(tables: Sequence[Table], point: CollectiveCall) -> float | None:
+def extrapolate_nodes(tables: Sequence[MedianTimes], point: CollectiveCall) -> float | None:
     """Estimate the time in us of a call on more nodes than were measured, or return None.
 
     A table counts if it has two or more nodes, and the collective, data type and ranks per node of
@@ -368,7 +373,7 @@ def extrapolate_nodes(tables: Sequence[Table], point: CollectiveCall) -> float |
     than `MIN_TABLES` (3) such tables, or if the call has no more nodes than
     the largest of them.
     """
-    table_of_nodes: dict[int, Table] = {}
+    table_of_nodes: dict[int, MedianTimes] = {}
     # Stable: tables with the version of the call come first.
     for table in sorted(tables, key=lambda table: table.library != point.library):
         if (

@@ -80,7 +80,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Variant:
+class ExecutionVariant:
     """How a runtime executes an algorithm.
 
     `instances`: copies that share the data; `pieces`: smallest number of rounds into which each
@@ -102,7 +102,7 @@ class CaseRun:
     """
 
     case: Case
-    variant: Variant
+    variant: ExecutionVariant
     timing: KernelTiming
     instructions: Instructions
     rank_ps: Int64Array
@@ -272,7 +272,7 @@ def _count_sends(case: Case) -> int:
 
 
 def run_case(
-    case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None = None
+    case: Case, collective_bytes: int, variant: ExecutionVariant, chunk_bytes: int | None = None
 ) -> CaseRun:
     """Simulate a variant of a case, and return its times.
 
@@ -314,7 +314,7 @@ class _RunPlan:
 
 
 def _plan_run(
-    case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None
+    case: Case, collective_bytes: int, variant: ExecutionVariant, chunk_bytes: int | None
 ) -> _RunPlan:
     """Compute the message sizes, the number of rounds and the constants of a run.
 
@@ -428,7 +428,7 @@ def _count_rounds(
 
 
 def _run_rounds(
-    case: Case, instructions: Instructions, variant: Variant, plan: _RunPlan
+    case: Case, instructions: Instructions, variant: ExecutionVariant, plan: _RunPlan
 ) -> CaseRun:
     """Simulate the first rounds, and extrapolate the time of the last one to all rounds.
 
@@ -542,7 +542,7 @@ def find_best_run(
             promising = _promising_variants(case, collective_bytes, tried)
             variants = [replace(one, pieces=pieces or 1) for one in promising]
         else:
-            variants = [Variant(one, instances, pieces or 1) for one in tried]
+            variants = [ExecutionVariant(one, instances, pieces or 1) for one in tried]
         if case.kernel == "nvls":
             best_ps = min((one.best.time_ps for one in searches), default=math.inf)
             variants = [
@@ -572,7 +572,7 @@ def find_best_run(
 
 
 def _work_floor_ps(
-    case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None
+    case: Case, collective_bytes: int, variant: ExecutionVariant, chunk_bytes: int | None
 ) -> float:
     """Return a lower bound of the time of a variant in ps, without waiting for data or FIFOs.
 
@@ -648,7 +648,7 @@ def _search_pieces(
                 break
             work += cost
             simulated += 1
-            variant = Variant(whole.variant.protocol, copies, number)
+            variant = ExecutionVariant(whole.variant.protocol, copies, number)
             piped = run_case(case, collective_bytes, variant, chunk_bytes)
             if piped.time_ps * _MIN_GAIN < best.time_ps:
                 best = piped
@@ -660,7 +660,7 @@ def _search_pieces(
 
 def _promising_variants(
     case: Case, collective_bytes: int, protocols: tuple[str, ...]
-) -> list[Variant]:
+) -> list[ExecutionVariant]:
     """Return the variants (protocol, instances) that are likely to be the fastest.
 
     Instances are copies of the algorithm; their possible numbers are those of
@@ -678,10 +678,13 @@ def _promising_variants(
     if case.kernel == "exchange":
         # NCCL's own number of channels of each peer.
         peer_bytes = collective_bytes / case.algorithm.num_ranks
-        return [Variant(one, exchange_channels(peer_bytes, is_nvlink=True)) for one in protocols]
+        return [
+            ExecutionVariant(one, exchange_channels(peer_bytes, is_nvlink=True))
+            for one in protocols
+        ]
     numbers = list(_possible_instances(case))
     if case.kernel == "nvls":
-        return [Variant(protocols[0], numbers[-1])]
+        return [ExecutionVariant(protocols[0], numbers[-1])]
     estimates = {}
     for one in protocols:
         timing = base_timing(case.profile, case.kernel, one, case.algorithm.num_ranks)
@@ -689,7 +692,7 @@ def _promising_variants(
             estimates[one, number] = _estimate_us(case, collective_bytes, timing, number)
     limit_us = _MAX_ESTIMATE_RATIO * min(estimates.values())
     best = [min((estimates[one, number], (one, number)) for number in numbers) for one in protocols]
-    return [Variant(*variant) for estimate_us, variant in best if estimate_us <= limit_us]
+    return [ExecutionVariant(*variant) for estimate_us, variant in best if estimate_us <= limit_us]
 
 
 def _possible_instances(case: Case) -> Iterator[int]:
@@ -764,7 +767,7 @@ def _shape(case: Case) -> tuple[float, float, float]:
     """
     protocol = PROTOCOLS_OF_KERNEL[case.kernel][0]
     small, large = (
-        run_case(case, size, Variant(protocol, 1)) for size in (_SMALL_BYTES, _LARGE_BYTES)
+        run_case(case, size, ExecutionVariant(protocol, 1)) for size in (_SMALL_BYTES, _LARGE_BYTES)
     )
     depth = (small.time_ps / 1e6 - small.timing.start_us) / small.timing.visible_us
     rate = large.timing.rate_gigabytes_per_s * 1e3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from collhub_machine_profiles.calls import CollectiveCall
 from collhub_machine_profiles.gpus import SIBLINGS, Gpu, known_gpu, machine_label
 from collhub_machine_profiles.machine_profile import ErrorSummary, MachineProfile
-from collhub_machine_profiles.nccl_choice import Choice
+from collhub_machine_profiles.nccl_choice import NcclChoice
 from collhub_machine_profiles.prediction import Prediction, predict_by_model, predict_by_table
 
 from collhub_machines.machine_records import (
@@ -57,7 +57,7 @@ class CheckedPoint:
         return None if self.model is None else self.model.time_us
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> NcclChoice | None:
         """NCCL's choice that the model assumes; None if the model does not predict the point."""
         return None if self.model is None else self.model.choice
 

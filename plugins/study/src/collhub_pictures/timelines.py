@@ -18,7 +18,7 @@ from collhub_drawing.subjects import (
     JobNodes,
     RunTimes,
     ShownTimes,
-    Subject,
+    TimelineSubject,
     assign_slots,
 )
 
@@ -54,7 +54,7 @@ def write_job(timeline: JobTimeline, options: NoOptions) -> WriteResult:
     return _write_timeline(timeline, JobNodes(timeline.workload))
 
 
-def _write_timeline(timeline: RunTimeline | JobTimeline, subject: Subject) -> WriteResult:
+def _write_timeline(timeline: RunTimeline | JobTimeline, subject: TimelineSubject) -> WriteResult:
     start, end = timeline.step_start_ns, timeline.step_end_ns
     if start is None or end is None:
         raise UsageError(
@@ -80,7 +80,7 @@ _EVENTS_PER_PIECE = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class TimelineDocument:
     """A trace: the bytes of one JSON document in pieces; `content` can be consumed once.
 
     `is_summary`: it contains counters of running rows instead of the rows.
@@ -91,11 +91,11 @@ class Timeline:
 
 
 def build_timeline(
-    subject: Subject,
+    subject: TimelineSubject,
     start_ns: Int64Array,
     end_ns: Int64Array,
     excerpt: RunExcerpt | None = None,
-) -> Timeline:
+) -> TimelineDocument:
     """Build a trace of a run in Trace Event format.
 
     `start_ns`, `end_ns`: int64 per row of the table, -1 if a row never started (it is omitted) or
@@ -111,10 +111,12 @@ def build_timeline(
     """
     run = RunTimes.of(subject, start_ns, end_ns)
     if excerpt is not None and not excerpt.is_all:
-        return Timeline(write_document(create_row_events(run.within(excerpt))), is_summary=False)
+        return TimelineDocument(
+            write_document(create_row_events(run.within(excerpt))), is_summary=False
+        )
     if subject.table.num_ranks > MAX_RANKS or run.num_events() > MAX_EVENTS:
-        return Timeline(write_document(create_load_events(run)), is_summary=True)
-    return Timeline(write_document(create_row_events(run)), is_summary=False)
+        return TimelineDocument(write_document(create_load_events(run)), is_summary=True)
+    return TimelineDocument(write_document(create_row_events(run)), is_summary=False)
 
 
 def write_document(events: Iterator[TraceEvent]) -> Iterator[bytes]:

@@ -72,7 +72,7 @@ _FAR_FROM_BOUND = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _SynthesizerResult:
     """The result of one synthesizer.
 
     `time_ns`: the time by the simulator of the request, else the time that the result reports.
@@ -96,7 +96,7 @@ class _Candidate:
 
 
 @dataclass(slots=True)
-class _Search:
+class _SynthesizerSearch:
     """State of the search, which tries the synthesizers one after another.
 
     `names`: all synthesizers in the order of the registry; `candidates`: their results; `failures`:
@@ -109,7 +109,7 @@ class _Search:
 
     names: list[str]
     budget: SearchBudget
-    candidates: list[_Candidate] = field(default_factory=list)
+    candidates: list[_SynthesizerResult] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     unsupporting: set[str] = field(default_factory=set)
     cures: list[str] = field(default_factory=list)
@@ -117,14 +117,14 @@ class _Search:
     not_tried: dict[str, str] = field(default_factory=dict)
     warnings: list[Diagnostic] = field(default_factory=list)
     is_interrupted: bool = False
-    fitted: _Candidate | None = None
+    fitted: _SynthesizerResult | None = None
 
     @property
     def best_ns(self) -> int | None:
         """The shortest time of the candidates in ns, None without one."""
         return min((candidate.time_ns for candidate in self.candidates), default=None)
 
-    def list_in_order(self, objective: str) -> list[_Candidate]:
+    def list_in_order(self, objective: str) -> list[_SynthesizerResult]:
         """Return the candidates, the winner first, then the other candidates by ascending time.
 
         With the objective `time`, the winner is the fastest candidate. Otherwise it is the
@@ -142,7 +142,7 @@ class _Search:
             best = rows[0] if is_partial else ties[choose_best([row.merit for row in ties])]
         return [best, *(row for row in rows if row is not best)]
 
-    def sort_by_time(self) -> list[_Candidate]:
+    def sort_by_time(self) -> list[_SynthesizerResult]:
         """Return the candidates by ascending time; of equally fast ones, the first in the registry
         comes first.
         """
@@ -164,7 +164,7 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
     synthesizer was skipped or not reached), `nothing-fits`.
     """
     registry = request.hub or run_registry()
-    search = _Search(
+    search = _SynthesizerSearch(
         _parse_candidates(options.candidates, registry), request.budget.part(options.work)
     )
     try:
@@ -210,7 +210,7 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
     )
 
 
-def _fit_candidates(search: _Search) -> None:
+def _fit_candidates(search: _SynthesizerSearch) -> None:
     """Convert the candidates to algorithms that the runtime of the request executes.
 
     Candidates are converted by ascending time; of equal times the first in the registry is
@@ -229,7 +229,7 @@ def _fit_candidates(search: _Search) -> None:
     with which a candidate can be executed. Without a `LimitError`, raises the first
     `InputError`. All other errors pass through.
     """
-    fitted: list[_Candidate] = []
+    fitted: list[_SynthesizerResult] = []
     reason: InputError | None = None
     for candidate in search.sort_by_time():
         if fitted:
@@ -264,9 +264,9 @@ def _fit_candidates(search: _Search) -> None:
 def _sort_by_worst_failure(
     request: SynthesisRequest,
     registry: Registry,
-    search: _Search,
+    search: _SynthesizerSearch,
     failures: dict[str, FailureTimes],
-) -> list[_Candidate]:
+) -> list[_SynthesizerResult]:
     """Return the candidates sorted by their worst time over failures of single links.
 
     The candidates are evaluated by ascending time on the complete network. Some of them get
@@ -300,14 +300,16 @@ def _sort_by_worst_failure(
             failures[candidate.name] = times
             best_ns = times.worst_ns if best_ns is None else min(best_ns, times.worst_ns)
 
-    def rank(candidate: _Candidate) -> tuple[bool, int]:
+    def rank(candidate: _SynthesizerResult) -> tuple[bool, int]:
         times = failures.get(candidate.name)
         return times is None, candidate.time_ns if times is None else times.worst_ns
 
     return sorted(search.sort_by_time(), key=rank)
 
 
-def _select_best(search: _Search, candidates: Sequence[_Candidate]) -> _Candidate:
+def _select_best(
+    search: _SynthesizerSearch, candidates: Sequence[_SynthesizerResult]
+) -> _SynthesizerResult:
     """Return the first candidate that verification accepts; if none is accepted, the first one.
 
     There must be a candidate. A single one is returned without verification, because the caller
@@ -339,7 +341,9 @@ def _select_best(search: _Search, candidates: Sequence[_Candidate]) -> _Candidat
     return candidates[0]
 
 
-def _merge_bounds(best: _Candidate, candidates: Sequence[_Candidate]) -> dict[str, int]:
+def _merge_bounds(
+    best: _SynthesizerResult, candidates: Sequence[_SynthesizerResult]
+) -> dict[str, int]:
     """Return the largest lower bound of the time, by name of the bound, over all candidates.
 
     Times are in ns. A bound whose name ends with `ONE_SIZE` holds only for algorithms whose
@@ -354,7 +358,7 @@ def _merge_bounds(best: _Candidate, candidates: Sequence[_Candidate]) -> dict[st
     return bounds
 
 
-def _format_reasons(search: _Search) -> str:
+def _format_reasons(search: _SynthesizerSearch) -> str:
     """Return the reasons for failures as one text, separated by "; "; "" without failures.
 
     A reason is `NAMES: REASON`, with the synthesizers that reported it. Texts that differ only in
@@ -407,7 +411,7 @@ def _parse_candidates(text: str, registry: Registry) -> list[str]:
     return names
 
 
-def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> None:
+def _try_all(request: SynthesisRequest, registry: Registry, search: _SynthesizerSearch) -> None:
     """Call the synthesizers that support the collective, lowest estimate first, until a limit.
 
     All results and reasons are stored in `search`; nothing is returned. Names that do not support
@@ -463,7 +467,7 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
                 search.too_large[name] = error.diagnostics[0]
 
 
-def _find_reason_to_stop(search: _Search, bound_ns: float | None) -> str:
+def _find_reason_to_stop(search: _SynthesizerSearch, bound_ns: float | None) -> str:
     """Return the reason to try no further synthesizer; "" if the search continues.
 
     The rules in their order:
@@ -486,7 +490,7 @@ def _find_reason_to_skip(
     name: str,
     request: SynthesisRequest,
     registry: Registry,
-    search: _Search,
+    search: _SynthesizerSearch,
     bound_ns: float | None,
 ) -> str:
     """Return the reason to skip a synthesizer, as a text; "" if it is to be tried.
@@ -521,7 +525,7 @@ def _find_reason_to_skip(
     return "large network: its time cannot be estimated"
 
 
-def _build_size_error(request: SynthesisRequest, search: _Search) -> InputError:
+def _build_size_error(request: SynthesisRequest, search: _SynthesizerSearch) -> InputError:
     """Build the error (`too-large`) for a request that exceeds the limits of synthesizers.
 
     The message is the most frequent one in `search.too_large`, which must not be empty; of
@@ -545,7 +549,9 @@ def _get_first_message(error: HubError) -> str:
     return error.diagnostics[0].message if error.diagnostics else str(error)
 
 
-def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Search) -> None:
+def _try(
+    request: SynthesisRequest, name: str, registry: Registry, search: _SynthesizerSearch
+) -> None:
     """Run one synthesizer, and append its result with its time in ns to `search.candidates`.
 
     If there is a candidate and the synthesizer has the option `within`, the value of this option is
@@ -583,7 +589,9 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
         simulated_ns = budget.simulated(
             len(algorithm.steps), lambda: stopwatch.time_ns(algorithm), is_checked=False
         )
-    search.candidates.append(_Candidate(name, result, simulated_ns or result.time_ns, attempt))
+    search.candidates.append(
+        _SynthesizerResult(name, result, simulated_ns or result.time_ns, attempt)
+    )
 
 
 def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRequest) -> list[str]:
@@ -693,7 +701,9 @@ def _has_within_option(name: str, registry: Registry) -> bool:
     return _WITHIN in {option.name for option in fields(options)}
 
 
-def _collect_statistics(best: _Candidate, search: _Search) -> dict[str, JsonValue]:
+def _collect_statistics(
+    best: _SynthesizerResult, search: _SynthesizerSearch
+) -> dict[str, JsonValue]:
     """Return the statistics of the search and those of the winner `best`, as one dict.
 
     - `winner`: name of its synthesizer

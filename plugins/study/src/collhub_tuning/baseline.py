@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from collhub_machine_profiles.nccl_baseline import (
     NCCL_COST,
-    Baseline,
+    NcclBaseline,
     count_nodes,
     predict_baseline,
 )
@@ -37,7 +37,7 @@ NO_GAIN_NOTE = (
     "no gains over NCCL: the times are those of nominal links, NCCL's are those of the machine"
 )
 
-Baselines = Mapping[int, Baseline]
+Baselines = Mapping[int, NcclBaseline]
 
 
 def find_baselines(outcome: ComparisonOutcome) -> Baselines:
@@ -66,7 +66,7 @@ def models_machines(outcome: ComparisonOutcome) -> bool:
     return outcome.timing.machine is not None
 
 
-def is_within_error(outcome: ComparisonOutcome, baseline: Baseline, gain: float) -> bool:
+def is_within_error(outcome: ComparisonOutcome, baseline: NcclBaseline, gain: float) -> bool:
     """Return whether a gain is too small to decide which of its two times is faster.
 
     That is, its absolute value is at most the sum of the held-out error of the simulation and the
@@ -76,7 +76,7 @@ def is_within_error(outcome: ComparisonOutcome, baseline: Baseline, gain: float)
     return abs(gain) <= simulated_error + (baseline.median_error or 0.0)
 
 
-def compute_gain(baseline: Baseline, time_ns: int | None) -> float | None:
+def compute_gain(baseline: NcclBaseline, time_ns: int | None) -> float | None:
     """Return NCCL's time divided by `time_ns`, minus 1: positive if the algorithm is faster.
 
     None without a time or for time 0.
@@ -205,7 +205,7 @@ def list_baselines(
     return items
 
 
-def format_origin(baseline: Baseline) -> str:
+def format_origin(baseline: NcclBaseline) -> str:
     """Return the method, machine and error of a time, such as `interpolated, h100, error 3.1 %`.
 
     An empty machine, and a median error that is unknown or 0, are omitted.

@@ -38,7 +38,7 @@ from hub_core.plugin_api import IDEAL, InteractivePage, ReportDocument
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
-    from collhub_tuning.seed_bands import Candidate
+    from collhub_tuning.seed_bands import CandidateAlgorithms
     from collhub_tuning.variations import Variation, VariedOutcome
     from hub_core.network import Topology
 
@@ -358,7 +358,7 @@ def _compare_seeds(
 
 def _run_seed_of_job(
     context: CommandContext, arguments: dict[str, Any], seed: int
-) -> tuple[Mapping[Candidate, int | None], list[str]]:
+) -> tuple[Mapping[CandidateAlgorithms, int | None], list[str]]:
     """Compare the job for one seed, which replaces every `{seed}` in the job's text.
 
     Returns the time in ns by candidate (algorithms, network, size None), None for one that failed,
@@ -367,7 +367,7 @@ def _run_seed_of_job(
     `{seed}`. Raises `HubError` if the job or a network cannot be read. `arguments` is not changed.
     """
     from collhub_tuning import job_comparison as report
-    from collhub_tuning.seed_bands import Candidate, seeded_text
+    from collhub_tuning.seed_bands import CandidateAlgorithms, seeded_text
 
     networks = _create_networks_of_job(context, arguments, {})
     source = seeded_text("JOB", arguments["job"], seed)
@@ -375,7 +375,7 @@ def _run_seed_of_job(
         context, source, networks, arguments["names"], arguments["baseline"], arguments
     )
     times = {
-        Candidate(each.algorithms, each.topology, None): each.time_ns
+        CandidateAlgorithms(each.algorithms, each.topology, None): each.time_ns
         for each in comparison.measurements
     }
     return times, report.comparison_failures(comparison)
@@ -383,7 +383,7 @@ def _run_seed_of_job(
 
 def _run_seed_of_collective(
     context: CommandContext, arguments: dict[str, Any], seed: int
-) -> tuple[Mapping[Candidate, int | None], list[str]]:
+) -> tuple[Mapping[CandidateAlgorithms, int | None], list[str]]:
     """Compare the collective with the counts of one seed.
 
     Returns the time in ns by candidate (algorithm, topology, size), None after a failure;
@@ -393,13 +393,13 @@ def _run_seed_of_collective(
     `_require_collective` and `_run_comparisons`.
     """
     from collhub_tuning import comparison_report as report
-    from collhub_tuning.seed_bands import Candidate, seeded_text
+    from collhub_tuning.seed_bands import CandidateAlgorithms, seeded_text
 
     _require_collective(arguments)
     arguments["counts"] = seeded_text("--counts", arguments["counts"], seed)
     outcome, _ = _run_comparisons(context, arguments)
     times = {
-        Candidate(each.algorithm, outcome.topology.name, each.size): each.time_ns
+        CandidateAlgorithms(each.algorithm, outcome.topology.name, each.size): each.time_ns
         for each in outcome.measurements
     }
     return times, report.comparison_failures(outcome)

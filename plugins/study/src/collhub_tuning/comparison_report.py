@@ -25,7 +25,7 @@ from collhub_tuning.measured_curves import (
     measured_cells,
     measured_header,
 )
-from collhub_tuning.questions import ComparisonQuestion, Measurement
+from collhub_tuning.questions import AlgorithmAtSize, ComparisonQuestion
 from hub_core import (
     Diagnostic,
     ProvenBound,
@@ -70,7 +70,7 @@ class ComparisonOutcome:
 
     question: ComparisonQuestion
     topology: Topology
-    measurements: Sequence[Measurement]
+    measurements: Sequence[AlgorithmAtSize]
     registry: Registry | None = None
     cuts: tuple[SearchCut, ...] = ()
     timing: TimingSource = field(default_factory=TimingSource)
@@ -109,7 +109,7 @@ class ComparisonOutcome:
         """NCCL's choice and expected time by size, for sizes at which they are known."""
         return find_baselines(self)
 
-    def ratio(self, measurement: Measurement) -> float | None:
+    def ratio(self, measurement: AlgorithmAtSize) -> float | None:
         """Return the time of a measurement divided by the bound of its size, in ps, at least 1.
 
         None if the time or the bound is missing or 0, and if the time is below the bound by more
@@ -146,7 +146,7 @@ class ComparisonOutcome:
         """List a finding for every measurement that beats the bound of its size."""
         return [defect for defects in self.defects_by_algorithm.values() for defect in defects]
 
-    def ranking(self, size: int) -> list[Measurement]:
+    def ranking(self, size: int) -> list[AlgorithmAtSize]:
         """Return the successful measurements at a size: first the winner, then by ascending time.
 
         The winner is the measurement with the fewest messages within 1 % of the best time
@@ -363,7 +363,7 @@ def _format_bandwidth(value: float | None) -> str:
     return "" if value is None else format_bandwidth(value)
 
 
-def create_result(outcome: ComparisonOutcome, measurement: Measurement) -> ComparedResult:
+def create_result(outcome: ComparisonOutcome, measurement: AlgorithmAtSize) -> ComparedResult:
     """Return the record of a measurement (an algorithm at a size) for reports.
 
     The time is in ns, the size in bytes of the full buffer, bandwidths in bytes/s:

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import hub_core
-from collhub_tuning.questions import ANY_MODE, ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.questions import (
+    ANY_MODE,
+    AlgorithmAtSize,
+    ComparedAlgorithm,
+    ComparisonQuestion,
+)
 from hub_core import (
     Algorithm,
     ExactTime,
@@ -72,7 +77,7 @@ def measured(
     algorithm: Algorithm | None = None,
     registry: Registry | None = None,
     budget: SearchBudget | None = None,
-) -> list[Measurement]:
+) -> list[AlgorithmAtSize]:
     """Return the measurements of one algorithm, one per size in the order of the question's sizes.
 
     `network` replaces the network that the question names. `algorithm` is used instead of reading
@@ -113,7 +118,7 @@ def measured(
 
 def read_file(
     compared: ComparedAlgorithm, question: ComparisonQuestion, registry: Registry | None = None
-) -> Algorithm | list[Measurement]:
+) -> Algorithm | list[AlgorithmAtSize]:
     """Read the algorithm of a file, to send it to workers that cannot access the file.
 
     Returns failed measurements of all sizes instead of raising `HubError`. `registry` None: that of
@@ -329,7 +334,7 @@ def _measure_sizes(
     simulations: _Simulations,
     algorithm_at: Callable[[int], Algorithm],
     budget: SearchBudget,
-) -> Iterator[Measurement]:
+) -> Iterator[AlgorithmAtSize]:
     """Yield one measurement per size, the largest first; reuse an algorithm while its time scales.
 
     For each size, in this order:
@@ -351,7 +356,9 @@ def _measure_sizes(
     for index, size in enumerate(sizes):
         if reason := budget.reason:
             budget.cut(compared.name, f"{len(sizes) - index} of {len(sizes)} sizes")
-            yield from (Measurement(compared.name, left, None, reason) for left in sizes[index:])
+            yield from (
+                AlgorithmAtSize(compared.name, left, None, reason) for left in sizes[index:]
+            )
             return
         try:
             if previous is not None and simulations.serves(previous.algorithm, size):
@@ -393,7 +400,7 @@ def _create_measurement(
     size: int,
     time_ns: int | None,
     made_for: int | None,
-) -> Measurement:
+) -> AlgorithmAtSize:
     """Create the measurement of an algorithm at `size` bytes with the time `time_ns`.
 
     A time of None gives the failure "a rank never finishes"; otherwise the failure is "". The time
@@ -406,7 +413,7 @@ def _create_measurement(
     """
     exact = simulations.exact(algorithm, size, time_ns)
     instances, pieces, protocol = simulations.variant(algorithm)
-    return Measurement(
+    return AlgorithmAtSize(
         compared.name,
         size,
         time_ns,
@@ -524,10 +531,10 @@ def _verify(algorithm: Algorithm) -> None:
 
 def _create_failures(
     compared: ComparedAlgorithm, question: ComparisonQuestion, error: HubError
-) -> list[Measurement]:
+) -> list[AlgorithmAtSize]:
     return [_create_failure(compared, size, error) for size in question.sizes]
 
 
-def _create_failure(compared: ComparedAlgorithm, size: int, error: HubError) -> Measurement:
+def _create_failure(compared: ComparedAlgorithm, size: int, error: HubError) -> AlgorithmAtSize:
     reason = error.diagnostics[0].message if error.diagnostics else str(error)
-    return Measurement(compared.name, size, None, " ".join(reason.split()))
+    return AlgorithmAtSize(compared.name, size, None, " ".join(reason.split()))

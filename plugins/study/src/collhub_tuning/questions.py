@@ -70,7 +70,7 @@ class ComparisonQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class AlgorithmAtSize:
     """One algorithm at one size.
 
     `time_ns`: simulated time, None without an algorithm; `failure` is then a reason of one line.

@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.questions import AlgorithmAtSize, ComparedAlgorithm, ComparisonQuestion
 from hub_core import installed_distributions, installed_version
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class ResultCache:
 
     def find(
         self, compared: ComparedAlgorithm, question: ComparisonQuestion
-    ) -> list[Measurement] | None:
+    ) -> list[AlgorithmAtSize] | None:
         """Return the cached measurements of an algorithm, one per size; None without a valid entry.
 
         An entry is a file for exactly this algorithm (content of its files), question, network
@@ -99,7 +99,7 @@ class ResultCache:
             return None
         self._used.add(compared)
         return [
-            Measurement(
+            AlgorithmAtSize(
                 compared.name,
                 *row[:6],
                 instances=row[6],
@@ -114,7 +114,7 @@ class ResultCache:
         self,
         compared: ComparedAlgorithm,
         question: ComparisonQuestion,
-        measurements: Sequence[Measurement],
+        measurements: Sequence[AlgorithmAtSize],
     ) -> None:
         """Store the measurements of an algorithm on disk, and replace an existing entry.
 

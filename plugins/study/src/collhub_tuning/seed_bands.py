@@ -48,7 +48,7 @@ class CompareSeedsReport(Report, tag="collhub/report-compare-seeds-1", frozen=Tr
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CandidateAlgorithms:
     """Algorithms on a network, for a size of the full buffer in bytes (None: a job)."""
 
     algorithms: str
@@ -60,7 +60,7 @@ class Candidate:
 class SeedTimes:
     """Times in ns of every candidate by seed; None without a time."""
 
-    by_seed: list[Mapping[Candidate, int | None]] = field(default_factory=list)
+    by_seed: list[Mapping[CandidateAlgorithms, int | None]] = field(default_factory=list)
 
     def list_bands(self) -> list[SeedBand]:
         """Return one band per candidate (algorithms, topology, size), by first occurrence.
@@ -103,7 +103,7 @@ class SeedTimes:
 
     @staticmethod
     def _find_best(
-        times: Mapping[Candidate, int | None],
+        times: Mapping[CandidateAlgorithms, int | None],
     ) -> Mapping[tuple[str, int | None], int]:
         """Return the shortest time in ns by (topology, size); pairs without times are missing."""
         best: dict[tuple[str, int | None], int] = {}

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from collhub_tuning.measuring import measured, read_file
-from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.questions import AlgorithmAtSize, ComparedAlgorithm, ComparisonQuestion
 from collhub_tuning.result_cache import ResultCache
 from hub_core import Registry, run_registry
 from hub_core.network import Topology
@@ -33,7 +33,7 @@ Progress = Callable[[float, str], None]
 # Grace period in seconds for searches to return their best result after the time limit.
 _GRACE_S = 2.0
 # An algorithm with its measurements, or with the reason why it has none.
-_Done = tuple[ComparedAlgorithm, list[Measurement] | str]
+_Done = tuple[ComparedAlgorithm, list[AlgorithmAtSize] | str]
 
 
 class Measuring:
@@ -110,7 +110,7 @@ class Measuring:
             return
         if self._workers is None:
             self._workers = (self._start or TaskProcesses)(self._jobs, timeout_s)
-        tasks: dict[Future[list[Measurement]], ComparedAlgorithm] = {}
+        tasks: dict[Future[list[AlgorithmAtSize]], ComparedAlgorithm] = {}
         for algorithm in missing:
             if self._shares_files or not algorithm.is_file:
                 tasks[self._workers.submit(measured, algorithm, *arguments)] = algorithm
@@ -131,7 +131,7 @@ class Measuring:
             for algorithm in tasks.values():
                 yield algorithm, self._budget.reason
 
-    def _get_outcome(self, task: Future[list[Measurement]]) -> list[Measurement] | str:
+    def _get_outcome(self, task: Future[list[AlgorithmAtSize]]) -> list[AlgorithmAtSize] | str:
         """Return the result of a task, or the reason why it has none, as a text.
 
         The reasons are a process that died, the timeout (the reason of the budget) and a lack of
@@ -155,7 +155,7 @@ def compare_algorithms(
     measuring: Measuring,
     progress: Progress,
     network: Topology | None = None,
-) -> list[Measurement]:
+) -> list[AlgorithmAtSize]:
     """Return all measurements, in the order of the algorithms, then of the sizes.
 
     `network`: used instead of the network that the question names; the cache must belong to it.
@@ -169,7 +169,7 @@ def compare_algorithms(
     algorithms that are finished or cached. Other errors of a measurement are raised. Without
     algorithms the result is [].
     """
-    results: dict[ComparedAlgorithm, list[Measurement]] = {}
+    results: dict[ComparedAlgorithm, list[AlgorithmAtSize]] = {}
     for algorithm in algorithms:
         cached = cache.find(algorithm, question)
         if cached is not None:
@@ -180,7 +180,7 @@ def compare_algorithms(
             # Failures of a process or a time limit may not recur, so they are not cached.
             reason = measurements
             measurements = [
-                Measurement(algorithm.name, size, None, reason) for size in question.sizes
+                AlgorithmAtSize(algorithm.name, size, None, reason) for size in question.sizes
             ]
             if measuring.is_over:
                 cut = SearchCut(algorithm.name, 0, reason, "all sizes")

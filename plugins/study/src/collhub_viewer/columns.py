@@ -219,7 +219,7 @@ def _find_table(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic] | No
 
 
 @dataclass(frozen=True, slots=True)
-class StepColumns:
+class StepColumnWriter:
     """Writer of the columns of a run's steps; steps are sorted by lane.
 
     `rank`: rank of each step; `is_wait`, `is_send`, `is_receive`: bool. `partner`: step at the

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_drawing.subjects import RunTimes, ShownTimes, Subject, assign_slots
+from collhub_drawing.subjects import RunTimes, ShownTimes, TimelineSubject, assign_slots
 
 from collhub_viewer.columns import ColumnLines
 from hub_core import trace_critical_path
@@ -238,7 +238,7 @@ def _find_sources(algorithm: Algorithm) -> tuple[Int64Array, Int64Array]:
 
 
 def list_critical_path(
-    subject: Subject,
+    subject: TimelineSubject,
     run: RunTimes,
     partner: Int64Array,
     laned: LanedSteps,

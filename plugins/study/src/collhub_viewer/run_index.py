@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from collhub_drawing.subjects import AlgorithmSteps, JobNodes, RunTimes
 
-from collhub_viewer.columns import ColumnLines, StepColumns
+from collhub_viewer.columns import ColumnLines, StepColumnWriter
 from collhub_viewer.lanes import (
     MAX_STEPS,
     LanedSteps,
@@ -293,7 +293,7 @@ def _index_steps(
     has_partner = (matching >= 0) & ~laned.is_wait
     position = np.where(has_partner, laned.position[matching], -1)
     peer = table.peer[rows].astype(np.int64)
-    columns = StepColumns(
+    columns = StepColumnWriter(
         lines,
         table.rank[rows].astype(np.int64),
         laned.is_wait,

@@ -20,12 +20,12 @@ from collhub_zoo.evaluate import (
 )
 from collhub_zoo.zoo_records import (
     IndexEntry,
-    MachineItem,
     ResultItem,
     SkippedItem,
     ViewItem,
     WorseCurve,
     ZooBuildReport,
+    ZooMachine,
 )
 from hub_core import CollectiveKind, HubError, Registry
 from hub_core.plugin_api import EngineRequest, InteractivePage, RunTimeline
@@ -317,11 +317,11 @@ def _create_failure(group: GroupRequest, reason: str) -> GroupOutcome:
     return GroupOutcome(failures=failures)
 
 
-def _describe_machine(text: str, title: str, registry: Registry) -> MachineItem:
+def _describe_machine(text: str, title: str, registry: Registry) -> ZooMachine:
     topology = hub_core.read_topology(text, registry=registry)
     timing = choose_machine_timing(topology, registry)
     note = "" if timing.machine is None else timing.note
-    return MachineItem(topology=text, title=title, ranks=topology.num_npus, timing=note)
+    return ZooMachine(topology=text, title=title, ranks=topology.num_npus, timing=note)
 
 
 def _index_results(

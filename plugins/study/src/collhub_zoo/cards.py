@@ -45,7 +45,7 @@ CollectiveName = Annotated[
 ]
 
 
-class Origin(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PublishedSource(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Authors' publication or project of an algorithm."""
 
     paper: Line | None = None
@@ -84,7 +84,7 @@ class Card(Report, tag="collhub/zoo-card-1", frozen=True, kw_only=True, forbid_u
         Sequence[Annotated[int, Meta(ge=1, le=1 << 20)]],
         Meta(description="Numbers of ranks for which the algorithm exists; empty: any."),
     ] = ()
-    origin: Origin
+    origin: PublishedSource
     topologies: Annotated[
         Sequence[TopologyText],
         Meta(description="Intended networks; empty: all machines of the catalogue."),

@@ -20,8 +20,8 @@ from collhub_zoo.catalogue import AlgorithmSource, Catalogue, Entry, open_catalo
 from collhub_zoo.zoo_records import (
     BestItem,
     BoundItem,
-    GroupItem,
-    MeasuredItem,
+    CollectiveSummary,
+    LibraryTimeItem,
     PointItem,
     ResultItem,
     RuntimeItem,
@@ -75,7 +75,7 @@ class GroupRequest:
 class GroupOutcome:
     """Results of a group. `files`: written files by path in the output."""
 
-    group: GroupItem | None = None
+    group: CollectiveSummary | None = None
     results: list[ResultItem] = field(default_factory=list)
     skipped: list[SkippedItem] = field(default_factory=list)
     failures: list[SkippedItem] = field(default_factory=list)
@@ -431,7 +431,7 @@ def _write_file(
         return path.read_bytes()
 
 
-def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
+def _create_group(place: _Place, results: Sequence[ResultItem]) -> CollectiveSummary:
     """Rank the correct results at every size, and add the bounds and the measured times.
 
     - `best`: one item per size, in the order of the request, with the fastest result, its time and
@@ -471,7 +471,7 @@ def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
                     ],
                 )
             )
-    return GroupItem(
+    return CollectiveSummary(
         machine=place.request.topology,
         collective=place.request.collective,
         bounds=[
@@ -505,7 +505,7 @@ def explain_difference(slower: PointItem, best: PointItem) -> str:
     return max(parts, key=lambda name: parts[name])
 
 
-def _list_measured(place: _Place) -> list[MeasuredItem]:
+def _list_measured(place: _Place) -> list[LibraryTimeItem]:
     """Return the measured times (ns) of libraries in the shipped profile of the machine.
 
     These are the times in the tables of this collective on all ranks of the topology,
@@ -517,7 +517,7 @@ def _list_measured(place: _Place) -> list[MeasuredItem]:
         return []
     ranks = place.topology.num_npus
     return [
-        MeasuredItem(size=int(size), time_ns=round(1e3 * time_us), library=str(table.library))
+        LibraryTimeItem(size=int(size), time_ns=round(1e3 * time_us), library=str(table.library))
         for table in profile.tables
         if (table.collective, table.ranks, table.dtype) == (place.request.collective, ranks, "")
         for size, time_us in zip(table.sizes, table.times_us, strict=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from collhub_zoo.cards import Card
-from collhub_zoo.zoo_records import GroupItem, ResultItem, ZooBuildReport
+from collhub_zoo.zoo_records import CollectiveSummary, ResultItem, ZooBuildReport
 from hub_core.model import format_bytes, format_time
 
 _REASONS = (
@@ -91,7 +91,7 @@ def _create_overview(report: ZooBuildReport) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _describe_best(group: GroupItem, sizes: Sequence[int]) -> Iterator[str]:
+def _describe_best(group: CollectiveSummary, sizes: Sequence[int]) -> Iterator[str]:
     best = {one.size: one for one in group.best}
     for size in sizes:
         one = best.get(size)
@@ -153,7 +153,7 @@ def _create_collective_page(report: ZooBuildReport, kind: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _describe_points(result: ResultItem, group: GroupItem) -> Iterator[str]:
+def _describe_points(result: ResultItem, group: CollectiveSummary) -> Iterator[str]:
     slower = {
         one.size: item for one in group.best for item in one.slower if item.entry == result.entry
     }

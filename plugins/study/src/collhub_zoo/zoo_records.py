@@ -36,7 +36,7 @@ class ZooGetReport(
     losses: Losses
 
 
-class MachineItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ZooMachine(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Machine of a build."""
 
     topology: str
@@ -126,7 +126,7 @@ class BoundItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     method: str
 
 
-class MeasuredItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LibraryTimeItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Measured time of a library on the machine, from a shipped profile."""
 
     size: Count
@@ -160,13 +160,13 @@ class BestItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     slower: Sequence[SlowerItem]
 
 
-class GroupItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CollectiveSummary(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A collective on a machine: bounds, measured times and the best entries by size."""
 
     machine: str
     collective: str
     bounds: Sequence[BoundItem]
-    measured: Sequence[MeasuredItem]
+    measured: Sequence[LibraryTimeItem]
     best: Sequence[BestItem]
 
 
@@ -195,10 +195,10 @@ class ZooBuildReport(
     """Index of a zoo (`index.json`) and report of `collhub zoo build --json`."""
 
     sizes: Sequence[Count]
-    machines: Sequence[MachineItem]
+    machines: Sequence[ZooMachine]
     entries: Sequence[IndexEntry]
     results: Sequence[ResultItem]
-    groups: Sequence[GroupItem]
+    groups: Sequence[CollectiveSummary]
     skipped: Annotated[
         Sequence[SkippedItem], Meta(description="Not applicable, or not downloaded.")
     ]

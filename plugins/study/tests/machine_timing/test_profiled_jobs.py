@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_machine_profiles import shipped_profile
-from collhub_machine_profiles.calls import Table
+from collhub_machine_profiles.calls import MedianTimes
 from collhub_machine_profiles.machine_profile import ErrorEntry, MachineProfile, profile_bytes
 from collhub_machine_timing.profiles import predict_library_times
 from collhub_pytorch.samples import execution_traces, profiles
@@ -26,7 +26,7 @@ PLACED = ("--ranks-per-node", "2")
 
 def profile(sizes: tuple[int, ...], times_us: tuple[float, ...], error: float) -> MachineProfile:
     """Return a profile with one table, of an all-reduce of two ranks on one node."""
-    table = Table("all-reduce", 2, 1, NCCL, "", np.array(sizes, float), np.array(times_us))
+    table = MedianTimes("all-reduce", 2, 1, NCCL, "", np.array(sizes, float), np.array(times_us))
     entry = ErrorEntry("table", "all-reduce", 2, 1, "NCCL", "2.29.2", 5, error, error, error)
     return MachineProfile("small", "small", "", NCCL, {}, (table,), (entry,), ())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
-from collhub_machine_profiles.calls import PlannedCall, Table, make_tables
+from collhub_machine_profiles.calls import MedianTimes, PlannedCall, make_tables
 from collhub_machine_profiles.gpus import GPUS
 from collhub_machine_profiles.machine_profile import (
     MachineProfile,
@@ -470,10 +470,10 @@ def test_points_of_different_numbers_of_nodes_have_series_of_their_own() -> None
 
 
 def test_tables_of_several_versions_count_once_per_number_of_nodes() -> None:
-    def create_table(nodes: int, version: str, time_us: float) -> Table:
+    def create_table(nodes: int, version: str, time_us: float) -> MedianTimes:
         sizes = np.array([1024.0, 2048.0])
         library = Library("NCCL", version)
-        return Table("all-reduce", 4 * nodes, nodes, library, "", sizes, np.full(2, time_us))
+        return MedianTimes("all-reduce", 4 * nodes, nodes, library, "", sizes, np.full(2, time_us))
 
     tables = [create_table(nodes, "2.20.5", 10.0 * nodes) for nodes in (2, 4, 8)]
     newer = create_table(8, "2.21.0", 80.0)
@@ -493,7 +493,7 @@ def test_tables_of_several_versions_count_once_per_number_of_nodes() -> None:
 def test_times_of_nccl_are_not_those_of_another_library_with_a_network_plugin() -> None:
     def create_profile(name: str) -> MachineProfile:
         sizes, times_us = np.array([1024.0, 2048.0]), np.array([10.0, 20.0])
-        table = Table("all-reduce", 8, 2, Library(name, "", "+ aws-ofi"), "", sizes, times_us)
+        table = MedianTimes("all-reduce", 8, 2, Library(name, "", "+ aws-ofi"), "", sizes, times_us)
         return MachineProfile("x", "x", "", Library(name), {}, (table,), (), ())
 
     predicted = expected_time(create_profile("NCCL"), "all-reduce", 8, 2, 1024)

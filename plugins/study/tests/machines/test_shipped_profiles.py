@@ -14,7 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 from collhub_machine_profiles import find_profile, shipped_names, shipped_profile
-from collhub_machine_profiles.calls import PlannedCall, Table, envelope
+from collhub_machine_profiles.calls import MedianTimes, PlannedCall, envelope
 from collhub_machine_profiles.machine_profile import MachineProfile, parse_profile, profile_bytes
 from collhub_machine_profiles.prediction import Method, predict_time
 from collhub_machines.calibration import CalibrationRequest, calibrate_machines, read_points
@@ -202,7 +202,7 @@ def test_between_knots_the_error_of_the_model_is_linear_in_the_size(
         time_us + 5 + 3 * size / 2**20 for time_us, size in zip(model_us, sizes, strict=True)
     )
     knots = np.array([sizes[0], sizes[2]], dtype=float)
-    table = Table("all-reduce", ranks, nodes, library, "", knots, np.array([low, high]))
+    table = MedianTimes("all-reduce", ranks, nodes, library, "", knots, np.array([low, high]))
     prediction = predict_time(replace(profile, tables=(table,)), calls[1])
     assert prediction.method is Method.INTERPOLATED
     assert prediction.time_us == pytest.approx(middle)

@@ -128,7 +128,7 @@ def test_reasons_that_the_user_can_remove_come_first_with_their_cure() -> None:
 
 
 def test_only_an_unsupported_collective_comes_last_not_the_text_of_a_reason() -> None:
-    search = auto._Search(["a", "b", "c"], SearchBudget())
+    search = auto._SynthesizerSearch(["a", "b", "c"], SearchBudget())
     search.failures = {
         "a": "a does not support scatter",
         "b": "b does not support switches",
@@ -459,11 +459,11 @@ def test_each_reason_to_skip_a_synthesizer(
     monkeypatch.setattr(auto, "_MAX_DIRECT_PAIRS", 0 if is_large else 1 << 30)
     monkeypatch.setattr(auto, "_estimate_ns", lambda *_: float("inf"))
     request = request_for()
-    search = auto._Search(["ring"], SearchBudget())
+    search = auto._SynthesizerSearch(["ring"], SearchBudget())
     search.too_large["direct"] = Diagnostic("too-large", "too many messages")
     if best_ns is not None:
         result = auto.synthesize(request, AutoOptions(candidates="ring"))
-        search.candidates.append(auto._Candidate("ring", result, best_ns, request))
+        search.candidates.append(auto._SynthesizerResult("ring", result, best_ns, request))
     assert reasons == tuple(
         auto._find_reason_to_skip(name, request, registry, search, 1000.0)
         for name in ("ring", "flows", "blink")

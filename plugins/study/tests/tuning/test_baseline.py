@@ -8,7 +8,7 @@ import pytest
 from collhub_tuning import baseline
 from collhub_tuning.comparison_records import BaselineItem
 from collhub_tuning.comparison_report import ComparisonOutcome, create_comparison_report
-from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.questions import AlgorithmAtSize, ComparedAlgorithm, ComparisonQuestion
 from collhub_tuning.tuned_collectives import TunedCollective
 from collhub_tuning.tuning_report import TuningOutcome, create_tuning_report, tuning_page
 
@@ -30,7 +30,7 @@ def _outcome(topology: str, backend: str, times_us: tuple[float, ...]) -> Compar
     machine = MachineDescription("h100", "NCCL 2.29.2", 0.05) if is_machine else None
     timing = TimingSource(backend, dict(options), machine)
     measurements = [
-        Measurement("ours", size, round(time * 1e3))
+        AlgorithmAtSize("ours", size, round(time * 1e3))
         for size, time in zip(SIZES, times_us, strict=True)
     ]
     registry = hub_core.run_registry()

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_tuning import result_cache, sweep
-from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.questions import AlgorithmAtSize, ComparedAlgorithm, ComparisonQuestion
 from collhub_tuning.result_cache import ResultCache, collect_versions, find_cache_folder
 from dying_process import dies_for_bruck, hangs_for_bruck, lacks_memory_for_bruck
 
@@ -184,7 +184,7 @@ def test_processes_give_the_same_as_one(collhub) -> None:
 
 QUESTION = ComparisonQuestion("all-reduce", None, "ring:4", 4, (1024, 2048), "analytical")
 RING = ComparedAlgorithm("ring", False)
-FOUND = [Measurement("ring", 1024, 10), Measurement("ring", 2048, None, "why")]
+FOUND = [AlgorithmAtSize("ring", 1024, 10), AlgorithmAtSize("ring", 2048, None, "why")]
 NO_CACHE = ResultCache(None, b"", {})
 
 
@@ -195,7 +195,7 @@ def swept(
     jobs: int = 1,
     timeout_s: float | None = None,
     progress: sweep.Progress = lambda fraction, what: None,
-) -> list[Measurement]:
+) -> list[AlgorithmAtSize]:
     # Tasks that measure nothing need no plugins, whose import would count in a time limit.
     plugins = None if timeout_s is None else hub_core.discover(use_plugins=False)
     budget = SearchBudget(timeout_s=timeout_s)
@@ -236,7 +236,7 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     one = ComparedAlgorithm(str(file), True)
     cache = ResultCache(tmp_path / "cache", b"network", {})
     file.write_text("1")
-    cache.store(one, QUESTION, [Measurement(str(file), size, 1) for size in QUESTION.sizes])
+    cache.store(one, QUESTION, [AlgorithmAtSize(str(file), size, 1) for size in QUESTION.sizes])
     assert cache.defect == ""
     assert cache.find(one, QUESTION) is not None
     file.write_text("2")
@@ -249,7 +249,7 @@ def test_a_folder_is_known_by_the_content_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     file = tmp_path / "made" / "a.et"
     file.write_text("1")
-    cache.store(one, QUESTION, [Measurement(one.name, size, 1) for size in QUESTION.sizes])
+    cache.store(one, QUESTION, [AlgorithmAtSize(one.name, size, 1) for size in QUESTION.sizes])
     assert cache.find(one, QUESTION) is not None
     file.write_text("2")
     assert cache.find(one, QUESTION) is None
@@ -317,7 +317,7 @@ def test_the_result_of_another_question_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("time_ns", [-5, 10**20])
 def test_an_impossible_time_is_measured_again(tmp_path: Path, time_ns: int) -> None:
     cache = ResultCache(tmp_path, b"network", {})
-    cache.store(RING, QUESTION, [Measurement("ring", size, time_ns) for size in QUESTION.sizes])
+    cache.store(RING, QUESTION, [AlgorithmAtSize("ring", size, time_ns) for size in QUESTION.sizes])
     assert cache.find(RING, QUESTION) is None
 
 
@@ -490,7 +490,7 @@ def test_what_was_measured_before_ctrl_c_is_kept(
 
     def interrupted(
         one: ComparedAlgorithm, question: ComparisonQuestion, *details: object
-    ) -> list[Measurement]:
+    ) -> list[AlgorithmAtSize]:
         if one == other:
             raise KeyboardInterrupt
         return FOUND

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from collhub_tuning import sweep
-from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.questions import AlgorithmAtSize, ComparedAlgorithm, ComparisonQuestion
 from collhub_tuning.result_cache import ResultCache
 
 import hub_core
@@ -34,7 +34,7 @@ def test_the_engine_of_this_distribution_is_started_by_name() -> None:
 QUESTION = ComparisonQuestion("all-reduce", None, "ring:4", 4, (1024, 2048), "analytical")
 
 
-def swept(measuring: sweep.Measuring, *names: str) -> list[Measurement]:
+def swept(measuring: sweep.Measuring, *names: str) -> list[AlgorithmAtSize]:
     algorithms = [ComparedAlgorithm(name, "/" in name) for name in names]
     return sweep.compare_algorithms(
         algorithms,

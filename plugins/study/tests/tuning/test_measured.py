@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from collhub_tuning.comparison_report import ComparisonOutcome, create_comparison_report
 from collhub_tuning.measured_curves import MeasuredCurve, MeasuredCurves, decide
-from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.questions import AlgorithmAtSize, ComparedAlgorithm, ComparisonQuestion
 from collhub_tuning.tuned_collectives import DefaultWindow, MeasuredTimes, TunedCollective
 from collhub_tuning.tuning_records import DefaultWindowItem
 from collhub_tuning.tuning_report import (
@@ -67,7 +67,9 @@ def _outcome(times_us: dict[int, float], error: float | None = 0.1) -> Compariso
     question = ComparisonQuestion(
         "all-reduce", None, "dgx-h100", 8, tuple(times_us), backend, "both"
     )
-    measurements = [Measurement("ours", size, round(time * 1e3)) for size, time in times_us.items()]
+    measurements = [
+        AlgorithmAtSize("ours", size, round(time * 1e3)) for size, time in times_us.items()
+    ]
     timing = TimingSource(backend, {}, machine)
     registry = hub_core.run_registry()
     return ComparisonOutcome(question, topology, measurements, registry, timing=timing)
@@ -272,7 +274,7 @@ def test_tune_leaves_undecided_and_measured_winners_to_the_runtime() -> None:
 
 def test_measured_sizes_without_an_algorithm_keep_the_default() -> None:
     outcome = _with_measured(_outcome({KIB: 100.0}), {KIB: 50.0})
-    outcome = replace(outcome, measurements=[Measurement("ours", KIB, None, "it does not fit")])
+    outcome = replace(outcome, measurements=[AlgorithmAtSize("ours", KIB, None, "it does not fit")])
     tuned = TunedCollective(outcome, [ComparedAlgorithm("ours", is_file=True)], 0.02)
     assert not tuned.windows
     note = "all-reduce, 1 KiB: no algorithm fits, NCCL 2.29.2 was measured"

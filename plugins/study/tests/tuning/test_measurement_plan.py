@@ -16,7 +16,7 @@ from collhub_tuning.measurement_plan import (
     plan_lines,
     plan_measurements,
 )
-from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.questions import AlgorithmAtSize, ComparedAlgorithm, ComparisonQuestion
 from collhub_tuning.tuned_collectives import TunedCollective
 
 import hub_core
@@ -43,7 +43,7 @@ def _outcome(
         "all-reduce", None, topology, network.num_npus, sizes, "machine", "both"
     )
     measurements = [
-        Measurement(name, size, round(time * 1e3))
+        AlgorithmAtSize(name, size, round(time * 1e3))
         for name, times in times_us.items()
         for size, time in times.items()
     ]

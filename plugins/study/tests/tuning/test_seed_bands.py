@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from collhub_models.moe import generate
 from collhub_models.plugin import MoeOptions
-from collhub_tuning.seed_bands import Candidate, SeedTimes, parse_seeds, seeded_text
+from collhub_tuning.seed_bands import CandidateAlgorithms, SeedTimes, parse_seeds, seeded_text
 
 import hub_core
 from hub_core import UsageError
@@ -42,9 +42,9 @@ def test_counts_of_generators_get_the_seed_and_names_replace_it() -> None:
 
 def test_bands_have_the_lower_median_and_count_wins_by_network() -> None:
     fast, slow, far = (
-        Candidate("fast", "a", None),
-        Candidate("slow", "a", None),
-        Candidate("slow", "b", None),
+        CandidateAlgorithms("fast", "a", None),
+        CandidateAlgorithms("slow", "a", None),
+        CandidateAlgorithms("slow", "b", None),
     )
     times = SeedTimes([{fast: 4, slow: 6, far: 9}, {fast: 8, slow: 5, far: None}])
     bands = {(each.algorithms, each.topology): each for each in times.list_bands()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_tuning.comparison_report import ComparisonOutcome
-from collhub_tuning.questions import ComparisonQuestion, Measurement
+from collhub_tuning.questions import AlgorithmAtSize, ComparisonQuestion
 from collhub_tuning.variations import (
     VariedOutcome,
     create_variations,
@@ -101,7 +101,7 @@ def test_a_network_is_the_same_in_another_process() -> None:
 
 
 def outcome(ring: int | None, tree: int | None) -> ComparisonOutcome:
-    found = [Measurement("ring", 1024, ring), Measurement("tree", 1024, tree)]
+    found = [AlgorithmAtSize("ring", 1024, ring), AlgorithmAtSize("tree", 1024, tree)]
     return ComparisonOutcome(QUESTION, RING, found)
 
 
@@ -136,8 +136,8 @@ def test_of_equal_times_the_choice_wins() -> None:
 def test_a_choice_that_is_slightly_faster_than_the_winner_wins_too() -> None:
     """The winner of a variation has the fewest messages within 1 %, and may be slower."""
     found = [
-        Measurement("ring", 1024, 1000, messages=9),
-        Measurement("tree", 1024, 1005, messages=2),
+        AlgorithmAtSize("ring", 1024, 1000, messages=9),
+        AlgorithmAtSize("tree", 1024, 1005, messages=2),
     ]
     faster = varied(a=ComparisonOutcome(QUESTION, RING, found))
     assert faster[0].outcome.ranking(1024)[0].algorithm == "tree"

@@ -8,7 +8,7 @@ from typing import Any
 
 import collhub_viewer.columns
 import numpy as np
-from collhub_viewer.columns import StepColumns, compute_gaps
+from collhub_viewer.columns import StepColumnWriter, compute_gaps
 
 PAGE_FOLDER = Path(__file__).parents[2] / "src/collhub_viewer/page"
 
@@ -231,7 +231,7 @@ def random_run(
     end = duration.reshape(ranks, -1).cumsum(axis=1).ravel()
     first = np.arange(ranks + 1) * 4 * rounds
     rank = np.repeat(np.arange(ranks), 4 * rounds)
-    columns = StepColumns(lines, rank, is_wait, kind == SEND, kind == RECEIVE, partner)
+    columns = StepColumnWriter(lines, rank, is_wait, kind == SEND, kind == RECEIVE, partner)
     awaited = np.where(is_wait, peer, -1)
     steps = {
         "gap": columns.add_gaps(end - duration, end, first),

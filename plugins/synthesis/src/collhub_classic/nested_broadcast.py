@@ -299,7 +299,7 @@ def _list_sizes(population: Int64Array, chunks: int) -> list[Int64Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Messages:
+class _TreeMessages:
     """Messages on the edges of trees, edge by edge in the order of (tree, child), then by chunk.
 
     All arrays are int64[messages], except `first_of`: the first message of an edge, int64[trees,
@@ -315,7 +315,7 @@ class _Messages:
     first_of: Int64Array
 
     @classmethod
-    def cut(cls, parents: Int64Array, chunks: int, grains: Int64Array) -> _Messages:
+    def cut(cls, parents: Int64Array, chunks: int, grains: Int64Array) -> _TreeMessages:
         """Cut the data of each tree into messages, and return them.
 
         Each edge of a tree, from a parent to a child, carries all `chunks` chunks of the
@@ -417,7 +417,7 @@ def build_broadcast_steps(
         grains = np.ones_like(parents)
     root = int(np.flatnonzero(parents[0] < 0)[0])
     # Per message a row that receives, and a row that sends after the receives of the sender.
-    each = _Messages.cut(parents, chunks, grains)
+    each = _TreeMessages.cut(parents, chunks, grains)
     messages = len(each.tree)
     end = each.first + each.size
     rank = np.concatenate([[root], each.child, each.parent])
@@ -500,7 +500,7 @@ def build_reduce_steps(
     if grains is None:
         grains = np.ones_like(parents)
     root = int(np.flatnonzero(parents[0] < 0)[0])
-    each = _Messages.cut(parents, chunks, grains)
+    each = _TreeMessages.cut(parents, chunks, grains)
     messages = len(each.tree)
     # The child whose message is added before that of a child, and the last one of every rank; -1
     # without one.
@@ -555,7 +555,7 @@ def build_reduce_steps(
 
 
 def _find_paces(
-    messages: _Messages,
+    messages: _TreeMessages,
     parents: Int64Array,
     grains: Int64Array,
     last_child: Int64Array,

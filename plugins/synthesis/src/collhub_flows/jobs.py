@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from collhub_packing.pipelining import windows_of
 
-from collhub_flows.optimal_flow import Flow, FlowDemand, FlowNetwork, balance_paths
+from collhub_flows.optimal_flow import Flow, FlowArcs, FlowDemand, balance_paths
 from hub_core.columns import (
     BoolArray,
     Float64Array,
@@ -81,7 +81,7 @@ class FlowPaths:
     @classmethod
     def of(
         cls,
-        network: FlowNetwork,
+        network: FlowArcs,
         demand: FlowDemand,
         flow: Flow,
         share_units: int,
@@ -199,7 +199,7 @@ class FlowJobs:
     @classmethod
     def of(
         cls,
-        network: FlowNetwork,
+        network: FlowArcs,
         paths: FlowPaths,
         max_pieces: int,
         unit_bytes: float,
@@ -505,7 +505,7 @@ class FlowSchedule:
 
 
 def build_schedule(
-    network: FlowNetwork, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
+    network: FlowArcs, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
 ) -> FlowSchedule:
     """Build the schedule of all pieces: one transfer per arc of the path of a piece.
 

@@ -136,7 +136,7 @@ class FlowDemand:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FlowNetwork:
+class FlowArcs:
     """Arcs from NPU `source[a]` to NPU `destination[a]`, int64 columns.
 
     The route of arc a is the links `routes.links[routes.indptr[a]:routes.indptr[a + 1]]` of
@@ -149,7 +149,7 @@ class FlowNetwork:
     routes: Routes
 
     @classmethod
-    def of(cls, topology: Topology) -> FlowNetwork:
+    def of(cls, topology: Topology) -> FlowArcs:
         """Build the network for flows: an arc between every two NPUs that are connected directly.
 
         Without switches, the candidates are the pairs with a link, each once; with switches, all
@@ -201,7 +201,7 @@ class Flow:
     prices: Float64Array
 
 
-def solve_exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Array) -> Flow | None:
+def solve_exact_flow(network: FlowArcs, demand: FlowDemand, cost: Float64Array) -> Flow | None:
     """Compute the flow with the minimum time of the busiest link, by linear programming.
 
     All shares (data from one NPU to another) of a source are one commodity, which may be divided
@@ -238,7 +238,7 @@ def solve_exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Arra
 
 
 def balance_paths(
-    network: FlowNetwork,
+    network: FlowArcs,
     share: Int64Array,
     part: Float64Array,
     arcs_of_paths: tuple[Int64Array, Int64Array],
@@ -282,7 +282,7 @@ def balance_paths(
 
 
 def approximate_flow(
-    network: FlowNetwork, demand: FlowDemand, cost: Float64Array, phases: int
+    network: FlowArcs, demand: FlowDemand, cost: Float64Array, phases: int
 ) -> Flow:
     """Compute an approximate optimal flow, and prices of the links.
 
@@ -344,7 +344,7 @@ def approximate_flow(
 
 
 def compute_proven_time(
-    network: FlowNetwork, demand: FlowDemand, cost: Float64Array, prices: Float64Array
+    network: FlowArcs, demand: FlowDemand, cost: Float64Array, prices: Float64Array
 ) -> float:
     """Compute a lower bound of the time of any flow from non-negative prices of links (duality).
 
@@ -393,7 +393,7 @@ def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
     arcs = topology.num_npus**2 if has_switches else topology.num_links
     if not sources or sources * arcs * _WORK_PER_VARIABLE > request.max_work:
         return BoundResult()
-    network = FlowNetwork.of(topology)
+    network = FlowArcs.of(topology)
     flow = solve_exact_flow(network, demand, 1.0 / topology.bandwidth_bytes_per_s)
     if flow is None or not flow.prices.any():
         return BoundResult()
@@ -413,7 +413,7 @@ class FlowCertificate:
 
 
 def certify_flow(
-    network: FlowNetwork, demand: FlowDemand, flow: Flow, request: SynthesisRequest
+    network: FlowArcs, demand: FlowDemand, flow: Flow, request: SynthesisRequest
 ) -> FlowCertificate:
     """Compute the lower bound that the link prices of a flow prove for any routes.
 
@@ -467,7 +467,7 @@ def certify_flow(
     return FlowCertificate(bound_ns, document)
 
 
-def report_unreachable(network: FlowNetwork) -> InputError:
+def report_unreachable(network: FlowArcs) -> InputError:
     """Return (do not raise) the error `unreachable` for a network on which a share has no path."""
     return InputError(
         f"topology {network.topology.name}: some rank cannot be reached from another one",
@@ -476,7 +476,7 @@ def report_unreachable(network: FlowNetwork) -> InputError:
     )
 
 
-def _build_matrix(network: FlowNetwork, sources: int, cost: Float64Array) -> Matrix:
+def _build_matrix(network: FlowArcs, sources: int, cost: Float64Array) -> Matrix:
     """Build the matrix of the linear program for the optimal flow.
 
     `cost`: time of a share on each link. Column i * arcs + a is the amount of source i on arc a,

@@ -137,18 +137,18 @@ def _run_every_kernel() -> None:
     from collhub_packing.warming import small_request
 
     from collhub_flows.groups.schedules import (
-        GroupNetwork,
+        OccupiedNetwork,
         compute_joint_bounds,
         find_fastest_schedule,
     )
     from collhub_flows.groups.shares import GroupWish, Shares
-    from collhub_flows.optimal_flow import FlowNetwork
+    from collhub_flows.optimal_flow import FlowArcs
     from collhub_flows.synthesize import synthesize
 
     work = small_request(CollectiveKind.ALL_TO_ALL, "ring:4")
     for method in ("exact", "approximate"):
         synthesize(work, FlowOptions(method=method, phases=10))
-    network = GroupNetwork(FlowNetwork.of(work.topology), work.occupancy)
+    network = OccupiedNetwork(FlowArcs.of(work.topology), work.occupancy)
     groups = [
         GroupWish(npus, CollectiveKind.ALL_GATHER, work.collective_bytes)
         for npus in ((0, 2), (1, 3))

@@ -12,8 +12,8 @@ import numpy as np
 from collhub_flows.jobs import NUM_TIE_ORDERS, FlowJobs, FlowPaths, FlowSchedule, build_schedule
 from collhub_flows.optimal_flow import (
     Flow,
+    FlowArcs,
     FlowDemand,
-    FlowNetwork,
     approximate_flow,
     certify_flow,
     solve_exact_flow,
@@ -134,7 +134,7 @@ class _Problem:
     """A request with its network and demand, and the bytes of a share (the mean if uneven)."""
 
     request: SynthesisRequest
-    network: FlowNetwork
+    network: FlowArcs
     demand: FlowDemand
     share_bytes: float
 
@@ -171,7 +171,7 @@ class _Problem:
                 code="one-rank",
             )
         share_bytes = request.collective_bytes / demand.parts * demand.scale
-        return cls(request, FlowNetwork.of(topology), demand, share_bytes)
+        return cls(request, FlowArcs.of(topology), demand, share_bytes)
 
     @property
     def fluid_cost_s(self) -> Float64Array:
@@ -375,7 +375,7 @@ def _compute_flow_at(
     The last 4 results are cached, so callers must not change them. Raises `InputError`
     (`unreachable`) if a target is unreachable.
     """
-    network = FlowNetwork.of(topology)
+    network = FlowArcs.of(topology)
     demand = FlowDemand.of(collective, npus, topology.num_npus)
     # The key of the cache must be hashable, so the array is passed as bytes.
     costs = np.frombuffer(cost)

@@ -9,8 +9,8 @@ import pytest
 from collhub_certificates.time_bounds import check_flow
 from collhub_flows.jobs import NUM_TIE_ORDERS, FlowJobs, FlowPaths, FlowSchedule, _spread_jobs
 from collhub_flows.optimal_flow import (
+    FlowArcs,
     FlowDemand,
-    FlowNetwork,
     approximate_flow,
     balance_paths,
     compute_proven_time,
@@ -111,7 +111,7 @@ def test_any_network_is_served_and_never_beats_its_bound(
 
 
 def test_both_methods_agree_and_bounds_bracket_the_optimum() -> None:
-    network = FlowNetwork.of(random_network(10, 8, 1))
+    network = FlowArcs.of(random_network(10, 8, 1))
     demand = FlowDemand.of(collective_of("all-to-all", 10), range(10), 10)
     cost = 1e9 / network.topology.bandwidth_bytes_per_s
     exact = solve_exact_flow(network, demand, cost)
@@ -124,7 +124,7 @@ def test_both_methods_agree_and_bounds_bracket_the_optimum() -> None:
 
 
 def test_paths_carry_whole_shares_from_source_to_target() -> None:
-    network = FlowNetwork.of(random_network(10, 8, 2))
+    network = FlowArcs.of(random_network(10, 8, 2))
     demand = FlowDemand.of(collective_of("all-to-all", 10), range(10), 10)
     flow = solve_exact_flow(network, demand, 1e9 / network.topology.bandwidth_bytes_per_s)
     assert flow is not None
@@ -137,7 +137,7 @@ def test_paths_carry_whole_shares_from_source_to_target() -> None:
 
 
 def test_balanced_paths_have_the_minimum_load_of_the_busiest_link() -> None:
-    network = FlowNetwork.of(hub_core.parse_topology("ring:4"))
+    network = FlowArcs.of(hub_core.parse_topology("ring:4"))
     ends = list(zip(network.source.tolist(), network.destination.tolist(), strict=True))
     clockwise, other = [(0, 1), (1, 2)], [(0, 3), (3, 2)]
     arcs = np.asarray([ends.index(arc) for arc in (*clockwise, *other)])
@@ -283,7 +283,7 @@ def test_messages_wait_for_an_arrival_that_is_planned_before_their_start():
 def test_progress_orders_pieces_by_the_fraction_of_their_path():
     """Two paths share a link: of 4 and 2 pieces, the latter's second comes after two of 4."""
     topology = parse_topology("ring:2")
-    network = FlowNetwork.of(topology)
+    network = FlowArcs.of(topology)
     arc = int(np.flatnonzero(network.source == 0)[0])
     paths = FlowPaths(
         np.array([0, 1]), np.array([4, 2]), np.array([0, 1, 2]), np.array([arc, arc]), 1, True

@@ -14,7 +14,7 @@ from collhub_flows.groups.kernels import compute_longest_tails
 from collhub_flows.groups.planning import GroupChoices, GroupPlan, plan_groups
 from collhub_flows.groups.schedules import compute_joint_bounds
 from collhub_flows.groups.shares import CommonWish, GroupWish, Shares, parse_groups
-from collhub_flows.optimal_flow import FlowNetwork
+from collhub_flows.optimal_flow import FlowArcs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -342,7 +342,7 @@ def test_bounds_of_one_link_are_exact() -> None:
     # Two groups send 1 MB and 3 MB over one link of 1 GB/s: 4 ms.
     topology = parse_topology("ring:2?bandwidth=1GB/s&latency=1us")
     wishes = [wish([0, 1], "broadcast", 10**6), wish([0, 1], "broadcast", 3 * 10**6)]
-    found = compute_joint_bounds(FlowNetwork.of(topology), wishes, Shares.of(wishes))
+    found = compute_joint_bounds(FlowArcs.of(topology), wishes, Shares.of(wishes))
     assert found["latency"] == pytest.approx(10**6, abs=1)
     assert found["cut"] == pytest.approx(4 * 10**9, rel=1e-8)
 
@@ -350,7 +350,7 @@ def test_bounds_of_one_link_are_exact() -> None:
 def test_dual_of_pairs_is_at_least_the_cut() -> None:
     topology = parse_topology("ring:8")
     wishes = [wish([0, 2, 4], "all-to-all"), wish([1, 3, 5, 7], "all-to-all")]
-    found = compute_joint_bounds(FlowNetwork.of(topology), wishes, Shares.of(wishes))
+    found = compute_joint_bounds(FlowArcs.of(topology), wishes, Shares.of(wishes))
     assert found["flow"] >= found["cut"] - 1000
 
 

@@ -217,16 +217,16 @@ _KEYS = _REQUIRED | _UP | _OPTIONAL
 def read(source: Source, options: NoOptions) -> Topology:
     """Read the network of an htsim topology file: NPUs, then switches by tier from the lowest.
 
-    The rules for lines and numbers are those of `_File`. Raise `InputError`
+    The rules for lines and numbers are those of `_FatTreeFile`. Raise `InputError`
     (`invalid-htsim-topology`), with the line if it is known, for a file above 1 MiB,
     invalid lines, and missing or inconsistent numbers. Raise `UsageError` for several
     files.
     """
     del options
-    return _File(source).topology()
+    return _FatTreeFile(source).topology()
 
 
-class _File:
+class _FatTreeFile:
     """A file as its keys: those of the network, and those of each tier."""
 
     def __init__(self, source: Source) -> None:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from collhub_networks import NetworkFindings, Value, document_of
+from collhub_networks import DocumentValue, NetworkFindings, document_of
 
 from hub_core.model import Location, UsageError
 from hub_core.network import Dimension, DimensionKind, Topology, grid
@@ -50,16 +50,16 @@ _KNOWN_KEYS = frozenset(
 )  # fmt: skip
 
 
-class _Row(NamedTuple):
+class _DimensionRow(NamedTuple):
     """One dimension as the file states it; values that are missing are None."""
 
     kind: DimensionKind
     units: int
-    bandwidth: Value
-    latency: Value | None
-    links: Value | None
-    nic_latency: Value | None
-    router_latency: Value | None
+    bandwidth: DocumentValue
+    latency: DocumentValue | None
+    links: DocumentValue | None
+    nic_latency: DocumentValue | None
+    router_latency: DocumentValue | None
 
 
 def read(source: Source, options: NoOptions) -> Topology:
@@ -117,7 +117,7 @@ def samples() -> Sequence[Source]:
     return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]
 
 
-def _rows(root: Value) -> Iterator[_Row]:
+def _rows(root: DocumentValue) -> Iterator[_DimensionRow]:
     """Yield the dimensions of the network in the order of the file; values are not converted.
 
     A torus of n dimensions in a single entry gives n equal rows, rings of a side each: 9 NPUs of
@@ -135,7 +135,7 @@ def _rows(root: Value) -> Iterator[_Row]:
         stated = root.get(key)
         if stated is not None and stated.count(_MAX_SIZE) != count:
             stated.fail(f"{stated.raw} dimensions, and {count} numbers of NPUs", "correct one")
-    columns: list[Sequence[Value | None]] = []
+    columns: list[Sequence[DocumentValue | None]] = []
     for key in ("link-latency", "links-count", "nic-latency", "router-latency"):
         is_missing = root.get(key) is None
         columns.append([None] * count if is_missing else _entries(root, key, count))
@@ -144,10 +144,10 @@ def _rows(root: Value) -> Iterator[_Row]:
         latency, links, nic, router = (column[index] for column in columns)
         size = units[index].count(_MAX_SIZE)
         for kind, side in _parse_kind(name, size, units[index]):
-            yield _Row(kind, side, bandwidths[index], latency, links, nic, router)
+            yield _DimensionRow(kind, side, bandwidths[index], latency, links, nic, router)
 
 
-def _kind_names(root: Value, count: int) -> list[Value]:
+def _kind_names(root: DocumentValue, count: int) -> list[DocumentValue]:
     """Return the name of the kind of each of `count` dimensions, with its place in the file.
 
     1. The entries of `topologies-per-dim`, if the file has this member.
@@ -176,10 +176,12 @@ def _kind_names(root: Value, count: int) -> list[Value]:
     if len(parts) != count:
         message = f"{len(parts)} kinds of networks for {count} dimensions"
         name.fail(message, f"name one per dimension, joined by underscores: {_KIND_NAMES}")
-    return [Value(name.file, part, name.path, name.code) for part in parts]
+    return [DocumentValue(name.file, part, name.path, name.code) for part in parts]
 
 
-def _parse_kind(name: Value, size: int, units: Value) -> list[tuple[DimensionKind, int]]:
+def _parse_kind(
+    name: DocumentValue, size: int, units: DocumentValue
+) -> list[tuple[DimensionKind, int]]:
     """Return kind and size of the dimensions that a name stands for.
 
     Names are Ring, FullyConnected, AllToAll (the same) and Switch, for one dimension of `size`
@@ -202,7 +204,9 @@ def _parse_kind(name: Value, size: int, units: Value) -> list[tuple[DimensionKin
     return [(DimensionKind.RING, side)] * rings
 
 
-def _build_dimension(index: int, row: _Row, root: Value, findings: NetworkFindings) -> Dimension:
+def _build_dimension(
+    index: int, row: _DimensionRow, root: DocumentValue, findings: NetworkFindings
+) -> Dimension:
     """Convert a dimension from GB/s and ns to bytes/s and s.
 
     The bandwidth is multiplied by the number of parallel links to each neighbour
@@ -245,7 +249,7 @@ def _build_dimension(index: int, row: _Row, root: Value, findings: NetworkFindin
     return Dimension(row.kind, row.units, bandwidth * 1e9 * scale, latency / 1e9)
 
 
-def _parallel_links(row: _Row, findings: NetworkFindings) -> int:
+def _parallel_links(row: _DimensionRow, findings: NetworkFindings) -> int:
     """Return the number of parallel links between two neighbours, from the links of an NPU.
 
     It is the number of links divided by the number of neighbours, rounded down. In a
@@ -279,7 +283,7 @@ def _parallel_links(row: _Row, findings: NetworkFindings) -> int:
     return parallel
 
 
-def _latency(value: Value | None) -> float:
+def _latency(value: DocumentValue | None) -> float:
     """Return a latency in ns as a float; 0.0 if `value` is None.
 
     Numbers and texts of numbers are accepted. Raises `InputError` unless 0 <= latency <
@@ -293,7 +297,7 @@ def _latency(value: Value | None) -> float:
     return latency
 
 
-def _warn_of_ignored(root: Value, findings: NetworkFindings) -> None:
+def _warn_of_ignored(root: DocumentValue, findings: NetworkFindings) -> None:
     """Add warnings to `findings` for keys that are unknown or have no effect here, in this order.
 
     - `unknown-keys`: all keys of the file outside `_KNOWN_KEYS`, in one warning. The list of names
@@ -317,7 +321,7 @@ def _warn_of_ignored(root: Value, findings: NetworkFindings) -> None:
         findings.warn("memory", place, message)
 
 
-def _entries(root: Value, key: str, count: int | None = None) -> list[Value]:
+def _entries(root: DocumentValue, key: str, count: int | None = None) -> list[DocumentValue]:
     """Return the values at a key; a value that is no list gives a list of this one value.
 
     Raises `InputError` if the key is absent or its value is null, and for an empty list. With

@@ -60,10 +60,10 @@ def read(source: Source, options: NoOptions) -> Topology:
     files.
     """
     del options
-    return _Words(source).topology()
+    return _FileWords(source).topology()
 
 
-class _Words:
+class _FileWords:
     """The words of a file, consumed one by one."""
 
     def __init__(self, source: Source) -> None:

@@ -45,7 +45,7 @@ class _Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
+class _GroupSums:
     """Sums of a group, the farthest from the receiver first; and the members delivered together.
 
     `arrivals`: tuples of members, each beginning with the carrier.
@@ -188,7 +188,7 @@ class _Shapes:
         self._topology = topology
         self._routes = routes
         self._copies: dict[tuple[int, ...], list[_Copy]] = {}
-        self._sums: dict[tuple[int, ...], _Sums] = {}
+        self._sums: dict[tuple[int, ...], _GroupSums] = {}
 
     def copies(self, routes: Int64Array) -> list[_Copy]:
         """Return which members of a multicast switches copy, and from which earlier members.
@@ -206,7 +206,7 @@ class _Shapes:
             self._copies[shape] = self._find_copies(self._get_routes(routes))
         return self._copies[shape]
 
-    def sums(self, routes: Int64Array) -> _Sums:
+    def sums(self, routes: Int64Array) -> _GroupSums:
         """Find which sums switches can compute of messages that take these routes to one receiver.
 
         `routes`: numbers of the members' routes. Members are named by position. Without a switch
@@ -259,7 +259,7 @@ class _Shapes:
                 hops = end
         return hops
 
-    def _find_sums(self, routes: Sequence[_Route]) -> _Sums:
+    def _find_sums(self, routes: Sequence[_Route]) -> _GroupSums:
         """Find the sums that switches can form of the messages of a group to one receiver.
 
         `routes`: links of each message from its sender to the receiver. A member is the position of
@@ -295,4 +295,4 @@ class _Shapes:
         arrivals: dict[int, list[int]] = {}
         for member, first in enumerate(carrier):
             arrivals.setdefault(first, []).append(member)
-        return _Sums(tuple(sums), tuple(map(tuple, arrivals.values())))
+        return _GroupSums(tuple(sums), tuple(map(tuple, arrivals.values())))

@@ -13,7 +13,7 @@ from collhub_kernels.event_queue import Records
 
 from collhub_astra_sim.simulating.trace_nodes import compute_dense_codes
 from collhub_astra_sim.workloads.collective_plans import (
-    Phase,
+    CollectivePhase,
     build_group_phases,
     build_system_phases,
 )
@@ -79,7 +79,7 @@ class _Chooser:
     ) -> None:
         self.workload, self.system, self.dimensions = workload, system, dimensions
         self.available = algorithms
-        self.plans: list[tuple[Phase, ...]] = []
+        self.plans: list[tuple[CollectivePhase, ...]] = []
         self.custom: dict[str, int] = {}
         self.pairs: list[Int64Array] = []
 
@@ -326,7 +326,7 @@ def _collect_members(
 # --- pairs that communicate ---
 
 
-def _list_rings(num_ranks: int, phase: Phase) -> Int64Array:
+def _list_rings(num_ranks: int, phase: CollectivePhase) -> Int64Array:
     """Return the ranks along every line of a phase's dimension: int64[lines, `phase.size`].
 
     A line consists of ranks that differ only in the position in this dimension, in its order. The
@@ -338,7 +338,7 @@ def _list_rings(num_ranks: int, phase: Phase) -> Int64Array:
     return grid
 
 
-def _find_native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int64Array:
+def _find_native_pairs(phase: CollectivePhase, members: Int64Array, num_ranks: int) -> Int64Array:
     """Return the ordered pairs of ranks that may communicate in a native phase, as codes.
 
     A phase is one algorithm in one network dimension. A code is source * num_ranks + destination;

@@ -38,7 +38,7 @@ from hub_core.model import InputError, Location
 _NAMES = {"ring": RING, "halvingdoubling": HALVING_DOUBLING, "doublebinarytree": TREE}
 
 
-class Phase(NamedTuple):
+class CollectivePhase(NamedTuple):
     """One phase, with the fields of `machine_state.PHASE`."""
 
     type: int
@@ -52,7 +52,7 @@ class Phase(NamedTuple):
 
 def build_system_phases(
     kind: int, system: System, sizes: Sequence[int], dimensions: int
-) -> tuple[Phase, ...]:
+) -> tuple[CollectivePhase, ...]:
     """Return the phases of a native collective of all ranks: one algorithm per network dimension.
 
     `kind`: index in `NATIVE_TYPES`. `sizes`: NPUs of each dimension. `dimensions`: bit d is set if
@@ -91,7 +91,7 @@ def build_system_phases(
     return phases
 
 
-def build_group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...]:
+def build_group_phases(kind: int, system: System, size: int) -> tuple[CollectivePhase, ...]:
     """Return the phases of a native collective of a process group that is smaller than the system.
 
     `size`: its number of ranks. The first rule that applies:
@@ -127,7 +127,7 @@ def _get_algorithm_names(kind: int, system: System) -> tuple[str, ...]:
     return names
 
 
-def _build_phase(kind: int, name: str, level: int, stride: int, size: int) -> Phase:
+def _build_phase(kind: int, name: str, level: int, stride: int, size: int) -> CollectivePhase:
     """Return the phase of collective `kind` with algorithm `name` in network dimension `level`.
 
     A prefix `one` in lower case is removed from `name`; the case of the rest is ignored. `direct4`
@@ -139,8 +139,8 @@ def _build_phase(kind: int, name: str, level: int, stride: int, size: int) -> Ph
     direct = re.fullmatch(r"direct(\d*)", name)
     if direct:
         width = int(direct[1]) if direct[1] else -1
-        return Phase(kind, DIRECT, width, level, stride, size, ANY_QUEUE)
-    return Phase(kind, _NAMES[name], -1, level, stride, size, ANY_QUEUE)
+        return CollectivePhase(kind, DIRECT, width, level, stride, size, ANY_QUEUE)
+    return CollectivePhase(kind, _NAMES[name], -1, level, stride, size, ANY_QUEUE)
 
 
 def _is_split(kind: int, system: System) -> bool:
@@ -148,7 +148,9 @@ def _is_split(kind: int, system: System) -> bool:
     return kind == ALL_REDUCE and system.optimization is not Optimization.BASELINE
 
 
-def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator[Phase]:
+def _order_phases(
+    kind: int, parts: Sequence[CollectivePhase], system: System
+) -> Iterator[CollectivePhase]:
     """Yield the phases of a collective in the order of execution, with the queues that they use.
 
     `parts`: one phase per dimension, ascending. Without any, nothing is yielded. The first rule
@@ -178,7 +180,7 @@ def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator
         yield part._replace(type=ALL_GATHER, half=LAST_QUEUES)
 
 
-def _check_phase(kind: int, phase: Phase) -> None:
+def _check_phase(kind: int, phase: CollectivePhase) -> None:
     """Raise `InputError` for a phase that ASTRA-sim cannot execute.
 
     These are halvingDoubling of an all-to-all, and doubleBinaryTree of a number of ranks that is no

@@ -48,7 +48,7 @@ from collhub_astra_sim.workloads.machine_state import (
     SLOTS,
     STREAMS,
     TIMER,
-    Machine,
+    MachineState,
     delay,
     return_record,
     take_next_code,
@@ -79,7 +79,7 @@ OVERFLOW, EVENTS, STARTED, PASSES_ZERO = 1, 2, 3, 4
 
 
 @outlined
-def _start(rank: Integer, machine: Machine) -> None:
+def _start(rank: Integer, machine: MachineState) -> None:
     """Start a rank at time 0: its nodes without parents, as far as its slots permit.
 
     A rank runs one node of each kind at a time (a slot); other nodes wait. A rank without such
@@ -90,7 +90,7 @@ def _start(rank: Integer, machine: Machine) -> None:
 
 
 @compiled
-def _advance_stream(index: Integer, now: Integer, machine: Machine) -> None:
+def _advance_stream(index: Integer, now: Integer, machine: MachineState) -> None:
     """Advance a stream (part of a collective on a rank) whose phase has finished at `now` (ns).
 
     A phase is the algorithm of one network dimension. The next one starts, if there is one.
@@ -112,7 +112,7 @@ def _advance_stream(index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
+def _execute_code(code: Integer, now: Integer, machine: MachineState) -> None:
     """Perform the action of a code at `now` (ns); unknown actions have no effect.
 
     The lowest `CODE_BITS` bits of the code are the action, the other bits the index of its object
@@ -147,7 +147,7 @@ def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
 
 
 @compiled
-def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
+def _handle_event(event: Integer, now: Integer, machine: MachineState) -> None:
     """Process one event at `now` (ns) and perform all actions that it causes.
 
     The lowest two bits of `event` are its kind, the higher bits are its object. The release of a
@@ -179,7 +179,7 @@ def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
 
 
 @compiled
-def _has_room(machine: Machine) -> bool:
+def _has_room(machine: MachineState) -> bool:
     """Return whether the pools have enough unused records for all objects of one event.
 
     Objects that come and go are records of pools of fixed size. `machine.margin` is the maximum
@@ -197,7 +197,7 @@ def _has_room(machine: Machine) -> bool:
     return bool(is_enough)
 
 
-def _run(machine: Machine) -> int:
+def _run(machine: MachineState) -> int:
     """Simulate the job until the event queue is empty (`DONE`), or until the caller must act.
 
     `NEEDS_ROOM`: pools must be expanded, then a further call continues. `OVERFLOWED`: one event
@@ -242,7 +242,7 @@ def _get_heap(rank: Integer, slot: Integer) -> Integer:
 
 
 @outlined
-def free(row: Integer, machine: Machine) -> None:
+def free(row: Integer, machine: MachineState) -> None:
     """Add node `row` to the nodes of its rank that may start; it is not started here.
 
     All its parents must have finished. There is one heap of such nodes per rank and slot (kind of
@@ -253,7 +253,7 @@ def free(row: Integer, machine: Machine) -> None:
 
 
 @outlined
-def start_free_nodes(rank: Integer, now: Integer, machine: Machine) -> None:
+def start_free_nodes(rank: Integer, now: Integer, machine: MachineState) -> None:
     """Start the nodes of a rank that may start and whose slots are free, lowest row first.
 
     A node may start if it has been added by `free`. A slot is occupied while a node of its kind
@@ -276,7 +276,7 @@ def start_free_nodes(rank: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def _take_next_free(rank: Integer, machine: Machine) -> Integer:
+def _take_next_free(rank: Integer, machine: MachineState) -> Integer:
     """Remove and return the lowest row of a node that may start on a rank; -1 without one.
 
     The slot of the node (kind of which a rank runs one at a time) must be free; it is not occupied
@@ -299,7 +299,9 @@ def _take_next_free(rank: Integer, machine: Machine) -> Integer:
 
 
 @outlined
-def _skip_node(row: Integer, deferred_count: Integer, now: Integer, machine: Machine) -> Integer:
+def _skip_node(
+    row: Integer, deferred_count: Integer, now: Integer, machine: MachineState
+) -> Integer:
     """End a node at `now` without running it; return the new number of deferred children.
 
     Of its children, those without other unfinished parents may start. If the machine has slots,
@@ -323,7 +325,7 @@ def _skip_node(row: Integer, deferred_count: Integer, now: Integer, machine: Mac
 
 
 @outlined
-def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
+def _start_node(row: Integer, now: Integer, machine: MachineState) -> None:
     """Start a node at `now` (ns): store its start, and perform its action.
 
     The node is added to the ongoing nodes of its rank and, if slots are limited and it has one,
@@ -356,7 +358,7 @@ def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def close_node(row: Integer, now: Integer, machine: Machine) -> None:
+def close_node(row: Integer, now: Integer, machine: MachineState) -> None:
     """End a node at `now` (ns), release its slot, and start nodes of its rank that may start.
 
     These include children without other unfinished parents. `now` becomes the finish time of the
@@ -380,7 +382,7 @@ def close_node(row: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
+def finish_if_done(index: Integer, now: Integer, machine: MachineState) -> None:
     """Set a rank's finish time to `now` if none of its nodes is running or may start.
 
     `index`: number of the rank. Nodes that still wait for parents do not prevent this. If they
@@ -399,7 +401,7 @@ def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @compiled
-def _start_transfer(row: Integer, now: Integer, machine: Machine) -> None:
+def _start_transfer(row: Integer, now: Integer, machine: MachineState) -> None:
     """Start the remote-memory transfer of a node at `now` (ns), or queue it.
 
     A memory that several ranks share serves one transfer at a time, first come, first served. On a
@@ -425,7 +427,7 @@ def _start_transfer(row: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def close_transfer(row: Integer, now: Integer, machine: Machine) -> None:
+def close_transfer(row: Integer, now: Integer, machine: MachineState) -> None:
     """Finish a transfer of remote memory at `now` (ns), and start the next waiting one.
 
     Transfers of a memory wait in a queue (first in, first out); the memory is that of the rank of

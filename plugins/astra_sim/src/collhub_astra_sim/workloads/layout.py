@@ -43,7 +43,7 @@ from collhub_astra_sim.workloads.machine_state import (
     TRANSFER,
     TRANSFERS,
     TYPES,
-    Machine,
+    MachineState,
 )
 from collhub_astra_sim.workloads.native import count_messages_to_send
 from collhub_astra_sim.workloads.node_work import NodeWork, compute_node_work
@@ -67,11 +67,11 @@ _BATCH_PLACES = 1 << 14
 _GIGA = 1e9
 
 
-class Layout:
+class PreparedJob:
     """Preparation of a job for the compiled simulator.
 
     Computes the work of each node (`compute_node_work`) and chooses the algorithm of each
-    collective (`choose_algorithms`). `build_machine` then returns the `Machine`: the arrays on
+    collective (`choose_algorithms`). `build_machine` then returns the `MachineState`: the arrays on
     which the simulator runs, with a record per node, queues, events, and the routes of messages on
     links. Its nodes are numbered by rank, then identity: `order[i]` is the row of node i in the
     workload. Raises `UsageError` (`topology-size`) if the network has another number of NPUs than
@@ -115,7 +115,7 @@ class Layout:
         is_shared: bool,
         has_slots: bool,
         max_transfers: int = 0,
-    ) -> Machine:
+    ) -> MachineState:
         """Return the machine: all records and tables of a simulated job before its start.
 
         - `queues`: number of queues of streams (parts of collectives) per network dimension, at
@@ -142,7 +142,7 @@ class Layout:
         line_of, memory_lines = _build_memory_queues(self.memory, ranks)
         max_free = int(np.bincount(node["rank"], minlength=1).max(initial=1)) + tables.most_nodes
         chunks = system.active_chunks
-        return Machine(
+        return MachineState(
             node=node,
             rank=_create_records(RANK, ranks, finish=-1),
             child=child,
@@ -197,7 +197,7 @@ class Layout:
             has_slots=has_slots,
         )
 
-    def estimate_events(self, machine: Machine) -> int:
+    def estimate_events(self, machine: MachineState) -> int:
         """Estimate the number of events of a run: nodes + records + messages x (1 + 2 hops).
 
         - nodes: all nodes of the job
@@ -405,7 +405,7 @@ def _build_memory_queues(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, 
     )
 
 
-def expand_pools(machine: Machine) -> Machine:
+def expand_pools(machine: MachineState) -> MachineState:
     """Return a copy of the machine in which all pools of records have twice the size.
 
     Contents are kept, and new records are 0. Arrays that are no pools are shared with the original.

@@ -219,7 +219,7 @@ PROGRESS = np.dtype(
 )
 
 
-class Machine(NamedTuple):
+class MachineState(NamedTuple):
     """The complete state of a run, changed in place by the kernel.
 
     Nodes are in ascending order of their IDs within a rank, as ASTRA-sim starts them. `heap`: 0 the
@@ -298,7 +298,7 @@ DELIVERY, LINK_FREE, BATCH_ENDS, HAPPENS = 0, 1, 2, 3
 
 
 @compiled
-def take_record(pool: Records, kind: Integer, machine: Machine) -> Integer:
+def take_record(pool: Records, kind: Integer, machine: MachineState) -> Integer:
     """Reserve a record of a pool and return its index: the one freed last, else an unused one.
 
     `kind`: number of the pool, `MESSAGES` to `STREAMS`. The fields are not reset. If no unused
@@ -319,7 +319,7 @@ def take_record(pool: Records, kind: Integer, machine: Machine) -> Integer:
 
 
 @compiled
-def return_record(pool: Records, kind: Integer, index: Integer, machine: Machine) -> None:
+def return_record(pool: Records, kind: Integer, index: Integer, machine: MachineState) -> None:
     """Return a record to its pool, so that `take_record` reuses it before all other records.
 
     `kind`: number of the pool's entry in `machine.store`. `index`: position of the record in
@@ -330,13 +330,15 @@ def return_record(pool: Records, kind: Integer, index: Integer, machine: Machine
 
 
 @compiled
-def _compute_hash_slot(rank: Integer, time: Integer, machine: Machine) -> Integer:
+def _compute_hash_slot(rank: Integer, time: Integer, machine: MachineState) -> Integer:
     """Return the index in `batch_of` of the chain with the batches of a rank and time (ns)."""
     return (time * 31 + np.int64(rank) * 0x9E3779B1) & (len(machine.batch_of) - 1)
 
 
 @outlined
-def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: Machine) -> None:
+def delay(
+    rank: Integer, now: Integer, length: Integer, code: Integer, machine: MachineState
+) -> None:
     """Schedule the action `code` of a rank at `now` + `length` (ns); `length` is at least 0.
 
     All delays of a rank that end at the same time form a batch. A batch is one event, which
@@ -374,7 +376,7 @@ def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: 
 
 
 @outlined
-def take_next_code(index: Integer, machine: Machine) -> Integer:
+def take_next_code(index: Integer, machine: MachineState) -> Integer:
     """Remove the oldest delay of batch `index`, and return its code: the action at its end.
 
     A batch has all delays of a rank that end at one time. Changes `machine`:

@@ -21,7 +21,7 @@ from collhub_astra_sim.workloads.machine_state import (
     RECEIVE_IS_CLEARED,
     SEND_IS_CLEARED,
     TRANSFERS,
-    Machine,
+    MachineState,
 )
 
 _CLEARANCE_BYTES = 8192
@@ -33,7 +33,7 @@ _LOW_BITS = (1 << 24) - 1
 @outlined
 def send(
     source: Integer, destination: Integer, size: Integer, tag: Integer, sender: Integer,
-    node: Integer, now: Integer, machine: Machine,
+    node: Integer, now: Integer, machine: MachineState,
 ) -> None:  # fmt: skip
     """Send a message of `size` bytes at `now` (ns); its arrival causes the action `sender`.
 
@@ -57,7 +57,7 @@ def send(
 @outlined
 def receive(
     source: Integer, destination: Integer, size: Integer, tag: Integer, receiver: Integer,
-    now: Integer, machine: Machine,
+    now: Integer, machine: MachineState,
 ) -> None:  # fmt: skip
     """Post a receive from `source`; the arrival of its message causes the action `receiver`.
 
@@ -79,7 +79,7 @@ def receive(
 
 
 @outlined
-def wait_for_cleared(index: Integer, now: Integer, machine: Machine) -> None:
+def wait_for_cleared(index: Integer, now: Integer, machine: MachineState) -> None:
     """Post a receive whose clearance has arrived at the sender, at `now` (ns).
 
     Used only with rendezvous, where a receive first sends the clearance to the sender. `index`:
@@ -94,7 +94,7 @@ def wait_for_cleared(index: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _take_message(
-    source: Integer, destination: Integer, size: Integer, tag: Integer, machine: Machine
+    source: Integer, destination: Integer, size: Integer, tag: Integer, machine: MachineState
 ) -> Integer:
     """Reserve a record for a message or a receive and return its index.
 
@@ -127,7 +127,7 @@ def _take_message(
 
 
 @compiled
-def _return_message(index: Integer, machine: Machine) -> None:
+def _return_message(index: Integer, machine: MachineState) -> None:
     """Free the record of a message or receive, so that it can be reused.
 
     It is the next one that `_take_message` returns. It must not be in any queue.
@@ -137,7 +137,7 @@ def _return_message(index: Integer, machine: Machine) -> None:
 
 
 @outlined
-def start_message(index: Integer, now: Integer, machine: Machine) -> None:
+def start_message(index: Integer, now: Integer, machine: MachineState) -> None:
     """Match a message with its receive, if that is posted, and put it on its first link at `now`.
 
     Without a posted receive the message is sent nevertheless, and is matched with a later one. The
@@ -157,7 +157,7 @@ def start_message(index: Integer, now: Integer, machine: Machine) -> None:
 @outlined
 def _post_receive(
     source: Integer, destination: Integer, size: Integer, tag: Integer, receiver: Integer,
-    now: Integer, machine: Machine,
+    now: Integer, machine: MachineState,
 ) -> None:  # fmt: skip
     """Post a receive; it gets the oldest message with equal ends, bytes and tag that is unmatched.
 
@@ -179,7 +179,7 @@ def _post_receive(
 
 
 @outlined
-def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
+def _match_or_wait(index: Integer, meets_receive: bool, machine: MachineState) -> Integer:
     """Match a message or receive with a waiting counterpart, and return the index of that.
 
     `index`: record of the message or receive. `meets_receive`: True if it is a message, which meets
@@ -226,7 +226,7 @@ def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Int
 
 
 @compiled
-def _find_route(source: Integer, destination: Integer, machine: Machine) -> Integer:
+def _find_route(source: Integer, destination: Integer, machine: MachineState) -> Integer:
     """Return the index of the route from rank `source` to rank `destination`.
 
     The route must exist; otherwise the result is that of another destination. Binary search.
@@ -247,7 +247,7 @@ def _find_route(source: Integer, destination: Integer, machine: Machine) -> Inte
 
 
 @compiled
-def _send_over_link(index: Integer, now: Integer, machine: Machine) -> None:
+def _send_over_link(index: Integer, now: Integer, machine: MachineState) -> None:
     """Send a message over the next link of its route at `now` (ns).
 
     If the link is busy, the message is appended to the queue of the link (first come, first
@@ -269,7 +269,7 @@ def _send_over_link(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _start_transmission(
-    link_index: Integer, index: Integer, now: Integer, machine: Machine
+    link_index: Integer, index: Integer, now: Integer, machine: MachineState
 ) -> None:
     """Send a message over a link: schedule its arrival and, for a shared link, its release.
 
@@ -298,7 +298,7 @@ def _start_transmission(
 
 @outlined
 def _record_transfer(
-    link_index: Integer, index: Integer, now: Integer, busy_ns: Integer, machine: Machine
+    link_index: Integer, index: Integer, now: Integer, busy_ns: Integer, machine: MachineState
 ) -> None:
     """Record that a message occupies a link from `now` for `busy_ns`.
 
@@ -318,7 +318,7 @@ def _record_transfer(
 
 
 @outlined
-def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
+def update_link(link_index: Integer, now: Integer, machine: MachineState) -> None:
     """Release a link at `now` (ns), and send the message that has waited longest for it, if any.
 
     That message leaves the queue, and the link becomes busy again. Only links that messages share
@@ -336,7 +336,7 @@ def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def handle_arrival(index: Integer, now: Integer, machine: Machine) -> Integer:
+def handle_arrival(index: Integer, now: Integer, machine: MachineState) -> Integer:
     """Forward a message that arrives at the end of a link at `now` (ns), or deliver it.
 
     Before its last link: the message is sent over the next link, and the result is 0. Otherwise it

@@ -28,7 +28,7 @@ from collhub_astra_sim.workloads.machine_state import (
     REDUCE_SCATTER,
     RING,
     TREE,
-    Machine,
+    MachineState,
     delay,
 )
 from collhub_astra_sim.workloads.messages import receive, send
@@ -39,7 +39,7 @@ _NATIVE_TAG = 500_000_000
 
 
 @outlined
-def start_native(index: Integer, now: Integer, machine: Machine) -> None:
+def start_native(index: Integer, now: Integer, machine: MachineState) -> None:
     """Start the current phase of the stream `index` at `now` (ns), after resetting its counters.
 
     A stream is a part of a collective on one rank, a phase the native algorithm of one network
@@ -57,7 +57,7 @@ def start_native(index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @compiled
-def _init_phase(index: Integer, machine: Machine) -> None:
+def _init_phase(index: Integer, machine: MachineState) -> None:
     """Reset the counters of a stream, and set its delay and position for its current phase.
 
     `index`: number of the stream, a part of a collective on one rank. A phase with stride 0 is that
@@ -121,7 +121,7 @@ def _compute_log2(size: Integer) -> Integer:
 
 
 @compiled
-def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
+def _count_packets_in_flight(index: Integer, machine: MachineState) -> Integer:
     """Return the maximum number of packets (messages) of a stream that may be in flight in its
     phase.
 
@@ -137,7 +137,7 @@ def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
 
 
 @compiled
-def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
+def _count_reduced_packets(index: Integer, machine: MachineState) -> Integer:
     """Return how many packets in a row a stream creates that may be reduced.
 
     `make_packet` alternates between these and packets that are never reduced. It is the number of
@@ -155,7 +155,7 @@ def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
 
 
 @outlined
-def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
+def make_packet(index: Integer, now: Integer, machine: MachineState) -> None:
     """Create the next packet of a phase; it is ready to be sent after the delay of the endpoint.
 
     The delay starts at `now` (ns). A packet that is reduced also needs the time of the reduction
@@ -189,7 +189,7 @@ def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @compiled
-def compute_reduction_ns(size: Integer, machine: Machine) -> Integer:
+def compute_reduction_ns(size: Integer, machine: MachineState) -> Integer:
     """Return the time (ns) of the three memory accesses that reduce `size` bytes.
 
     The time of one access is rounded down to ns. 0 if the machine has no memory bandwidth.
@@ -200,7 +200,7 @@ def compute_reduction_ns(size: Integer, machine: Machine) -> Integer:
 
 
 @outlined
-def handle_packet_arrival(index: Integer, now: Integer, machine: Machine) -> None:
+def handle_packet_arrival(index: Integer, now: Integer, machine: MachineState) -> None:
     """Continue a stream after the arrival of a message at `now` (ns).
 
     Algorithms other than trees create the next packet. In a tree the message is processed after the
@@ -217,7 +217,7 @@ def handle_packet_arrival(index: Integer, now: Integer, machine: Machine) -> Non
 
 
 @outlined
-def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
+def handle_ready_packet(index: Integer, now: Integer, machine: MachineState) -> bool:
     """Send messages of a stream whose packet became ready; return whether the phase is done.
 
     `index`: the stream, `now`: ns. For trees, the result is that of `_handle_tree_packet`.
@@ -252,7 +252,7 @@ def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
 
 
 @outlined
-def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
+def _send_packet(index: Integer, now: Integer, machine: MachineState) -> None:
     """Send the next packet of a stream at `now` (ns), and post the receive of the matching message.
 
     Does nothing if all ready packets (`made`) are sent, if no message remains to be sent, or if the
@@ -283,7 +283,7 @@ def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def _compute_packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
+def _compute_packet_bytes(index: Integer, number: Integer, machine: MachineState) -> Integer:
     """Return the size in bytes of message `number` (from 0) of a phase of a stream.
 
     `index`: row of the stream in `machine.stream`; its current phase counts. Let b be the bytes of
@@ -312,7 +312,7 @@ def _compute_packet_bytes(index: Integer, number: Integer, machine: Machine) -> 
 
 
 @compiled
-def _compute_distance(index: Integer, number: Integer, machine: Machine) -> Integer:
+def _compute_distance(index: Integer, number: Integer, machine: MachineState) -> Integer:
     """Return the distance in positions from the sender to the receiver of message `number`.
 
     - Ring: 1
@@ -341,7 +341,7 @@ def _compute_distance(index: Integer, number: Integer, machine: Machine) -> Inte
 
 
 @compiled
-def _get_rank_at(index: Integer, position: Integer, machine: Machine) -> Integer:
+def _get_rank_at(index: Integer, position: Integer, machine: MachineState) -> Integer:
     """Return the rank at a position of the dimension or group in which a stream's phase runs.
 
     Positions wrap around at the size of the phase. In a group smaller than the job (stride 0) it is
@@ -360,7 +360,7 @@ def _get_rank_at(index: Integer, position: Integer, machine: Machine) -> Integer
 
 @outlined
 def _send_to(
-    index: Integer, position: Integer, size: Integer, now: Integer, machine: Machine
+    index: Integer, position: Integer, size: Integer, now: Integer, machine: MachineState
 ) -> None:
     """Send a message of `size` bytes of a stream to a position of its phase at `now`.
 
@@ -374,7 +374,7 @@ def _send_to(
 
 @outlined
 def _receive_from(
-    index: Integer, position: Integer, size: Integer, now: Integer, machine: Machine
+    index: Integer, position: Integer, size: Integer, now: Integer, machine: MachineState
 ) -> None:
     """Post a receive of `size` bytes of the stream `index` from a position of its phase at `now`.
 
@@ -394,7 +394,7 @@ def _receive_from(
 
 
 @compiled
-def _get_number_in_tree(index: Integer, machine: Machine) -> Integer:
+def _get_number_in_tree(index: Integer, machine: MachineState) -> Integer:
     """Return the number of a stream's rank in the tree, which determines its parent and children.
 
     It is the position, or the position plus 1 if the highest position is the root. For the root it
@@ -406,7 +406,7 @@ def _get_number_in_tree(index: Integer, machine: Machine) -> Integer:
 
 
 @compiled
-def _get_position_in_tree(index: Integer, number: Integer, machine: Machine) -> Integer:
+def _get_position_in_tree(index: Integer, number: Integer, machine: MachineState) -> Integer:
     """Convert a number in the tree of a stream's phase to a position of the phase.
 
     If the lowest position is the root, the position is the number modulo the size, else the number
@@ -418,7 +418,7 @@ def _get_position_in_tree(index: Integer, number: Integer, machine: Machine) -> 
 
 
 @compiled
-def _is_root(index: Integer, machine: Machine) -> bool:
+def _is_root(index: Integer, machine: MachineState) -> bool:
     """Return whether the rank of stream `index` is the root of the tree of the current phase.
 
     The root is the lowest or the highest position, which the stream's queue determines.
@@ -428,13 +428,13 @@ def _is_root(index: Integer, machine: Machine) -> bool:
 
 
 @compiled
-def _is_leaf(index: Integer, machine: Machine) -> bool:
+def _is_leaf(index: Integer, machine: MachineState) -> bool:
     """Return whether the stream's rank is a leaf of its tree."""
     return bool(_get_number_in_tree(index, machine) % 2 == 1) and not _is_root(index, machine)
 
 
 @compiled
-def _get_child_number(index: Integer, is_second: bool, machine: Machine) -> Integer:
+def _get_child_number(index: Integer, is_second: bool, machine: MachineState) -> Integer:
     """Return the number in the tree of the first or second child of the stream's rank.
 
     The children of number n are n minus and n plus half of the lowest set bit of n. The root has
@@ -451,7 +451,7 @@ def _get_child_number(index: Integer, is_second: bool, machine: Machine) -> Inte
 
 
 @compiled
-def _get_parent_position(index: Integer, machine: Machine) -> Integer:
+def _get_parent_position(index: Integer, machine: MachineState) -> Integer:
     """Return the position of the parent of the stream's rank in the tree; not for the root.
 
     The number of the parent results from moving the lowest set bit one position up.
@@ -462,7 +462,7 @@ def _get_parent_position(index: Integer, machine: Machine) -> Integer:
 
 
 @outlined
-def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
+def _start_tree(index: Integer, now: Integer, machine: MachineState) -> None:
     """Start a tree phase of a stream on its rank at `now` (ns); `machine` is changed.
 
     `index`: row of the stream. A leaf schedules the event `PACKET_READY`, after which it sends to
@@ -483,7 +483,7 @@ def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def _handle_tree_packet(index: Integer, now: Integer, machine: Machine) -> bool:
+def _handle_tree_packet(index: Integer, now: Integer, machine: MachineState) -> bool:
     """Perform the next step of a rank in a tree all-reduce; return whether its phase has finished.
 
     Called at a leaf when its start delay has passed, and at all ranks when a received message has

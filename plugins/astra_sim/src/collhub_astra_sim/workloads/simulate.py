@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collhub_kernels.event_queue import Records
 
     from collhub_astra_sim.workloads.choices import NamedAlgorithms
-    from collhub_astra_sim.workloads.layout import Layout
-    from collhub_astra_sim.workloads.machine_state import Machine
+    from collhub_astra_sim.workloads.layout import PreparedJob
+    from collhub_astra_sim.workloads.machine_state import MachineState
 
 ASTRA_SIM_SLOTS = "astra-sim"
 UNLIMITED_SLOTS = "unlimited"
@@ -90,11 +90,11 @@ def run_workload_layer(
     `too-large` for an event beyond the capacity. Inputs that are not modelled or that ASTRA-sim
     refuses raise `InputError` or `UsageError`.
     """
-    from collhub_astra_sim.workloads.layout import Layout
+    from collhub_astra_sim.workloads.layout import PreparedJob
 
     if queues < 1:
         raise UsageError(f"{queues} queues per dimension: at least 1 is needed", code="queues")
-    layout = Layout(
+    layout = PreparedJob(
         workload,
         topology,
         system,
@@ -138,7 +138,7 @@ def run_workload_layer(
     return LayerTimes(finish, exposed, start, end, loads, (*findings, *warnings), events, transfers)
 
 
-def _convert_transfers(layout: Layout, records: Records) -> LinkTransfers:
+def _convert_transfers(layout: PreparedJob, records: Records) -> LinkTransfers:
     """Convert the kernel's records of messages on links to `LinkTransfers`, in their order.
 
     Rows of nodes in the kernel become rows of the workload; times are in ns. The arrays are copies.
@@ -149,8 +149,8 @@ def _convert_transfers(layout: Layout, records: Records) -> LinkTransfers:
 
 
 def _run_machine(
-    workload: Workload, layout: Layout, machine: Machine, *, stops_at_abort: bool
-) -> tuple[Machine, tuple[Diagnostic, ...]]:
+    workload: Workload, layout: PreparedJob, machine: MachineState, *, stops_at_abort: bool
+) -> tuple[MachineState, tuple[Diagnostic, ...]]:
     """Run the simulation; return the machine after it, and the reasons why ASTRA-sim aborts.
 
     `machine` is changed. The result is another object if full pools of records were expanded.
@@ -236,7 +236,7 @@ def add_marker_times(
     return start, end
 
 
-def _get_rank_times(machine: Machine) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
+def _get_rank_times(machine: MachineState) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
     """Return finish and exposed time of every rank in ns; None for ranks that never finish.
 
     The exposed time is the finish minus the total time of computations on the device, modulo 2^64

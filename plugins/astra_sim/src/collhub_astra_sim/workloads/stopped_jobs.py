@@ -33,8 +33,8 @@ from hub_core.model import Diagnostic, JobCollective, NodeKind, Workload, format
 from hub_core.network import DimensionKind, Topology
 
 if TYPE_CHECKING:
-    from collhub_astra_sim.workloads.layout import Layout
-    from collhub_astra_sim.workloads.machine_state import Machine
+    from collhub_astra_sim.workloads.layout import PreparedJob
+    from collhub_astra_sim.workloads.machine_state import MachineState
 
 _ORDER_CURE = "issue the collectives of these groups in the same order on all ranks"
 _LISTED_RANKS = 8
@@ -48,7 +48,7 @@ class _Reason(NamedTuple):
 
 
 def report_waiting_ranks(
-    workload: Workload, layout: Layout, machine: Machine
+    workload: Workload, layout: PreparedJob, machine: MachineState
 ) -> tuple[Diagnostic, ...]:
     """Return the findings of all ranks that never finish, in the order of the ranks.
 
@@ -67,7 +67,7 @@ def report_waiting_ranks(
 class _StoppedJob:
     """A job whose event queue is empty; columns by row of the workload's nodes."""
 
-    def __init__(self, workload: Workload, layout: Layout, machine: Machine) -> None:
+    def __init__(self, workload: Workload, layout: PreparedJob, machine: MachineState) -> None:
         self._workload, self._layout = workload, layout
         self._start, self._end = (
             self._order_by_row(machine, "start"),
@@ -79,7 +79,7 @@ class _StoppedJob:
         self._slot = self._order_by_row(machine, "slot")
         self._is_ongoing = (self._start >= 0) & (self._end < 0)
 
-    def _order_by_row(self, machine: Machine, name: str) -> Int64Array:
+    def _order_by_row(self, machine: MachineState, name: str) -> Int64Array:
         """Return the field `name` of the machine's nodes by row of the workload: int64[nodes].
 
         The machine is the state of the simulation. Its nodes are in another order: by rank,
@@ -343,7 +343,9 @@ def find_network_abort(topology: Topology, backend: str) -> Diagnostic | None:
     return None
 
 
-def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -> Diagnostic:
+def report_event_at_zero(
+    workload: Workload, layout: PreparedJob, machine: MachineState
+) -> Diagnostic:
     """Return the error (`astra-sim-aborts`) about the node that schedules an event at time 0.
 
     The error is located at the node. The run must have stopped at this event (`ABORTED`),
@@ -359,7 +361,7 @@ def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -
     return Diagnostic(CODE, message, location=nodes.location(row), cure=cure)
 
 
-def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
+def _find_node_of_event(kind: int, item: int, layout: PreparedJob, machine: MachineState) -> int:
     """Return the row, in the workload's nodes, of the node to which an event at time 0 belongs.
 
     `item` is the index of the batch, message or link of the event. The kind of event determines a
@@ -403,7 +405,7 @@ def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) 
 
 
 def report_unknown_at_start(
-    workload: Workload, layout: Layout, machine: Machine
+    workload: Workload, layout: PreparedJob, machine: MachineState
 ) -> tuple[Diagnostic, ...]:
     """Return an error for each collective that starts at time 0 and aborts ASTRA-sim.
 
@@ -431,7 +433,7 @@ def report_unknown_at_start(
 
 
 def report_statistics_aborts(
-    workload: Workload, layout: Layout, machine: Machine
+    workload: Workload, layout: PreparedJob, machine: MachineState
 ) -> tuple[Diagnostic, ...]:
     """Return an error for each rank on whose statistics ASTRA-sim aborts, by ascending rank.
 

@@ -27,7 +27,7 @@ from collhub_astra_sim.workloads.machine_state import (
     STREAMS,
     TREE,
     TYPES,
-    Machine,
+    MachineState,
     delay,
     take_record,
 )
@@ -40,7 +40,7 @@ _TAG_MODULUS = 500_000_000
 
 
 @outlined
-def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
+def start_custom(index: Integer, now: Integer, machine: MachineState) -> None:
     """Start the custom algorithm of the stream `index` at `now` (ns): reset it and start its roots.
 
     The nodes are those of one rank of the algorithm: the position of the stream's rank in its
@@ -72,7 +72,7 @@ def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None:
+def _start_node(progress_index: Integer, now: Integer, machine: MachineState) -> None:
     """Start a node of a custom algorithm at `now` (ns): a delay, a message or a receive.
 
     `progress_index`: record of the node's progress, which gives node and stream, and is the event
@@ -103,7 +103,7 @@ def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None
 
 
 @compiled
-def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
+def _get_peer(index: Integer, position: Integer, machine: MachineState) -> Integer:
     """Return the rank at a position of the custom algorithm that stream `index` runs.
 
     Positions are those of the members of the node's group; without a group the position is the
@@ -117,7 +117,7 @@ def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
 
 
 @outlined
-def close_custom_node(progress_index: Integer, now: Integer, machine: Machine) -> bool:
+def close_custom_node(progress_index: Integer, now: Integer, machine: MachineState) -> bool:
     """End a node of a custom algorithm at `now` (ns), and start its children that became ready.
 
     `progress_index`: progress record of the ended node. Two records change:
@@ -159,7 +159,7 @@ _QUEUE_MASK, _REVERSE, _LOWEST = (1 << 16) - 1, 1 << 16, 1 << 17
 
 
 @outlined
-def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
+def start_collective(row: Integer, now: Integer, machine: MachineState) -> None:
     """Create the streams of the collective in node `row`, and start those that may start at `now`.
 
     Streams are the parts into which ASTRA-sim divides a collective of a rank. `_choose_algorithm`
@@ -197,7 +197,7 @@ def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
 
 
 @compiled
-def _choose_algorithm(row: Integer, machine: Machine) -> None:
+def _choose_algorithm(row: Integer, machine: MachineState) -> None:
     """Set the algorithm of a collective node to that of the first one of its group and type.
 
     On a rank, ASTRA-sim uses the algorithm of the first collective of a process group that starts
@@ -213,7 +213,7 @@ def _choose_algorithm(row: Integer, machine: Machine) -> None:
 
 
 @compiled
-def _take_stream_number(row: Integer, machine: Machine) -> Integer:
+def _take_stream_number(row: Integer, machine: MachineState) -> Integer:
     """Return the number of a new stream of node `row`, and increase the counts.
 
     The number determines the tag of the stream's messages. Without a group it is the number of all
@@ -232,7 +232,7 @@ def _take_stream_number(row: Integer, machine: Machine) -> Integer:
 
 
 @compiled
-def _choose_queues(index: Integer, machine: Machine) -> None:
+def _choose_queues(index: Integer, machine: MachineState) -> None:
     """Choose a queue for every phase of a stream, round robin by rank and dimension.
 
     The queues, with bits for a reversed direction and for the tree, are stored in
@@ -261,7 +261,9 @@ def _choose_queues(index: Integer, machine: Machine) -> None:
 
 
 @compiled
-def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Machine) -> Integer:
+def _take_next_queue(
+    rank: Integer, level: Integer, half: Integer, machine: MachineState
+) -> Integer:
     """Return the next queue of a rank in dimension `level`, round robin, with its direction bit.
 
     `half`: whether the phase uses the first half of the queues, the last one, or all. Streams of
@@ -287,7 +289,7 @@ def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Mach
 
 
 @outlined
-def add_to_queue(index: Integer, machine: Machine) -> Integer:
+def add_to_queue(index: Integer, machine: MachineState) -> Integer:
     """Append a stream to the end of its queue, and return the number of this queue in `machine`.
 
     `index`: number of the stream. `machine.stream_queue` has the queue for each phase of a
@@ -316,7 +318,7 @@ def add_to_queue(index: Integer, machine: Machine) -> Integer:
 
 
 @outlined
-def start_streams(number: Integer, now: Integer, machine: Machine) -> None:
+def start_streams(number: Integer, now: Integer, machine: MachineState) -> None:
     """Start waiting streams of queue `number`, the oldest first, while it has capacity.
 
     At most `machine.most_active` streams of a queue may be active at a time. A started stream is
@@ -335,7 +337,7 @@ def start_streams(number: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def stop_stream(number: Integer, now: Integer, machine: Machine) -> None:
+def stop_stream(number: Integer, now: Integer, machine: MachineState) -> None:
     """Decrease the number of active streams of queue `number`, and start waiting ones at `now`.
 
     As many start as the queue has capacity for.
@@ -345,7 +347,7 @@ def stop_stream(number: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def start_next_phase(index: Integer, now: Integer, machine: Machine) -> None:
+def start_next_phase(index: Integer, now: Integer, machine: MachineState) -> None:
     """Advance a stream to its next phase at `now` (ns), and start waiting streams of both queues.
 
     `index`: number of the stream; it must have a next phase. The changes in `machine`, in order:

@@ -18,10 +18,10 @@ from collhub_coconet.program.operations import (
     ElementType,
     Kind,
     Layout,
+    LayoutRule,
     Operation,
     Placement,
     Reduction,
-    Rule,
     TensorType,
     at_root,
     on_mesh,
@@ -354,7 +354,7 @@ def _create_operation(fields: Fields) -> Operation:
     if "element" in attributes:
         attributes["element"] = ElementType(attributes["element"])
     if "rule" in attributes:
-        attributes["rule"] = Rule(attributes["rule"])
+        attributes["rule"] = LayoutRule(attributes["rule"])
     for name in {"shape", "axes", "order", "counts"} & attributes.keys():
         attributes[name] = tuple(attributes[name])
     return Operation(fields["name"], Kind(fields["kind"]), tuple(fields["operands"]), **attributes)

@@ -34,9 +34,9 @@ from collhub_coconet.program.operations import (
     REDUCTIONS_TO_SCALARS,
     Binding,
     Kind,
+    LayoutRule,
     Operation,
     Reduction,
-    Rule,
     TensorType,
     block_bounds,
 )
@@ -240,7 +240,7 @@ def _compute_opaque(values: Values, operation: Operation, rank: int, elements: I
     """
     binding, kind = values.binding, values.program.types[operation.name]
     position, shape = rank % binding.num_ranks, binding.shape(kind.shape)
-    if operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
+    if operation.rule in (LayoutRule.TO_BLOCKS, LayoutRule.TO_LOCAL):
         elements_of = {}
         for name in (operation.name, operation.reads[0]):
             elements_of[name] = find_elements(values.program.types[name], binding, position)
@@ -251,7 +251,7 @@ def _compute_opaque(values: Values, operation: Operation, rank: int, elements: I
         dimension = kind.layout.dimension
         first, last = block_bounds(shape[dimension], binding.num_ranks, position)
         shape = (*shape[:dimension], last - first, *shape[dimension + 1 :])
-    seed = position if operation.rule is Rule.RANDOM else 0
+    seed = position if operation.rule is LayoutRule.RANDOM else 0
     result = mix_operands(operation, seed, operands, shape, kind).reshape(-1)
     return result[np.searchsorted(find_elements(kind, binding, position), elements)]
 

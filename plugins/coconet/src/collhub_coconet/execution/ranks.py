@@ -30,9 +30,9 @@ from collhub_coconet.program.operations import (
     REDUCTIONS_TO_SCALARS,
     Binding,
     Kind,
+    LayoutRule,
     Operation,
     Reduction,
-    Rule,
     TensorType,
     has_dimension,
 )
@@ -428,12 +428,12 @@ def _compute_opaque(run: SimulatedRun, operation: Operation) -> OnRanks:
     results = []
     for rank in range(run.binding.num_ranks):
         shape_of_rank = tuple(stop - first for first, stop in run.bounds(operation.name, rank))
-        if operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
+        if operation.rule in (LayoutRule.TO_BLOCKS, LayoutRule.TO_LOCAL):
             # The rows of a block differ between ranks; a scalar has none.
             part = (-1, *shape_of_rank[1:]) if shape_of_rank else ()
             results.append(operands[0][rank].reshape(part))
             continue
-        seed = rank if operation.rule is Rule.RANDOM else 0
+        seed = rank if operation.rule is LayoutRule.RANDOM else 0
         # Operands with as many rows as the block are read row by row.
         values = [operand[rank] for operand in operands]
         results.append(mix_operands(operation, seed, values, shape_of_rank, kind))

@@ -40,9 +40,9 @@ from collhub_coconet.execution.row_runs import (
 from collhub_coconet.lowering.flat_program import (
     CollectiveRuns,
     FlatProgram,
+    KernelSegment,
     Message,
     RowRuns,
-    Segment,
     find_viewed_value,
 )
 from collhub_coconet.lowering.grids import Grid
@@ -261,8 +261,8 @@ class _ExecutionState:
 
         By the part of the flat program to which the row belongs:
 
-        - `Segment`: compute its operations. If it is divided into tiles, only the tile of the row
-          is computed.
+        - `KernelSegment`: compute its operations. If it is divided into tiles, only the tile of the
+          row is computed.
         - `CollectiveRuns` or `RowRuns` (an uneven collective): execute one node of the algorithm
           (`step` of its run).
         - `Message`, a SEND node: read the elements of its chunk, and store them in `self.mail`.
@@ -279,7 +279,7 @@ class _ExecutionState:
         nodes = self.flat.workload.nodes
         part = self.flat.parts[self.flat.part[row]]
         item, rank = int(self.flat.item[row]), int(nodes.rank[row])
-        if isinstance(part, Segment):
+        if isinstance(part, KernelSegment):
             self._compute(part, item, rank)
         elif isinstance(part, CollectiveRuns):
             piece, node = divmod(item, len(part.contents.template))
@@ -300,7 +300,7 @@ class _ExecutionState:
             else:
                 self.values.write(name, rank, elements, self.mail.pop(key)[0])
 
-    def _compute(self, part: Segment, item: int, rank: int) -> None:
+    def _compute(self, part: KernelSegment, item: int, rank: int) -> None:
         """Compute the operations of a segment on a rank, for one tile or for all of its elements.
 
         `rank`: rank of the job. `item`: index in `part.tiles`, ignored if the segment has no tiles.

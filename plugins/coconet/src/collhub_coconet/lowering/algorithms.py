@@ -123,7 +123,7 @@ def select_fallbacks(program: Program, chunks: int = 1) -> dict[str, Choice]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AlgorithmCall:
     """Collective of the ranks `members` with a full buffer of `size_bytes` bytes.
 
     `root`: index of the root in `members`, or None. `counts`: bytes of the parts of an uneven
@@ -175,7 +175,7 @@ class Algorithms:
         # Keeps the objects, so that no other one gets the same identity.
         self._verified: dict[int, Algorithm] = {}
 
-    def contents(self, call: Call, choice: Choice) -> Contents:
+    def contents(self, call: AlgorithmCall, choice: Choice) -> Contents:
         """Return the chosen algorithm for a call as nodes, with the units they read and write.
 
         A call is one piece of a collective, with its kind, members, root and bytes. The algorithm
@@ -194,7 +194,7 @@ class Algorithms:
             self._cache[key] = build_contents(self._find_algorithm(call, choice), call.size_bytes)
         return self._cache[key]
 
-    def _find_algorithm(self, call: Call, choice: Choice) -> Algorithm:
+    def _find_algorithm(self, call: AlgorithmCall, choice: Choice) -> Algorithm:
         """Return the chosen algorithm, which is correct according to the verification.
 
         A text with `/` or `.` is a file, which is read; any other text is the name of a
@@ -214,7 +214,7 @@ class Algorithms:
             self._verified[id(algorithm)] = _verify_algorithm(algorithm)
         return algorithm
 
-    def _synthesize(self, call: Call, name: str, choice: Choice) -> Algorithm:
+    def _synthesize(self, call: AlgorithmCall, name: str, choice: Choice) -> Algorithm:
         """Synthesize an algorithm for a call with the synthesizer `name`, and return it.
 
         The network is the sub-network of `call.members`; if they are as many as the NPUs of the
@@ -282,7 +282,7 @@ def count_buffer_bytes(program: Program, binding: Binding, operation: Operation)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Accesses:
+class UnitReads:
     """Units that the steps of an algorithm read, one entry per step and unit, int64 columns.
 
     `row`: row of the step; `address`: in the memory of all ranks; `version`: the row that wrote the
@@ -311,7 +311,7 @@ class Contents:
     algorithm: Algorithm
     template: Template
     last: Int64Array
-    reads: Accesses
+    reads: UnitReads
     need_node: Int64Array
     need_unit: Int64Array
     give_rank: Int64Array
@@ -406,7 +406,7 @@ def _find_addresses(
 
 def _find_versions(
     algorithm: Algorithm, source: Int64Array, destination: Int64Array, total: int
-) -> tuple[Accesses, Int64Array]:
+) -> tuple[UnitReads, Int64Array]:
     """Find the write whose value each read of an algorithm sees, and the last write per address.
 
     `source`, `destination`: first address by step, negative for none. A step reads `count`
@@ -440,7 +440,7 @@ def _find_versions(
     is_read = ~is_write
     final = np.full(total, INITIAL, np.int64)
     final[address[is_write]] = row[is_write]
-    return Accesses(row[is_read], address[is_read], seen[is_read]), final
+    return UnitReads(row[is_read], address[is_read], seen[is_read]), final
 
 
 def _map_buffer_units(

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from collhub_templates import Template
 
 from collhub_coconet.lowering.algorithms import (
+    AlgorithmCall,
     Algorithms,
-    Call,
     Choice,
     Choices,
     Contents,
@@ -30,17 +30,17 @@ from collhub_coconet.lowering.flat_program import (
     Barrier,
     CollectiveRuns,
     FlatProgram,
+    KernelSegment,
     LaunchList,
     MeshRuns,
     Message,
     Part,
     RowRuns,
-    Segment,
     find_viewed_value,
 )
 from collhub_coconet.lowering.grids import (
-    Cut,
     Grid,
+    ValueChunks,
     build_row_grids,
     find_cuts,
     find_needed_chunks,
@@ -132,7 +132,7 @@ class _FlatBuilder:
     algorithms: Algorithms
     has_launches: bool = False
     regions: dict[str, int] = field(init=False)
-    cuts: dict[str, Cut] = field(init=False)
+    cuts: dict[str, ValueChunks] = field(init=False)
     nodes: NodeList = field(default_factory=NodeList)
     parts: list[Part] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -154,7 +154,7 @@ class _FlatBuilder:
         if len(self.program.mesh) > 1:
             # Collectives of a mesh of several axes work on complete values.
             self.cuts = {
-                operation.name: Cut(
+                operation.name: ValueChunks(
                     Grid((1,), 0, 1, select_choice(self.choices, operation.name).chunks),
                     operation.name,
                     is_needed=False,
@@ -241,7 +241,7 @@ class _FlatBuilder:
             piece = max(1 if is_scalar else len(members), -(-size // choice.chunks))
             kind_of_call = Kind.ALL_REDUCE if is_scalar else operation.kind
             root = operation.root if kind_of_call in (Kind.BROADCAST, Kind.REDUCE) else None
-            call = Call(kind_of_call, members, root, piece)
+            call = AlgorithmCall(kind_of_call, members, root, piece)
             self.contents[operation.name] = self.algorithms.contents(call, choice)
         return self.contents[operation.name]
 
@@ -288,7 +288,7 @@ class _FlatBuilder:
         before remain.
         """
         pending: list[Operation] = []
-        cut_and_group_of_pending: tuple[Cut | None, int] | None = None
+        cut_and_group_of_pending: tuple[ValueChunks | None, int] | None = None
         if kernel[0].name in self.program.buckets:
             self._add_collective(kernel, [operation.reads[0] for operation in kernel])
             return
@@ -327,7 +327,7 @@ class _FlatBuilder:
         The operations must have equal cuts into chunks and equal groups. A view has no node, but
         gets the producers of its source. Tiles are those of the last operation that is no view;
         with only views no node is added. The costs on a rank are divided among its tiles by their
-        numbers of chunks. A `Segment` is appended to `parts`.
+        numbers of chunks. A `KernelSegment` is appended to `parts`.
 
         For each value read, a node waits on its rank. The first rule that applies:
 
@@ -361,7 +361,9 @@ class _FlatBuilder:
             operations=costs[0], bytes=costs[1],
         )  # fmt: skip
         grid = cut.grid if cut else None
-        self.parts.append(Segment(tuple(operations), grid, tiles.chunks, self.kernels, is_partial))
+        self.parts.append(
+            KernelSegment(tuple(operations), grid, tiles.chunks, self.kernels, is_partial)
+        )
         node = numbers[tiles.tile]
         for read in dict.fromkeys(read for operation in operations for read in operation.reads):
             needs, grid_of_read = (tiles.owner, tiles.chunk, node), grid
@@ -387,7 +389,7 @@ class _FlatBuilder:
             # The value itself is ready after its all-reduce.
             self.producers.ready[_partial_name(last)] = self.producers.ready.pop(last.name)
 
-    def _cut_tiles(self, operation: Operation, cut: Cut | None) -> Tiles:
+    def _cut_tiles(self, operation: Operation, cut: ValueChunks | None) -> Tiles:
         """Return the tiles of a computation on all ranks of its group.
 
         They are ordered by rank, then by the order of work. A tile is a set of chunks that a node
@@ -421,7 +423,7 @@ class _FlatBuilder:
             orders.append(order)
         return cut_tiles(ranks, orders, choice.tiles)
 
-    def _order_chunks(self, cut: Cut, position: int) -> Int64Array:
+    def _order_chunks(self, cut: ValueChunks, position: int) -> Int64Array:
         """Return all chunks of a cut (division into chunks) in the order of a rank's work: int64.
 
         `position`: of the rank in its group, from 0. The first rule that applies:
@@ -588,7 +590,7 @@ class _FlatBuilder:
             if piece is None:
                 continue
             size = piece.total * row_bytes
-            call = Call(
+            call = AlgorithmCall(
                 operation.kind, tuple(members.tolist()), None, size, piece.multiplied(row_bytes)
             )
             contents = self.algorithms.contents(call, choice)
@@ -698,7 +700,7 @@ class _FlatBuilder:
         ready_ranks, ready_nodes = [], []
         for positions in subgroups:
             members = self._ranks(group)[positions]
-            call = Call(kind, tuple(members.tolist()), root, size, counts)
+            call = AlgorithmCall(kind, tuple(members.tolist()), root, size, counts)
             contents = self.algorithms.contents(call, choice)
             numbers, rank_of_node = self._add_template(operations, contents, choice, members)
             self.parts.append(MeshRuns(operation, contents, tuple(call.members)))

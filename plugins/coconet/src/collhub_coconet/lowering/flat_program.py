@@ -25,7 +25,7 @@ from hub_core.model import Algorithm, InputError, NodeKind, StepTable, Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class KernelSegment:
     """Computations of one kernel. Item i computes the chunks `tiles[i]`, or everything if empty.
 
     `grid`: None for computations on complete values. `is_partial`: the last operation reduces a
@@ -45,9 +45,9 @@ class CollectiveRuns:
     """Collective that runs one algorithm `pieces` times.
 
     Item i is node i % n of piece i // n, n: number of nodes of `contents`. `grid`: chunks of its
-    full buffer. `is_scalar`: it reduces the partial results of a `Segment`. `others`: the further
-    members of a bucket; their grids have the same number of chunks, and a message that carries a
-    chunk of `operation` carries the chunk with the same number of each of them.
+    full buffer. `is_scalar`: it reduces the partial results of a `KernelSegment`. `others`: the
+    further members of a bucket; their grids have the same number of chunks, and a message that
+    carries a chunk of `operation` carries the chunk with the same number of each of them.
     """
 
     operation: Operation
@@ -133,7 +133,7 @@ class Launch:
     kernel: int
 
 
-Part = Segment | CollectiveRuns | RowRuns | MeshRuns | Message | Barrier | Launch
+Part = KernelSegment | CollectiveRuns | RowRuns | MeshRuns | Message | Barrier | Launch
 
 
 @dataclass(frozen=True, eq=False)

@@ -298,7 +298,7 @@ def _count_remaining_elements(shape: tuple[int, ...], cut: tuple[int, ...]) -> i
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ValueChunks:
     """Chunks of a value, and the collective `lead` that determines their order.
 
     `is_needed`: the collective reads the chunks, in the order of its first use; else it produces
@@ -310,7 +310,7 @@ class Cut:
     lead: str
     is_needed: bool
     source: str = ""
-    source_cut: Cut | None = None
+    source_cut: ValueChunks | None = None
     operand_grid: Grid | None = None
 
 
@@ -339,7 +339,7 @@ def number_regions(program: Program) -> dict[str, int]:
 
 def find_cuts(
     program: Program, binding: Binding, regions: dict[str, int], grid_of: GridFunction
-) -> dict[str, Cut]:
+) -> dict[str, ValueChunks]:
     """Return the cut (division into chunks) of operations that work chunk by chunk, by name.
 
     `regions`: a number by operation; a cut passes only between operations with equal numbers. The
@@ -357,7 +357,7 @@ def find_cuts(
     if `_fits_grid` accepts the result; a reduction to a scalar never fits. Errors of `grid_of` are
     passed on.
     """
-    cuts: dict[str, Cut] = {}
+    cuts: dict[str, ValueChunks] = {}
     for operation in program.operations:
         if not operation.is_communication:
             continue
@@ -367,7 +367,9 @@ def find_cuts(
         operand_grid = None
         if operation.kind in UNEVEN_COLLECTIVES:
             operand_grid, _ = build_row_grids(program, binding, operation, grid.parts)
-        cuts[operation.name] = Cut(grid, operation.name, is_needed=False, operand_grid=operand_grid)
+        cuts[operation.name] = ValueChunks(
+            grid, operation.name, is_needed=False, operand_grid=operand_grid
+        )
     for operation in reversed(program.operations):
         for reader in program.readers.get(operation.name, ()):
             _cut_like_neighbour(program, binding, regions, cuts, operation, reader, is_needed=True)
@@ -385,7 +387,7 @@ def find_cuts(
     for operation in program.operations:
         cut = cuts.get(operation.reads[0]) if operation.kind is Kind.SEND else None
         if cut is not None and regions[operation.reads[0]] == regions[operation.name]:
-            cuts[operation.name] = Cut(cut.grid, cut.lead, is_needed=False)
+            cuts[operation.name] = ValueChunks(cut.grid, cut.lead, is_needed=False)
     return cuts
 
 
@@ -393,7 +395,7 @@ def _cut_like_neighbour(
     program: Program,
     binding: Binding,
     regions: dict[str, int],
-    cuts: dict[str, Cut],
+    cuts: dict[str, ValueChunks],
     operation: Operation,
     neighbour: Operation,
     *,
@@ -431,7 +433,7 @@ def _cut_product(
     program: Program,
     binding: Binding,
     regions: dict[str, int],
-    cuts: dict[str, Cut],
+    cuts: dict[str, ValueChunks],
     operation: Operation,
     source: Operation,
 ) -> None:
@@ -447,7 +449,7 @@ def _cut_product(
         return
     grid = derive_product_grid(program, binding, operation, source.name, cut.grid)
     if grid is not None:
-        cuts[operation.name] = Cut(grid, cut.lead, cut.is_needed, source.name, cut)
+        cuts[operation.name] = ValueChunks(grid, cut.lead, cut.is_needed, source.name, cut)
 
 
 def _fits_grid(program: Program, binding: Binding, operation: Operation, grid: Grid) -> bool:

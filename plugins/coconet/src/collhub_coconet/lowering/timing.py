@@ -10,7 +10,7 @@ import numpy as np
 
 from collhub_coconet.lowering.algorithms import Algorithms, Choice, Choices
 from collhub_coconet.lowering.flat import flatten
-from collhub_coconet.lowering.flat_program import FlatProgram, Launch, Segment
+from collhub_coconet.lowering.flat_program import FlatProgram, KernelSegment, Launch
 from collhub_coconet.program.operations import Binding, Kind
 from collhub_coconet.program.program import Program
 from hub_core import InputError, Registry, Topology, parse_topology, run_registry
@@ -148,7 +148,7 @@ def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
             is_computed[rows] = True
             seconds[rows] = machine.launch_s
             continue
-        if not isinstance(part, Segment):
+        if not isinstance(part, KernelSegment):
             continue
         rows = np.flatnonzero(flat.part == number)
         is_computed[rows] = True
@@ -164,7 +164,7 @@ def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
 
 
 def _compute_seconds(
-    flat: FlatProgram, machine: Machine, part: Segment, rows: Int64Array
+    flat: FlatProgram, machine: Machine, part: KernelSegment, rows: Int64Array
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return the times of the nodes of a segment in s, without launches: float64[rows].
 

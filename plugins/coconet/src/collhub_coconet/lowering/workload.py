@@ -77,16 +77,14 @@ def lower(program: Program, binding: Binding, history: History = ()) -> Workload
     fit the ranks (`check_binding`).
     """
     check_binding(program, binding)
-    builder = _WorkloadBuilder(
-        program, binding, Statements(BoundProgram(program, binding, history))
-    )
+    builder = _NodeRows(program, binding, Statements(BoundProgram(program, binding, history)))
     for kernel in program.kernels():
         builder.add_kernel(kernel)
     return builder.build()
 
 
 @dataclass(slots=True)
-class _WorkloadBuilder:
+class _NodeRows:
     """Rows of nodes under construction.
 
     `rows`: nodes of several ranks at once, as columns that are equal on all and the rank and peer

@@ -22,9 +22,9 @@ from collhub_coconet.program.operations import (
     ElementType,
     Kind,
     Layout,
+    LayoutRule,
     Operation,
     Placement,
-    Rule,
     Shape,
     TensorType,
     on_mesh,
@@ -159,7 +159,7 @@ class Operands:
         and (`axis`) for an unknown or repeated axis, and for no names on a mesh of several
         axes.
         """
-        if self.operation.rule not in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
+        if self.operation.rule not in (LayoutRule.TO_BLOCKS, LayoutRule.TO_LOCAL):
             message = f"axes are stated for the rule {self.operation.rule}"
             raise TypingMistakeError("attribute", message, "leave axes out")
         try:

@@ -52,12 +52,12 @@ __all__ = [
     "ElementType",
     "Kind",
     "Layout",
+    "LayoutRule",
     "Operand",
     "Operation",
     "Placement",
     "Ranges",
     "Reduction",
-    "Rule",
     "Shape",
     "Size",
     "TensorType",
@@ -65,7 +65,8 @@ __all__ = [
     "at_root",
     "block_bounds",
     "distance_from_end",
-    "format_shape", "has_dimension",
+    "format_shape",
+    "has_dimension",
     "on_mesh",
     "parse_ranges",
     "partial",
@@ -126,7 +127,7 @@ class Kind(StrEnum):
     OPAQUE = "Opaque"
 
 
-class Rule(StrEnum):
+class LayoutRule(StrEnum):
     """Layout rules of opaque operations, which the language does not describe otherwise.
 
     PER_RANK: every rank computes with its values; the result of replicated operands is replicated,
@@ -283,7 +284,7 @@ class Operation:
     seed: int | None = None
     call: str | None = None
     shape: Shape | None = None
-    rule: Rule | None = None
+    rule: LayoutRule | None = None
     work: int | None = None
     traffic: int | None = None
     count: int | None = None

@@ -21,8 +21,8 @@ from collhub_coconet.program.operations import (
     ElementType,
     Kind,
     Layout,
+    LayoutRule,
     Placement,
-    Rule,
     Shape,
     Size,
     TensorType,
@@ -251,17 +251,17 @@ def type_update(operands: Operands) -> TensorType:
 
 
 _OPAQUE_LAYOUTS = {
-    Rule.PER_RANK: ({Placement.LOCAL}, LOCAL),
-    Rule.RANDOM: ({Placement.LOCAL}, LOCAL),
-    Rule.ROWS: ({Placement.LOCAL, Placement.SLICED}, sliced(0)),
-    Rule.PARTS: ({Placement.LOCAL, Placement.SLICED}, LOCAL),
-    Rule.TO_BLOCKS: ({Placement.LOCAL}, sliced(0)),
-    Rule.TO_LOCAL: (set(Placement), LOCAL),
+    LayoutRule.PER_RANK: ({Placement.LOCAL}, LOCAL),
+    LayoutRule.RANDOM: ({Placement.LOCAL}, LOCAL),
+    LayoutRule.ROWS: ({Placement.LOCAL, Placement.SLICED}, sliced(0)),
+    LayoutRule.PARTS: ({Placement.LOCAL, Placement.SLICED}, LOCAL),
+    LayoutRule.TO_BLOCKS: ({Placement.LOCAL}, sliced(0)),
+    LayoutRule.TO_LOCAL: (set(Placement), LOCAL),
 }
 """Placements of operands that a rule of opaque operations permits in addition to replicated ones,
 and the layout of the result."""
 
-_OPAQUE_VIEWS = (Rule.TO_BLOCKS, Rule.TO_LOCAL)
+_OPAQUE_VIEWS = (LayoutRule.TO_BLOCKS, LayoutRule.TO_LOCAL)
 
 
 def type_opaque(operands: Operands) -> TensorType:
@@ -287,12 +287,12 @@ def type_opaque(operands: Operands) -> TensorType:
     assert operation.shape is not None
     assert operation.element is not None
     operands.check_same_group()
-    if operation.dimension is not None and operation.rule is not Rule.TO_BLOCKS:
+    if operation.dimension is not None and operation.rule is not LayoutRule.TO_BLOCKS:
         message = f"a dimension is stated for the rule {operation.rule}"
         raise TypingMistakeError("attribute", message, "leave dimension out")
     if operation.count is not None:
         is_rank = 1 <= operation.count <= len(operation.shape)
-        if operation.rule is not Rule.ROWS or not is_rank:
+        if operation.rule is not LayoutRule.ROWS or not is_rank:
             message = f"{operation.count} dimensions of rows are stated for the rule"
             cure = "state count for the rule rows only, at most the dimensions of the result"
             raise TypingMistakeError("count", f"{message} {operation.rule}", cure)
@@ -336,11 +336,11 @@ def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
         return found[0]
     permitted, layout = _OPAQUE_LAYOUTS[operation.rule]
     has_slices = any(operand.is_sliced for operand in found)
-    if operation.rule is Rule.ROWS and len(operands.mesh) > 1 and not has_slices:
-        permitted, layout = _OPAQUE_LAYOUTS[Rule.PER_RANK]
-    takes_all_slices = operation.rule in (Rule.TO_LOCAL, Rule.PARTS)
+    if operation.rule is LayoutRule.ROWS and len(operands.mesh) > 1 and not has_slices:
+        permitted, layout = _OPAQUE_LAYOUTS[LayoutRule.PER_RANK]
+    takes_all_slices = operation.rule in (LayoutRule.TO_LOCAL, LayoutRule.PARTS)
     slices = [operand for operand in found if operand.is_sliced]
-    dimension = slices[0].dimension if slices and operation.rule is Rule.ROWS else 0
+    dimension = slices[0].dimension if slices and operation.rule is LayoutRule.ROWS else 0
     for position, operand in enumerate(found):
         is_other_slice = operand.is_sliced and (
             operand.dimension != dimension or operand.dimension >= (operation.count or 1)
@@ -351,7 +351,7 @@ def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
             cure = "AllGather it first" if operand.is_sliced else "state another rule"
             raise TypingMistakeError("layout", f"{message} does not permit", cure)
     is_view = operation.rule in _OPAQUE_VIEWS
-    keeps_replicated = operation.rule in (Rule.PER_RANK, Rule.ROWS, Rule.PARTS)
+    keeps_replicated = operation.rule in (LayoutRule.PER_RANK, LayoutRule.ROWS, LayoutRule.PARTS)
     keeps_replicated |= is_view and len(operands.mesh) > 1 and operation.axes is None
     is_replicated = all(operand == REPLICATED for operand in found)
     if layout.is_sliced:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from collhub_coconet.lowering.timing import compute_peak_bytes
 from collhub_coconet.program.operations import Binding, Kind
 from collhub_coconet.program.program import Program
-from collhub_coconet.search.cost_models import FormulaModel, Timing
+from collhub_coconet.search.cost_models import FormulaModel, ProgramTiming
 from collhub_coconet.search.explore import Candidate, Exploration, PartStep, count_uneven_values
 from collhub_coconet.search.parts import PartClass, assemble, is_stand_in
 from collhub_coconet.search.simulation import Simulation
@@ -237,7 +237,7 @@ class _BucketChoice:
         self.trials += 1
         for binding in self._bindings:
             self._budget.count(1)
-            timing: Timing | str
+            timing: ProgramTiming | str
             if self._simulation is None:
                 timing = self._model.timing(program, binding)
             else:

@@ -14,9 +14,9 @@ from collhub_coconet.lowering.timing import compute_peak_bytes
 from collhub_coconet.program.operations import Binding
 from collhub_coconet.program.program import Program
 from collhub_coconet.search.collective_times import Means
-from collhub_coconet.search.cost_models import Timing
+from collhub_coconet.search.cost_models import ProgramTiming
 from collhub_coconet.search.explore import Candidate, Exploration, PartStep
-from collhub_coconet.search.parts import Origin, PartClass, assemble, exchanged_values
+from collhub_coconet.search.parts import PartClass, ValueOrigin, assemble, exchanged_values
 from collhub_coconet.search.simulation import Simulation
 from collhub_coconet.transformations.moves import TRANSFORMATIONS
 
@@ -158,7 +158,7 @@ def _descend(
 
 def _add_up(
     whole: Program,
-    origins: Mapping[str, Origin],
+    origins: Mapping[str, ValueOrigin],
     classes: Sequence[PartClass],
     selection: Sequence[Candidate],
     bindings: Sequence[Binding],
@@ -196,7 +196,7 @@ def _add_up(
         seconds = sum(count * each.timings[size_index].seconds for count, each in counted)
         means = _spread_means(origins, selection, size_index)
         choices = {name: value for name, value in means.items() if origins[name].is_first}
-        timings.append(Timing(seconds, choices))
+        timings.append(ProgramTiming(seconds, choices))
         uneven.append(sum(count * each.uneven_values[size_index] for count, each in counted))
     return Candidate(
         whole,
@@ -210,7 +210,7 @@ def _add_up(
 
 def _simulate(
     whole: Program,
-    origins: Mapping[str, Origin],
+    origins: Mapping[str, ValueOrigin],
     selection: Sequence[Candidate],
     bindings: Sequence[Binding],
     simulation: Simulation,
@@ -237,7 +237,7 @@ def _simulate(
 
 
 def _spread_means(
-    origins: Mapping[str, Origin], selection: Sequence[Candidate], size_index: int
+    origins: Mapping[str, ValueOrigin], selection: Sequence[Candidate], size_index: int
 ) -> dict[str, Means]:
     """Return the means of the communications of the entire program by name, at one size.
 

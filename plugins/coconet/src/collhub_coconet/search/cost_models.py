@@ -29,7 +29,7 @@ from collhub_coconet.transformations.costs import count_memory_bytes, count_oper
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ProgramTiming:
     """Time of a program in seconds, and the means of its collectives, stages and chains by name."""
 
     seconds: float
@@ -39,7 +39,7 @@ class Timing:
 class CostModel(TypingProtocol):
     """Computes times, and bounds of times and memory, for programs on one machine."""
 
-    def timing(self, program: Program, binding: Binding) -> Timing:
+    def timing(self, program: Program, binding: Binding) -> ProgramTiming:
         """Compute the time of a program with the fastest means at the sizes of `binding`."""
         ...
 
@@ -62,7 +62,7 @@ class FormulaModel:
     rates: Rates
     collective_times: CollectiveTimes | None = None
 
-    def timing(self, program: Program, binding: Binding) -> Timing:
+    def timing(self, program: Program, binding: Binding) -> ProgramTiming:
         """Return the time of a program in s by formula, and the selected means by name.
 
         Each communication uses the algorithm, protocol and chunk count (the means) that are
@@ -72,7 +72,7 @@ class FormulaModel:
         """
         calculation = _TimeCalculation(self.rates, program, binding, self.find_times())
         # Evaluated in this order: `compute_seconds` fills `choices`.
-        return Timing(calculation.compute_seconds(), calculation.choices)
+        return ProgramTiming(calculation.compute_seconds(), calculation.choices)
 
     def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> ProgramBound:
         """Compute lower bounds of time and memory of a program and all that are reachable from it.

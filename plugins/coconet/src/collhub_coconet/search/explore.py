@@ -17,7 +17,7 @@ from collhub_coconet.documents.json_document import canonical_hash
 from collhub_coconet.lowering.timing import compute_peak_bytes
 from collhub_coconet.program.operations import Binding, TensorType
 from collhub_coconet.program.program import Program
-from collhub_coconet.search.cost_models import CostModel, Timing
+from collhub_coconet.search.cost_models import CostModel, ProgramTiming
 from collhub_coconet.transformations.legality import LegalityRecord, Rewrite
 from collhub_coconet.transformations.moves import (
     TRANSFORMATIONS,
@@ -84,7 +84,7 @@ AllowedKinds = tuple[str, ...]
 After a transformation of one kind only that kind and later ones follow.
 """
 
-Evaluation = tuple[tuple[Timing, ...], tuple[int, ...], tuple[int, ...]]
+Evaluation = tuple[tuple[ProgramTiming, ...], tuple[int, ...], tuple[int, ...]]
 """Timings, peak memory in bytes and unevenly sliced values of a program, each by size."""
 
 # States expanded per round. Independent of the number of workers, so that every machine finds the
@@ -112,7 +112,7 @@ class Candidate:
 
     program: Program
     steps: tuple[Rewrite, ...]
-    timings: tuple[Timing, ...]
+    timings: tuple[ProgramTiming, ...]
     peaks: tuple[int, ...]
     uneven_values: tuple[int, ...]
     part_steps: tuple[PartStep, ...] = ()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from collhub_coconet.lowering.algorithms import Algorithms, Call
+from collhub_coconet.lowering.algorithms import AlgorithmCall, Algorithms
 from collhub_coconet.search.collective_times import (
     PROTOCOLS,
     Demand,
@@ -231,7 +231,7 @@ class HubAlgorithms:
         on.
         """
         members = range(len(demand.members))
-        call = Call(demand.kind, members, demand.root, demand.size_bytes, demand.counts)
+        call = AlgorithmCall(demand.kind, members, demand.root, demand.size_bytes, demand.counts)
         # Lower bounds of the time in s, 0 without one.
         bounds: dict[str, float] = {}
         for protocol in PROTOCOLS:
@@ -263,7 +263,7 @@ class HubAlgorithms:
                 best_s = min(best_s, *seconds.values())
                 yield OfferedAlgorithm(name, algorithm, seconds)
 
-    def _sort_names(self, demand: Demand, call: Call) -> list[str]:
+    def _sort_names(self, demand: Demand, call: AlgorithmCall) -> list[str]:
         """Return the names of the algorithms for a collective, in the order of their trials.
 
         1. The files and names that the user gave (`self.named`), in their order. Synthesizers
@@ -296,7 +296,7 @@ class HubAlgorithms:
         added = [name for name in self.named if name not in names]
         return [*added, *sorted(names, key=rank)]
 
-    def _build(self, name: str, demand: Demand, call: Call) -> Algorithm:
+    def _build(self, name: str, demand: Demand, call: AlgorithmCall) -> Algorithm:
         """Return the verified algorithm of a synthesizer, or of a file, for one call.
 
         - `name` is a synthesizer: it gets the collective of `call`, the size of `demand` in bytes,

@@ -25,8 +25,8 @@ from collhub_coconet.program.operations import (
     POINTWISE,
     Argument,
     Kind,
+    LayoutRule,
     Operation,
-    Rule,
     TensorType,
 )
 from collhub_coconet.program.program import Chain, Program, Stage, order_groups
@@ -80,7 +80,7 @@ def divide(program: Program) -> list[PartClass]:
     classes = _classify(program, members, shared)
     if shared and all(len(part.copies) == 1 for part in classes):
         # Without equal parts, one decision for all of them finds more.
-        groups = _Groups(operation.name for operation in program.operations)
+        groups = _DisjointNames(operation.name for operation in program.operations)
         for operation in program.operations:
             for read in operation.reads:
                 if read in program.by_name:
@@ -166,7 +166,7 @@ def exchanged_values(classes: Sequence[PartClass]) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ValueOrigin:
     """Value of an assembled program: index of its class, its name there, and whether the copy is
     the first.
     """
@@ -178,7 +178,7 @@ class Origin:
 
 def assemble(
     program: Program, classes: Sequence[PartClass], chosen: Sequence[Program]
-) -> tuple[Program, dict[str, Origin]]:
+) -> tuple[Program, dict[str, ValueOrigin]]:
     """Assemble the entire program from one rewritten program per class; also return origins.
 
     A class consists of equal parts (copies) of `program`; `chosen` has one rewritten program per
@@ -196,7 +196,7 @@ def assemble(
     """
     types: dict[str, TensorType] = {}
     is_interleaved = False
-    origins: dict[str, Origin] = {}
+    origins: dict[str, ValueOrigin] = {}
     arguments: dict[str, Argument] = {}
     pieces: list[tuple[int, list[Operation], list[Stage], list[Chain]]] = []
     taken = dict.fromkeys(program.types, 1)
@@ -207,7 +207,7 @@ def assemble(
             types |= {names[name]: kind for name, kind in result.types.items()}
             is_stating = [not is_stand_in(operation) for operation in result.operations]
             for operation in compress(result.operations, is_stating):
-                origins[names[operation.name]] = Origin(index, operation.name, is_first)
+                origins[names[operation.name]] = ValueOrigin(index, operation.name, is_first)
             for argument in result.arguments:
                 if names[argument.name] in program.by_name:
                     # A value of another part.
@@ -252,7 +252,7 @@ def assemble(
     return whole, origins
 
 
-class _Groups:
+class _DisjointNames:
     """Disjoint sets of names; names are listed in the order in which they were given."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -312,7 +312,7 @@ def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
         if not program.types[operation.name].shape and not operation.is_communication
     }
     computed = {name for name in scalars if program.by_name[name].kind in POINTWISE}
-    groups = _Groups(operation.name for operation in program.operations)
+    groups = _DisjointNames(operation.name for operation in program.operations)
     for operation in program.operations:
         for read in operation.reads:
             is_scale = operation.kind in POINTWISE and not program.types[read].shape
@@ -334,7 +334,7 @@ def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
 
 
 def _propagate(
-    program: Program, scalars: set[str], groups: _Groups, *, is_forward: bool
+    program: Program, scalars: set[str], groups: _DisjointNames, *, is_forward: bool
 ) -> dict[str, str | None]:
     """Return, for each scalar, the only set of operations that it is computed from.
 
@@ -357,7 +357,7 @@ def _propagate(
     return only
 
 
-def _unite_readers_of_states(program: Program, groups: _Groups) -> None:
+def _unite_readers_of_states(program: Program, groups: _DisjointNames) -> None:
     """Unite all readers of a state in `groups`, since the layout of the state is one decision.
 
     States that must be complete after the step are skipped.
@@ -386,7 +386,7 @@ def _divide_at_collectives(
        on each rank after the step (`whole_after`).
     4. Sets that wait for each other in a cycle are united; those with a scalar of `shared` are not.
     """
-    groups = _Groups(operation.name for operation in program.operations)
+    groups = _DisjointNames(operation.name for operation in program.operations)
     near: set[str] = set()
     for group in members:
         if len(group) <= _LARGE or not shared.isdisjoint(group):
@@ -478,7 +478,7 @@ def _find_neighbours(program: Program, operation: Operation) -> list[str]:
     return [name for name in dict.fromkeys(names) if name in program.by_name]
 
 
-def _unite_cycles(program: Program, groups: _Groups, shared: set[str]) -> None:
+def _unite_cycles(program: Program, groups: _DisjointNames, shared: set[str]) -> None:
     """Unite sets of operations in `groups`, in place, until no sets wait in a cycle.
 
     A set waits for another set if one of its operations reads a value of that set. Scalars in
@@ -687,7 +687,7 @@ def _add_stand_ins(
                     element=program.types[name].element,
                     call=_STAND_IN,
                     shape=(),
-                    rule=Rule.PER_RANK,
+                    rule=LayoutRule.PER_RANK,
                     work=0,
                     traffic=0,
                 )

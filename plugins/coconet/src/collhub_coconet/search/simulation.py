@@ -20,7 +20,7 @@ from collhub_coconet.search.collective_times import (
     find_demand,
     find_slowest_link,
 )
-from collhub_coconet.search.cost_models import Timing
+from collhub_coconet.search.cost_models import ProgramTiming
 from collhub_coconet.search.explore import (
     Candidate,
     Exploration,
@@ -78,7 +78,7 @@ class Simulation:
         hub = self.algorithms or HubAlgorithms(self.topology, self.registry)
         object.__setattr__(self, "hub", hub)
 
-    def timing(self, program: Program, binding: Binding) -> Timing | str:
+    def timing(self, program: Program, binding: Binding) -> ProgramTiming | str:
         """Simulate a program, and choose algorithm, protocol and chunk count of its collectives.
 
         1. Every collective gets the algorithm and protocol that are fastest in isolation.
@@ -112,7 +112,7 @@ class Simulation:
         binding: Binding,
         choice: _MeansOfProgram,
         counts: Sequence[int] = CHUNKS,
-    ) -> Timing | str:
+    ) -> ProgramTiming | str:
         """Simulate a program with each chunk count; return the fastest time in s with its choices.
 
         Each communication has the algorithm and protocol that are fastest in isolation, and starts
@@ -137,7 +137,7 @@ class Simulation:
                 best_s, selected = seconds, trial
             if trial == initial and count > 1:
                 break
-        return reason if best_s == math.inf else Timing(best_s, selected)
+        return reason if best_s == math.inf else ProgramTiming(best_s, selected)
 
     def list_restrictions(self, program: Program, binding: Binding) -> list[str]:
         """Describe the algorithms and chunk counts that are never simulated in a program.
@@ -182,7 +182,7 @@ class Simulation:
 
     def estimate(
         self, program: Program, binding: Binding, counts: Sequence[int] = CHUNKS
-    ) -> Timing | str:
+    ) -> ProgramTiming | str:
         """Simulate a program with one chunk count for all collectives; return the fastest result.
 
         Each of `counts` is simulated in order; of equal times the first counts. Each collective
@@ -197,7 +197,7 @@ class Simulation:
             return _explain_unfit(error)
         return self._try_chunks(program, binding, choice, counts)
 
-    def refined(self, program: Program, binding: Binding, timing: Timing) -> Timing:
+    def refined(self, program: Program, binding: Binding, timing: ProgramTiming) -> ProgramTiming:
         """Improve a time by choosing algorithm, protocol and chunk count for each collective.
 
         `timing`: the start, in which equal collectives have equal choices. The result is never
@@ -241,9 +241,9 @@ class Simulation:
         program: Program,
         binding: Binding,
         choice: _MeansOfProgram,
-        timing: Timing,
+        timing: ProgramTiming,
         groups: list[list[str]],
-    ) -> Timing:
+    ) -> ProgramTiming:
         """Try other algorithms, protocols and chunk counts group by group, once; keep faster ones.
 
         `groups`: names of collectives that get equal choices. `timing`: the start. The
@@ -265,7 +265,7 @@ class Simulation:
                 seconds = self._simulate(program, binding, choice, trial)
                 if not isinstance(seconds, str) and seconds < best_s:
                     best_s, selected = seconds, trial
-        return Timing(best_s, selected)
+        return ProgramTiming(best_s, selected)
 
     def simulate_means(
         self, program: Program, binding: Binding, means: Mapping[str, Means]
@@ -492,7 +492,7 @@ def simulate_candidates(
         budget.count(1)
         return bool(budget.reason)
 
-    timings: list[Timing] = []
+    timings: list[ProgramTiming] = []
     for timing in run_tasks(workers, _simulate_task, tasks, is_limit_reached):
         if isinstance(timing, str):
             return timing
@@ -551,7 +551,7 @@ def _refine_fastest(
 # Tasks for worker processes: the object and the arguments of a method are sent as one argument.
 
 
-def _simulate_task(task: tuple[Simulation, Program, Binding]) -> Timing | str:
+def _simulate_task(task: tuple[Simulation, Program, Binding]) -> ProgramTiming | str:
     """Return `Simulation.timing` of the program of a task; called in worker processes.
 
     `task`: simulation, program, and binding of symbols and ranks. The result is the reason
@@ -562,7 +562,7 @@ def _simulate_task(task: tuple[Simulation, Program, Binding]) -> Timing | str:
     return simulation.timing(program, binding)
 
 
-def _refine_task(task: tuple[Simulation, Program, Binding, Timing]) -> Timing:
+def _refine_task(task: tuple[Simulation, Program, Binding, ProgramTiming]) -> ProgramTiming:
     """Return `Simulation.refined` of the program of a task; called in worker processes.
 
     `task`: simulation, program, binding of symbols and ranks, and the timing to improve.

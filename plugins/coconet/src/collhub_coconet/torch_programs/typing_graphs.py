@@ -41,11 +41,11 @@ from collhub_coconet.program.operations import (
     ElementType,
     Kind,
     Layout,
+    LayoutRule,
     Operand,
     Operation,
     Placement,
     Reduction,
-    Rule,
     Shape,
     TensorType,
     on_mesh,
@@ -473,9 +473,9 @@ class _GraphTyper:
             ]
             kind = self._type_tensor(tensor, on_mesh(*layouts))
             name = self.name_value(tensor.name)
-            rule = Rule.PARTS if row_axes else Rule.PER_RANK
+            rule = LayoutRule.PARTS if row_axes else LayoutRule.PER_RANK
             attributes: dict[str, object] = {"element": kind.element, "shape": kind.shape}
-            attributes["rule"] = Rule.ROWS if has_rows else rule
+            attributes["rule"] = LayoutRule.ROWS if has_rows else rule
             if has_rows and facts.row_dimensions > 1:
                 attributes["count"] = facts.row_dimensions
             if first is None:
@@ -483,7 +483,7 @@ class _GraphTyper:
                 attributes |= {"work": facts.work * scale, "traffic": facts.traffic * scale}
                 attributes["call"] = _format_call(node, reads, position)
                 if facts.is_random:
-                    attributes["rule"] = Rule.RANDOM
+                    attributes["rule"] = LayoutRule.RANDOM
                 first = self.emit(name, Kind.OPAQUE, operands, **attributes)
             else:
                 call = json.dumps({"operator": "result", "output": position}, separators=(",", ":"))
@@ -613,7 +613,7 @@ class _GraphTyper:
         if inner is None or inner.kind is not Kind.SUM:
             return None
         view = self._operations.get(inner.reads[0])
-        if view is None or view.rule is not Rule.TO_LOCAL:
+        if view is None or view.rule is not LayoutRule.TO_LOCAL:
             return None
         source = view.reads[0]
         layouts = self.types[source].layout.by_axis
@@ -722,12 +722,14 @@ class _GraphTyper:
         length, *inner = tensor.shape
         shape = (ranks, length, *inner)
         local = self._make_local(operand, {*axes, *self.find_divided(operand)})
-        rows = self._view(self.name_inner(result.name), local, Rule.TO_BLOCKS, shape, axes)
+        rows = self._view(self.name_inner(result.name), local, LayoutRule.TO_BLOCKS, shape, axes)
         over = self.mesh.name_axes(axes)
         columns = self.emit(
             self.name_inner(result.name), Kind.ALL_TO_ALL, [rows], dimension=1, axes=over
         )
-        return self._view(self.name_value(result.name), columns, Rule.TO_LOCAL, result.shape, axes)
+        return self._view(
+            self.name_value(result.name), columns, LayoutRule.TO_LOCAL, result.shape, axes
+        )
 
     def _exchange_rows(
         self,
@@ -927,7 +929,7 @@ class _GraphTyper:
         if not change:
             return value
         shape = self.find_local_shape(self.types[value], change)
-        return self._view(self.name_inner(value), value, Rule.TO_LOCAL, shape, change)
+        return self._view(self.name_inner(value), value, LayoutRule.TO_LOCAL, shape, change)
 
     def _make_block(self, value: str, axes: Sequence[int], dimension: int = 0) -> str:
         """Return the name of a value with the content of `value` that is sliced on the given axes.
@@ -951,13 +953,13 @@ class _GraphTyper:
         assert isinstance(length, int)
         shape[dimension] = length * self.mesh.count(change)
         name = self.name_inner(value)
-        return self._view(name, local, Rule.TO_BLOCKS, shape, change, dimension or None)
+        return self._view(name, local, LayoutRule.TO_BLOCKS, shape, change, dimension or None)
 
     def _view(
         self,
         name: str,
         value: str,
-        rule: Rule,
+        rule: LayoutRule,
         shape: Sequence[int | str],
         axes: Sequence[int],
         dimension: int | None = None,

@@ -26,9 +26,9 @@ from collhub_coconet.program.operations import (
     UNEVEN_COLLECTIVES,
     ElementType,
     Kind,
+    LayoutRule,
     Operand,
     Operation,
-    Rule,
     distance_from_end,
     has_dimension,
     sliced,
@@ -659,7 +659,7 @@ class _ModuleWriter:
         """
         call, name = parse_call(operation), operation.name
         operator = call.get("operator")
-        if operator == "view" or operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
+        if operator == "view" or operation.rule in (LayoutRule.TO_BLOCKS, LayoutRule.TO_LOCAL):
             shape = list(self._find_local_shape(name))
             self._lines.append(f"{name} = {operation.reads[0]}.reshape({shape})")
         elif operator == "result":

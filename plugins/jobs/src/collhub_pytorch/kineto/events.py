@@ -106,7 +106,7 @@ class EventColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class IssueInterval:
     """Interval of a host thread in which a communication is issued.
 
     `library`: the host library (`gloo`) that communicates from main memory during the span, empty
@@ -172,7 +172,7 @@ class RankEvents:
     operators: EventColumns = field(default_factory=EventColumns)
     names: dict[str, int] = field(default_factory=dict)
     kernel_calls: dict[int, Call | None] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list)
+    spans: list[IssueInterval] = field(default_factory=list)
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     threads: dict[str, int] = field(default_factory=dict)
@@ -545,5 +545,5 @@ def _thread(events: RankEvents, record: Record) -> int:
 
 def _add_span(events: RankEvents, record: Record, call: Call, library: str = "") -> None:
     start, duration = _times_ns(record)
-    span = Span(start, start + duration, _thread(events, record), call, library)
+    span = IssueInterval(start, start + duration, _thread(events, record), call, library)
     events.spans.append(span)

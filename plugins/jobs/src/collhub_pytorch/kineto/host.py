@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from collhub_pytorch.calls import ISSUER_NAMESPACES, Call, GroupRecord, kind_of, with_target
-from collhub_pytorch.kineto.events import IssuerArgs, RankEvents, Span, resolve_group
+from collhub_pytorch.kineto.events import IssueInterval, IssuerArgs, RankEvents, resolve_group
 from collhub_pytorch.kineto.graph import RankProfile
 from collhub_pytorch.kineto.issuers import Issuer, assign_spans
 from hub_core.columns import BoolArray, Int64Array, positions_in
@@ -141,7 +141,7 @@ def add_host_calls(
 class _IssuedCall:
     """Collective with its issue time, and its root or peer, -1 if unknown."""
 
-    span: Span
+    span: IssueInterval
     issue_time: int
     target: int = -1
 
@@ -357,7 +357,7 @@ def _host_calls(
     return sorted(calls, key=lambda issued_call: issued_call.issue_time)
 
 
-def _device_library_spans(events: RankEvents) -> list[Span]:
+def _device_library_spans(events: RankEvents) -> list[IssueInterval]:
     """Select one annotation per collective of a device library, ordered by thread and start.
 
     Annotations of the host are ignored. A file may annotate one collective by several nested spans
@@ -370,7 +370,7 @@ def _device_library_spans(events: RankEvents) -> list[Span]:
     """
     spans = [span for span in events.spans if not span.is_of_host]
     spans.sort(key=lambda one: (one.thread, one.start, -one.end))
-    outermost: list[Span] = []
+    outermost: list[IssueInterval] = []
     thread, end = -1, 0
     for span in spans:
         if span.thread != thread or span.start >= end:

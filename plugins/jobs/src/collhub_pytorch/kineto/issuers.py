@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from collhub_pytorch.calls import element_bytes
-from collhub_pytorch.kineto.events import Span
+from collhub_pytorch.kineto.events import IssueInterval
 from hub_core.model import JobCollective, NodeKind
 
 Kind = tuple[NodeKind, int]
@@ -51,7 +51,7 @@ class Issuer:
     is_wrapper: bool = False
 
 
-def assign_spans(spans: Sequence[Span], issuers: Sequence[Issuer]) -> list[int]:
+def assign_spans(spans: Sequence[IssueInterval], issuers: Sequence[Issuer]) -> list[int]:
     """Return for every span the index of its issuer, or -1. Cost: sorting spans and issuers."""
     return _Assignment(spans, issuers).run()
 
@@ -59,7 +59,7 @@ def assign_spans(spans: Sequence[Span], issuers: Sequence[Issuer]) -> list[int]:
 class _Assignment:
     """Assigns spans, by start, to operators, by start; each operator is assigned once."""
 
-    def __init__(self, spans: Sequence[Span], issuers: Sequence[Issuer]) -> None:
+    def __init__(self, spans: Sequence[IssueInterval], issuers: Sequence[Issuer]) -> None:
         self._spans = spans
         self._issuers = issuers
         self._by_start = sorted(range(len(issuers)), key=lambda one: issuers[one].start)
@@ -113,7 +113,7 @@ class _Assignment:
         self,
         candidates: Sequence[int],
         keys: Callable[[Issuer], Iterable[Hashable]],
-        key: Callable[[Span], Hashable],
+        key: Callable[[IssueInterval], Hashable],
     ) -> None:
         """Assign spans that have no issuer yet, in order of start, to free candidates of equal key.
 
@@ -143,11 +143,11 @@ class _Assignment:
         self._is_free[issuer] = False
 
 
-def _kind_key(span: Span) -> Kind:
+def _kind_key(span: IssueInterval) -> Kind:
     return span.call.kind, span.call.collective
 
 
-def _sized_key(span: Span) -> Hashable:
+def _sized_key(span: IssueInterval) -> Hashable:
     size = element_bytes(span.call.dtype)
     return _kind_key(span), span.call.bytes // size if size > 0 else -1
 

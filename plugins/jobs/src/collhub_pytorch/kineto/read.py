@@ -18,8 +18,8 @@ from collhub_pytorch.job import format_rank_list, join_ranks
 from collhub_pytorch.kineto.events import (
     BLOCK,
     LAUNCH,
+    IssueInterval,
     RankEvents,
-    Span,
     read_events,
     resolve_group,
 )
@@ -314,7 +314,7 @@ def _calls(
     position = positions_in(order, len(events.device.start))
     names = list(events.names)
     # By thread the starts and the spans, parallel; an enclosing span precedes the inner ones.
-    spans: dict[int, tuple[list[int], list[Span]]] = {}
+    spans: dict[int, tuple[list[int], list[IssueInterval]]] = {}
     for span in sorted(events.spans, key=lambda one: (one.start, -one.end)):
         starts, thread_spans = spans.setdefault(span.thread, ([], []))
         starts.append(span.start)
@@ -338,7 +338,7 @@ def _calls(
 
 
 def _enclosing_call(
-    spans: dict[int, tuple[list[int], list[Span]]], launches: Launches, launch: int
+    spans: dict[int, tuple[list[int], list[IssueInterval]]], launches: Launches, launch: int
 ) -> Call | None:
     """Return the communication of the innermost span with a group name that encloses a launch.
 

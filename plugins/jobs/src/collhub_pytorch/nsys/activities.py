@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_pytorch.kineto.events import LAUNCH, classify_runtime_call
-from collhub_pytorch.nsys.database import Tables, read_texts
+from collhub_pytorch.nsys.database import ExportTables, read_texts
 from hub_core.columns import BoolArray, Int64Array
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -61,7 +61,7 @@ class RuntimeCalls:
     kind: Int64Array
 
 
-def read_activities(tables: Tables) -> Activities:
+def read_activities(tables: ExportTables) -> Activities:
     """Read the work of all devices: kernels, memory copies and memory sets; times are in ns.
 
     The result is sorted by process, device, stream and start; ties are in the order kernels,
@@ -238,7 +238,7 @@ def _device_keys(records: Records) -> Int64Array:
     return keys
 
 
-def read_runtime_calls(tables: Tables, activities: Activities) -> RuntimeCalls:
+def read_runtime_calls(tables: ExportTables, activities: Activities) -> RuntimeCalls:
     """Read the runtime calls that launched one of the activities, and all calls that wait or block.
 
     Activities are work of the device. A launch belongs to an activity if process and correlation id

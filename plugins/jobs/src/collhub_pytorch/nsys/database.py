@@ -42,7 +42,7 @@ class Condition:
     prefixes: Sequence[str] = ()
 
 
-class Tables(Protocol):
+class ExportTables(Protocol):
     """Tables of one export: SQLite, or a folder of Parquet files. Errors are `InputError`."""
 
     name: str
@@ -73,7 +73,7 @@ class Tables(Protocol):
         """Return the number of rows of a table; 0 without such a table."""
 
 
-def read_texts(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
+def read_texts(tables: ExportTables, numbers: Sequence[int]) -> dict[int, str]:
     """Return the texts of the table `StringIds` with these ids, by id; missing ids are left out.
 
     Empty without this table, and for no ids. Ids are read in groups of 500. Raises `InputError` for
@@ -88,7 +88,7 @@ def read_texts(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
 
 
 class Database:
-    """Tables of one SQLite file, see `Tables`. Errors name the file."""
+    """Tables of one SQLite file, see `ExportTables`. Errors name the file."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self._connection = connection

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from collhub_nccl_records.calls import COLLECTIVES, MESSAGES, operation_word
 
-from collhub_pytorch.nsys.database import Condition, Tables
+from collhub_pytorch.nsys.database import Condition, ExportTables
 
 _PID_SHIFT, _PID_MASK = 24, (1 << 24) - 1
 _GROUP_START, _GROUP_END = "groupstart", "groupend"
@@ -73,7 +73,7 @@ class NcclRanges:
     without_payload: int = 0
 
 
-def read_ranges(tables: Tables) -> NcclRanges:
+def read_ranges(tables: ExportTables) -> NcclRanges:
     """Read the NVTX ranges (annotated intervals) of NCCL of all threads.
 
     - `members`: (process id, payload) of the ranges of initialization, such as `ncclCommInit`,
@@ -110,7 +110,7 @@ def read_ranges(tables: Tables) -> NcclRanges:
     return ranges
 
 
-def _select(tables: Tables) -> Iterator[tuple[int, int | None, int, str, object]]:
+def _select(tables: ExportTables) -> Iterator[tuple[int, int | None, int, str, object]]:
     """Yield (start, end, thread, name, payload) of the ranges of NCCL, in table order.
 
     An event is selected if its text, or the text of its `textId`, begins with `nccl` or `commHash`;
@@ -285,7 +285,7 @@ class PayloadDecoder:
     _cache: dict[bytes, NcclPayload | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tables: Tables) -> PayloadDecoder:
+    def of(cls, tables: ExportTables) -> PayloadDecoder:
         """Read the schemas of payloads in a file: size, and format and offset of each known field.
 
         A schema is identified by domain and number. Sizes and offsets are in bytes. The first 2^12

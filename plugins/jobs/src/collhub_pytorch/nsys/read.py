@@ -33,7 +33,7 @@ from collhub_pytorch.nsys.activities import (
     read_activities,
     read_runtime_calls,
 )
-from collhub_pytorch.nsys.database import Tables, open_database
+from collhub_pytorch.nsys.database import ExportTables, open_database
 from collhub_pytorch.nsys.parquet import group_exports
 from collhub_pytorch.nsys.ranges import (
     CallRange,
@@ -99,14 +99,14 @@ def read_folder(source: Source, options: NsysOptions) -> Workload:
     return workload
 
 
-def _open_files(files: Sequence[TraceFile]) -> Iterator[tuple[Tables, int | None]]:
+def _open_files(files: Sequence[TraceFile]) -> Iterator[tuple[ExportTables, int | None]]:
     for file in files:
         with open_decompressed(file) as stream, open_database(stream, file.name) as database:
             yield database, file.rank
 
 
 def _workload_of(
-    exports: Iterable[tuple[Tables, int | None]], options: NsysOptions, provenance: Provenance
+    exports: Iterable[tuple[ExportTables, int | None]], options: NsysOptions, provenance: Provenance
 ) -> Workload:
     """Join the exports of Nsight Systems to one workload, with all times on a common clock.
 
@@ -286,7 +286,7 @@ class FileContents:
     added: int = 0
 
 
-def read_file(tables: Tables) -> FileContents:
+def read_file(tables: ExportTables) -> FileContents:
     """Read all ranks of an Nsight Systems export: one per process and device with activities.
 
     Activities are kernels, copies and other memory operations. Ranks ascend by process, then

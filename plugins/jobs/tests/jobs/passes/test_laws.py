@@ -13,7 +13,7 @@ from collhub_jobs.passes import (
     scale_compute,
     split_collectives,
 )
-from collhub_jobs.plugin import FuseOptions, ScaleOptions, SplitOptions
+from collhub_jobs.plugin import BucketOptions, ScaleOptions, SplitOptions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,7 +117,7 @@ def test_pieces_of_a_rank_with_the_highest_id_have_unused_ids() -> None:
 @given(programs(), st.integers(1, 20))
 def test_buckets_have_the_bytes_of_all_and_are_not_too_large(program: Programs, size: int) -> None:
     job = job_of(program)
-    result, _ = fuse_collectives(job, FuseOptions(size))
+    result, _ = fuse_collectives(job, BucketOptions(size))
     assert is_correct(result)
     before = job.nodes.bytes[job.nodes.is_kind(NodeKind.COLLECTIVE)]
     after = result.nodes.bytes[result.nodes.is_kind(NodeKind.COLLECTIVE)]
@@ -128,7 +128,7 @@ def test_buckets_have_the_bytes_of_all_and_are_not_too_large(program: Programs, 
 
 
 def test_gradients_of_a_step_fall_into_one_bucket() -> None:
-    result, report = fuse_collectives(training_step(), FuseOptions(1 << 17))
+    result, report = fuse_collectives(training_step(), BucketOptions(1 << 17))
     assert result.nodes.bytes[result.nodes.is_kind(NodeKind.COLLECTIVE)].tolist() == [1 << 17] * 4
     assert report.changes == ("8 all-reduces are fused into 4",)
     edges = result.nodes.data_edges
@@ -137,7 +137,7 @@ def test_gradients_of_a_step_fall_into_one_bucket() -> None:
 
 def test_buckets_that_would_be_too_large_are_not_made() -> None:
     job = training_step()
-    result, report = fuse_collectives(job, FuseOptions((1 << 17) - 1))
+    result, report = fuse_collectives(job, BucketOptions((1 << 17) - 1))
     assert (result.differences(job), report.changes) == ([], ())
 
 

@@ -27,7 +27,7 @@ _MAX_COUNT = 71
 _MAX_DEPENDENCY_BLOCK = 127
 
 
-class _Direction(NamedTuple):
+class _MessageSide(NamedTuple):
     """The sending or the receiving side of all thread blocks, with its words for messages.
 
     `peer`: int64 per thread block, -1 for none; `types`: step types that use the connection.
@@ -73,8 +73,8 @@ def check_program(
         rank=program.block_rank,
     )
     for direction in (
-        _Direction("sending", "to", "send", program.send, SENDING),
-        _Direction("receiving", "from", "recv", program.recv, RECEIVING),
+        _MessageSide("sending", "to", "send", program.send, SENDING),
+        _MessageSide("receiving", "from", "recv", program.recv, RECEIVING),
     ):
         _check_connections(direction, program, findings)
     # The count of a nop is ignored: it moves no data.
@@ -168,7 +168,7 @@ def _check_peers(
 
 
 def _check_connections(
-    direction: _Direction,
+    direction: _MessageSide,
     program: ThreadBlockProgram,
     findings: FileFindings,
 ) -> None:

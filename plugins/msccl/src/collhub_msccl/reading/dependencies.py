@@ -60,7 +60,9 @@ def resolve_dependencies(
     is_late = ~is_endless & (fusion.flag[parent] > program.deps[waiting])
     _report_late_waits(program, waiting, parent, is_late, findings)
     findings.raise_errors()
-    waits = _Waits(parent[~is_same_block], waiting[~is_same_block], program.is_type(StepType.NOP))
+    waits = _ResolvedWaits(
+        parent[~is_same_block], waiting[~is_same_block], program.is_type(StepType.NOP)
+    )
     return _replace_nops(program, fusion, waits, findings)
 
 
@@ -161,7 +163,7 @@ def _report_late_waits(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waits:
+class _ResolvedWaits:
     """Resolved waits as pairs (parent step, waiting step).
 
     `is_nop`: bool per step of the program.
@@ -175,7 +177,7 @@ class _Waits:
 def _replace_nops(
     program: ThreadBlockProgram,
     fusion: Fusion,
-    waits: _Waits,
+    waits: _ResolvedWaits,
     findings: FileFindings,
 ) -> Edges:
     """Return the waits between steps that move data: each nop in a wait is replaced by such steps.
@@ -252,7 +254,7 @@ def _warn_of_unfinished_chains(
 
 def _find_steps_before_nops(
     program: ThreadBlockProgram,
-    waits: _Waits,
+    waits: _ResolvedWaits,
     findings: FileFindings,
 ) -> dict[int, dict[int, int]]:
     """Return for every nop the steps that must finish before it, as {nop: {thread block: step}}.

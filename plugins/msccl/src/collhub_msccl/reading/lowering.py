@@ -64,7 +64,7 @@ _TRAITS = _build_traits()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lowered:
+class LoweredRows:
     """Rows of a step table, with data and control edges.
 
     `data`: declared dependencies and the edges within fused steps; `control`: program order;
@@ -94,7 +94,7 @@ def lower(
     program: ThreadBlockProgram,
     is_dsl_reading: bool,
     findings: FileFindings,
-) -> Lowered:
+) -> LoweredRows:
     """Convert a checked thread-block program to rows of a step table, in the order of the steps.
 
     - A nop gives no row. A dependency on it becomes dependencies on the steps before it and on
@@ -151,7 +151,7 @@ def lower(
     for part, unused in (("buffer", Buffer.UNKNOWN), ("offset", 0)):
         rows[f"src_{part}"][second] = rows[f"dst_{part}"][second]
         rows[f"dst_{part}"][second] = unused
-    return Lowered(rows, data, control, program.block_indptr, scratch_units)
+    return LoweredRows(rows, data, control, program.block_indptr, scratch_units)
 
 
 def _check_scratch(

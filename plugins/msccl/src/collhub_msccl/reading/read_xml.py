@@ -12,7 +12,7 @@ from collhub_msccl.plugin import ReadOptions
 from collhub_msccl.reading.checks import check_program
 from collhub_msccl.reading.element_tables import ScannedXml, complete_header
 from collhub_msccl.reading.header import AlgoHeader, find_possible_roots, read_header
-from collhub_msccl.reading.lowering import Lowered, lower
+from collhub_msccl.reading.lowering import LoweredRows, lower
 from collhub_msccl.reading.read_thread_blocks import insert_copies, read_copies, read_thread_blocks
 from collhub_msccl.reading.scan import MAX_BYTES, scan_xml
 from collhub_msccl.thread_block_program import ThreadBlockProgram
@@ -148,7 +148,7 @@ def _read_parts(
 def _build_collective(
     header: AlgoHeader,
     program: ThreadBlockProgram,
-    lowered: Lowered,
+    lowered: LoweredRows,
     stated_root: int | None,
     findings: FileFindings,
 ) -> Collective:
@@ -193,7 +193,7 @@ def _build_collective(
 
 def _choose_root(
     header: AlgoHeader,
-    lowered: Lowered,
+    lowered: LoweredRows,
     stated: int | None,
 ) -> int:
     """Return `stated` if it is given, otherwise the only rank that the steps permit as root.

@@ -149,7 +149,7 @@ _SLICES = {"Simple": 2 << 20, "LL": 32 << 10, "LL128": 576_000}
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class RuntimeRules:
     """Rules of one runtime.
 
     `spelling`: value of `coll` per supported kind; `collectives`: all accepted values of `coll`;
@@ -184,10 +184,10 @@ _MSCCL_SPELLINGS = {
     CollectiveKind.CUSTOM: "custom",
 }
 
-RUNTIMES: Mapping[str, Runtime] = {
+RUNTIMES: Mapping[str, RuntimeRules] = {
     runtime.name: runtime
     for runtime in (
-        Runtime(
+        RuntimeRules(
             "msccl",
             HISTORIES["msccl"].title,
             _MSCCL_SPELLINGS,
@@ -199,7 +199,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             has_both_modes=False,
             slice_bytes=_SLICES,
         ),
-        Runtime(
+        RuntimeRules(
             "executor",
             HISTORIES["executor"].title,
             _SPELLINGS,
@@ -212,7 +212,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             slice_bytes=_SLICES,
             reads_by_name=True,
         ),
-        Runtime(
+        RuntimeRules(
             "rccl",
             HISTORIES["rccl"].title,
             _SPELLINGS,

@@ -17,7 +17,7 @@ from collhub_msccl.runtimes.known_runtimes import (
     DEFAULT_MAX_BYTES,
     FIFO_CAPACITY,
     RUNTIMES,
-    Runtime,
+    RuntimeRules,
 )
 from collhub_msccl.runtimes.load_rules import check_algo, check_gpu
 from collhub_msccl.runtimes.raw_xml import RawElement, Refusals, parse_raw, read_number
@@ -57,7 +57,7 @@ def check_rccl(request: CheckRequest, options: NoOptions) -> CheckReport:
     return _check_runtime(request, RUNTIMES["rccl"])
 
 
-def _check_runtime(request: CheckRequest, runtime: Runtime) -> CheckReport:
+def _check_runtime(request: CheckRequest, runtime: RuntimeRules) -> CheckReport:
     """Check whether a runtime loads a file, and report the calls that use it.
 
     - A file that cannot be read or parsed, or that violates a rule of the runtime, is refused.
@@ -97,7 +97,7 @@ def _check_runtime(request: CheckRequest, runtime: Runtime) -> CheckReport:
     )
 
 
-def _report_refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckReport:
+def _report_refused(runtime: RuntimeRules, findings: Iterable[Diagnostic]) -> CheckReport:
     """Build the report for a file that the runtime refuses: not `ok`, and without calls.
 
     The fact "is_accepted" is False; `findings` become its diagnostics in their order.
@@ -110,7 +110,7 @@ def _report_refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckRe
     )
 
 
-def _find_calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
+def _find_calls(algo: RawElement, runtime: RuntimeRules) -> Iterator[LoadableCall]:
     """Yield the calls that use the file, one per mode (in place, out of place).
 
     Yields nothing if no size or no mode uses the file. All calls have the same sizes (bytes) and
@@ -142,7 +142,7 @@ def _find_calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
         yield LoadableCall(collective, ranks, is_in_place, *sizes, tuple(conditions))
 
 
-def _read_sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | None:
+def _read_sizes(algo: RawElement, runtime: RuntimeRules) -> tuple[int, int | None] | None:
     """Return the minimum and maximum call size in bytes, both inclusive; None if no size fits.
 
     A maximum of None means no limit. A missing minBytes is 0, and a missing maxBytes is the
@@ -158,7 +158,7 @@ def _read_sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | 
     return (smallest, largest) if largest >= smallest else None
 
 
-def _explain_unused_file(source: Source, algo: RawElement, runtime: Runtime) -> Diagnostic:
+def _explain_unused_file(source: Source, algo: RawElement, runtime: RuntimeRules) -> Diagnostic:
     """Return an error `never-selected` with the reason why no call uses a file, and a cure.
 
     The runtime loads the file. The error is at the line of `<algo>`. The first rule that

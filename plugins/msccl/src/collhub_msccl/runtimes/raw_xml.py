@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NoReturn
 
 from collhub_msccl.findings import parse_long
-from collhub_msccl.runtimes.known_runtimes import Runtime
+from collhub_msccl.runtimes.known_runtimes import RuntimeRules
 from hub_core.model import Diagnostic, InputError, Location, Severity
 
 # MAX_ATTR_COUNT and MAX_STR_LEN of `src/graph/xml.h`.
@@ -262,7 +262,7 @@ class Refusals:
     findings.
     """
 
-    def __init__(self, file: str, runtime: Runtime) -> None:
+    def __init__(self, file: str, runtime: RuntimeRules) -> None:
         self.runtime = runtime
         self.is_any = False
         self._file = file

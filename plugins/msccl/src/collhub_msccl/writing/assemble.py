@@ -13,7 +13,7 @@ from collhub_msccl.runtimes.known_runtimes import (
     MAX_DEPENDENCY_BLOCK,
     MAX_NODES,
     MAX_OFFSET,
-    Runtime,
+    RuntimeRules,
 )
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks, Cuts, cut_lanes, find_channels
@@ -30,7 +30,7 @@ _CUT_CIRCLE = "its thread blocks, cut to the limit of steps, would wait for each
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class BlockAssignment:
     """One assignment of steps to thread blocks.
 
     `may_cut`: thread blocks with too many steps may be cut; `is_fusing`: a receive may be fused
@@ -51,7 +51,7 @@ class Attempt:
     joined: Edges | None = None
     limits_time: bool = False
 
-    def needs_too_many_elements(self, limits: Runtime) -> bool:
+    def needs_too_many_elements(self, limits: RuntimeRules) -> bool:
         """Return whether no program of the attempt can have few enough XML elements of a rank.
 
         The sends that may be fused are those of `joined`, else, with `is_fusing`, all that forward
@@ -107,9 +107,9 @@ class NoProgramError(Exception):
 
 
 def assemble(
-    attempt: Attempt,
+    attempt: BlockAssignment,
     memory: Memory,
-    limits: Runtime,
+    limits: RuntimeRules,
 ) -> ThreadBlockProgram:
     """Build the program of an attempt. Raises `NoProgramError` if it exceeds a limit.
 
@@ -128,9 +128,9 @@ class _Assembly:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: BlockAssignment,
         memory: Memory,
-        limits: Runtime,
+        limits: RuntimeRules,
     ) -> None:
         self._draft = attempt.draft
         self._may_cut = attempt.may_cut
@@ -346,7 +346,7 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
     return True
 
 
-def has_too_many_elements(draft: StepDraft, fused: Int64Array, limits: Runtime) -> bool:
+def has_too_many_elements(draft: StepDraft, fused: Int64Array, limits: RuntimeRules) -> bool:
     """Return whether every program of a draft has too many XML elements of a rank (`MAX_NODES`).
 
     `fused`: rows that may be fused into a receive; those that are no sends are ignored. All other
@@ -369,7 +369,7 @@ def _count_elements(num_ranks: int, blocks: Int64Array, steps: Int64Array) -> In
     return 1 + num_ranks + blocks + steps
 
 
-def _find_excess(program: ThreadBlockProgram, limits: Runtime) -> NoProgramError | None:
+def _find_excess(program: ThreadBlockProgram, limits: RuntimeRules) -> NoProgramError | None:
     """Return (not raise) an error about the first limit that a program exceeds; None otherwise.
 
     A value that equals its limit is allowed. The limits in order:

@@ -17,9 +17,9 @@ from collhub_msccl.runtimes.known_runtimes import (
     FIFO_CAPACITY,
     MAX_COUNT,
     RESIDENT_BLOCKS,
-    Runtime,
+    RuntimeRules,
 )
-from collhub_msccl.writing.assemble import Attempt, has_too_many_elements
+from collhub_msccl.writing.assemble import BlockAssignment, has_too_many_elements
 from collhub_msccl.writing.draft import StepDraft, build_draft, cut_counts
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.placement import PlacementLimits
@@ -56,7 +56,7 @@ class WritingTask:
     collective: Collective
     protocol: str
     memory: Memory
-    limits: Runtime
+    limits: RuntimeRules
     channels: int | None
 
 
@@ -68,7 +68,7 @@ def _list_fusing_options(task: WritingTask) -> tuple[bool, ...]:
     return (True, False) if task.limits.has_fused_steps else (False,)
 
 
-def iterate_faithful_attempts(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
+def iterate_faithful_attempts(task: WritingTask, full: StepDraft) -> Iterator[BlockAssignment]:
     """Yield attempts that keep the thread blocks of the producer, the most faithful one first.
 
     Yields no attempt if the producer has no usable thread blocks. The first half keeps the program
@@ -83,10 +83,10 @@ def iterate_faithful_attempts(task: WritingTask, full: StepDraft) -> Iterator[At
         # A chain of reductions needs nops for its waits, which may exceed the limit of steps.
         for is_merging in (True, False):
             for is_fusing in _list_fusing_options(task):
-                yield Attempt(draft, producer_lanes, may_cut, is_fusing, is_merging)
+                yield BlockAssignment(draft, producer_lanes, may_cut, is_fusing, is_merging)
 
 
-def iterate_new_attempts(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
+def iterate_new_attempts(task: WritingTask, draft: StepDraft) -> Iterator[BlockAssignment]:
     """Yield attempts with new thread blocks, in the order in which they should be tried.
 
     Each attempt is built when it is requested. Steps 1 and 4 give one attempt per placement of the
@@ -156,14 +156,14 @@ def _iterate_placed_steps(
 
 def _iterate_distributed(
     placed: Iterator[tuple[Fusing, PlacedSteps]], capacity: int
-) -> Iterator[Attempt]:
+) -> Iterator[BlockAssignment]:
     """Yield an attempt for each placement of the steps, with an order from list scheduling.
 
     `capacity`: transfers that a connection holds. All attempts are new and may be cut.
     """
     for fusing, steps in placed:
         distribution = schedule_steps(steps, capacity)
-        yield Attempt(
+        yield BlockAssignment(
             distribution.draft,
             distribution.lanes,
             may_cut=True,
@@ -173,7 +173,7 @@ def _iterate_distributed(
         )
 
 
-def _build_public_compiler_attempt(task: WritingTask, draft: StepDraft) -> Attempt:
+def _build_public_compiler_attempt(task: WritingTask, draft: StepDraft) -> BlockAssignment:
     """Build the attempt with the thread blocks that MSCCLang's public compiler would choose.
 
     Each side of a connection gets a thread block. An incoming and an outgoing connection of a rank
@@ -191,7 +191,7 @@ def _build_public_compiler_attempt(task: WritingTask, draft: StepDraft) -> Attem
     is_forwarded = draft.receives[first] & draft.sends[second]
     lanes = assign_lanes(draft, forwarded=(first[is_forwarded], second[is_forwarded]))
     is_inside = lanes.of_row[first] == lanes.of_row[second]
-    return Attempt(
+    return BlockAssignment(
         draft,
         lanes,
         may_cut=True,
@@ -207,7 +207,7 @@ def iterate_joined_attempts(
     draft: StepDraft,
     is_tight: bool,
     is_merging: bool,
-) -> Iterator[Attempt]:
+) -> Iterator[BlockAssignment]:
     """Yield attempts in which each side of a connection has a thread block, some of them shared.
 
     The lanes are those of `assign_lanes` with `is_tight` (more sides share a block) and
@@ -218,7 +218,7 @@ def iterate_joined_attempts(
     """
     lanes = assign_lanes(draft, is_tight, is_merging)
     for is_fusing in _list_fusing_options(task):
-        yield Attempt(
+        yield BlockAssignment(
             draft,
             lanes,
             may_cut=True,

@@ -16,11 +16,11 @@ import numpy as np
 
 from collhub_msccl.accesses import Edges
 from collhub_msccl.findings import FileFindings
-from collhub_msccl.reading.lowering import Lowered, lower
+from collhub_msccl.reading.lowering import LoweredRows, lower
 from collhub_msccl.runtimes.known_runtimes import FIFO_CAPACITY, MAX_COUNT, RESIDENT_BLOCKS
 from collhub_msccl.runtimes.load_check import FifoSafety, compute_fifo_safety
 from collhub_msccl.thread_block_program import ThreadBlockProgram
-from collhub_msccl.writing.assemble import Attempt, NoProgramError, assemble
+from collhub_msccl.writing.assemble import BlockAssignment, NoProgramError, assemble
 from collhub_msccl.writing.attempts import (
     MAX_ROWS_FOR_ALL_ATTEMPTS,
     WritingTask,
@@ -145,7 +145,7 @@ class ProgramSearch:
            program is returned, also if it is unsafe.
         2. Otherwise attempts with new thread blocks follow. The program with the lowest `cost` is
            returned, the first of equal ones; unsafe programs cost more than safe ones. Attempts
-           that certainly exceed a limit are skipped (`Attempt.needs_too_many_elements`).
+           that certainly exceed a limit are skipped (`BlockAssignment.needs_too_many_elements`).
 
         A safe program of an attempt with `limits_time` in step 2 limits the makespan: programs
         with a longer one are not eligible, also earlier ones. The last such attempt counts. Step 2
@@ -170,7 +170,7 @@ class ProgramSearch:
             is_deadlock |= outcome.is_deadlock
         candidates: list[ChosenProgram] = []
         longest: int | None = None
-        left_out: Attempt | None = None
+        left_out: BlockAssignment | None = None
         is_large = len(self._free) > MAX_ROWS_FOR_ALL_ATTEMPTS
         for attempt in iterate_new_attempts(self._task, self._free):
             left_out = None
@@ -237,7 +237,7 @@ class ProgramSearch:
             )
         return None
 
-    def _try_once(self, attempt: Attempt) -> ChosenProgram | NoProgramError:
+    def _try_once(self, attempt: BlockAssignment) -> ChosenProgram | NoProgramError:
         """Return the result of `_try`, which is called only once for equal attempts."""
         digest = attempt.compute_digest()
         outcome = self._known.get(digest)
@@ -245,7 +245,7 @@ class ProgramSearch:
             outcome = self._known[digest] = self._try(attempt)
         return outcome
 
-    def _try(self, attempt: Attempt) -> ChosenProgram | NoProgramError:
+    def _try(self, attempt: BlockAssignment) -> ChosenProgram | NoProgramError:
         """Build and evaluate the program of an attempt; return it or why it cannot be used.
 
         A `NoProgramError` is returned, not raised, for the first of these reasons: an exceeded
@@ -307,7 +307,7 @@ class ProgramSearch:
         )
 
 
-def _sort_rows(rows: Lowered) -> tuple[dict[str, Int64Array], Edges, Edges]:
+def _sort_rows(rows: LoweredRows) -> tuple[dict[str, Int64Array], Edges, Edges]:
     """Return (columns, data, control dependencies) of rows in the order that a step table has.
 
     That is the order of `StepTable.from_columns`: every row follows those that it waits for, and of

@@ -15,7 +15,7 @@ from collhub_msccl.runtimes.known_runtimes import (
     DEFAULT_MAX_BYTES,
     FIFO_CAPACITY,
     RUNTIMES,
-    Runtime,
+    RuntimeRules,
 )
 from collhub_msccl.runtimes.load_check import FifoSafety
 from collhub_msccl.thread_block_program import ThreadBlockProgram
@@ -37,7 +37,7 @@ class Target:
     was read.
     """
 
-    runtime: Runtime
+    runtime: RuntimeRules
     collective: Collective
     spelling: str
     declared_chunks: tuple[Int64Array, Int64Array]
@@ -190,7 +190,7 @@ def _get_location(algorithm: Algorithm) -> Location:
 
 def _choose_modes(
     collective: Collective,
-    runtime: Runtime,
+    runtime: RuntimeRules,
     options: WriteOptions,
 ) -> Collective:
     """Return the collective with the modes (`in_place`, `out_of_place`) that the file declares.
@@ -226,7 +226,7 @@ def _choose_modes(
 
 def _choose_spelling(
     algorithm: Algorithm,
-    runtime: Runtime,
+    runtime: RuntimeRules,
     options: WriteOptions,
     imported: Mapping[str, str],
 ) -> str:
@@ -266,7 +266,7 @@ def _choose_spelling(
 
 
 def _choose_declared_chunks(
-    algorithm: Algorithm, runtime: Runtime
+    algorithm: Algorithm, runtime: RuntimeRules
 ) -> tuple[Int64Array, Int64Array]:
     """Return the attributes `i_chunks` and `o_chunks` of every rank: two arrays, int64[ranks].
 

@@ -49,13 +49,13 @@ class PlacementLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class BlockPlacement:
     """Thread block (numbered across ranks) and channel of every row, int64."""
 
     block: Int64Array
     channel: Int64Array
 
-    def equals(self, other: Placement) -> bool:
+    def equals(self, other: BlockPlacement) -> bool:
         """Return whether all rows have equal blocks and channels."""
         is_equal = np.array_equal(self.block, other.block)
         return is_equal and np.array_equal(self.channel, other.channel)
@@ -66,7 +66,7 @@ def place_chains(
     graph: WorkGraph,
     begin: Int64Array,
     limits: PlacementLimits,
-) -> Placement | None:
+) -> BlockPlacement | None:
     """Choose the thread block and the channel of every row; None if the limits do not permit it.
 
     A node of `graph` is a step of the file. A chain, i.e. a message with all messages that forward
@@ -111,7 +111,7 @@ def place_chains(
     block = np.where(draft.sends, sending[node], receiving[node])
     # Channels of the draft were numbered.
     channel_of_node = placed if limits.is_free else channels[placed]
-    return Placement(block, np.where(draft.partner >= 0, channel_of_node[node], 0))
+    return BlockPlacement(block, np.where(draft.partner >= 0, channel_of_node[node], 0))
 
 
 def _number_sides(graph: WorkGraph) -> tuple[tuple[Int64Array, Int64Array], int]:

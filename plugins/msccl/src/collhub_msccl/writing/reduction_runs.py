@@ -4,7 +4,7 @@ The rule is that of the runtimes' parsers, see `reading.dependencies`: adjacent 
 destination and one source buffer, no wait and no flag between them, up to 16 operands. So that no
 step comes between them, the writer treats a chain as one step whose waits all precede the first
 reduction. A chain may therefore delay its first reduction, and the steps that wait for an earlier
-reduction of the chain; `RunTimes` excludes such chains.
+reduction of the chain; `ReductionTimes` excludes such chains.
 
 For runtimes without fused steps (ROCm/rccl), receives that reduce are replaced by plain steps.
 """
@@ -27,7 +27,7 @@ NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RunTimes:
+class ReductionTimes:
     """Times of rows while all reductions are single steps, int64 per row.
 
     `ready`: when the operands from other thread blocks are available; `begin`, `end`: of the row;
@@ -44,7 +44,7 @@ def find_reduction_chains(
     draft: StepDraft,
     first: Int64Array,
     second: Int64Array,
-    times: RunTimes | None = None,
+    times: ReductionTimes | None = None,
 ) -> Edges:
     """Return chains of local reductions, which the runtimes execute in one pass.
 
@@ -112,7 +112,7 @@ def _is_disjoint(columns: Columns, row: Int64Array) -> BoolArray:
 
 
 def _list_pairs(
-    start: int, following: dict[int, int], times: RunTimes | None
+    start: int, following: dict[int, int], times: ReductionTimes | None
 ) -> list[tuple[int, int]]:
     """Divide a sequence of reductions into chains; return pairs (first, later member) of each.
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from collhub_msccl.accesses import Edges
 from collhub_msccl.writing.draft import STEP_COLUMNS, Arrangement, StepDraft, arrange
-from collhub_msccl.writing.placement import Placement, PlacementLimits, place_chains
-from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, find_reduction_chains
+from collhub_msccl.writing.placement import BlockPlacement, PlacementLimits, place_chains
+from collhub_msccl.writing.reduction_runs import NEVER, ReductionTimes, find_reduction_chains
 from collhub_msccl.writing.thread_blocks import Lanes, match_one_to_one, number_lanes
 from collhub_msccl.writing.work_graph import (
     WorkGraph,
@@ -120,14 +120,14 @@ def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency:
             is_sum &= column[parents] == column[children]
         ready = np.zeros(len(draft), np.int64)
         np.maximum.at(ready, children[~is_sum], end[graph.node_of_row[parents[~is_sum]]])
-        times = RunTimes(ready, begin=ready, end=ready, needed=np.full(len(draft), NEVER))
+        times = ReductionTimes(ready, begin=ready, end=ready, needed=np.full(len(draft), NEVER))
         runs = find_reduction_chains(draft, first, second, times)
     forwarded = match_one_to_one(first[is_pair], second[is_pair])
     return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
+class RowDistribution:
     """Rows with channels, in a possible order of execution, and their lanes.
 
     `joined`: (row, later row fused with it).
@@ -147,7 +147,7 @@ class PlacedSteps:
     """
 
     draft: StepDraft
-    placement: Placement
+    placement: BlockPlacement
     arrangement: Arrangement
     latency: int
 
@@ -178,7 +178,7 @@ def iterate_placed_steps(
     graph = build_work_graph(draft, ideal, latency)
     begin = compute_ideal_begins(graph, is_free)
     first, second = _get_fused_pairs(ideal)
-    previous: Placement | None = None
+    previous: BlockPlacement | None = None
     for each in (first_limits, *further_limits):
         placement = place_chains(draft, graph, begin, each)
         placement = placement or place_chains(draft, graph, begin, replace(each, is_tight=True))
@@ -193,7 +193,7 @@ def iterate_placed_steps(
             yield PlacedSteps(placed, placement, arrangement, latency)
 
 
-def schedule_steps(steps: PlacedSteps, capacity: int) -> Distribution:
+def schedule_steps(steps: PlacedSteps, capacity: int) -> RowDistribution:
     """Choose the order of placed steps by list scheduling.
 
     `capacity`: number of messages that a connection buffers. Of the steps whose predecessors have
@@ -216,7 +216,7 @@ def schedule_steps(steps: PlacedSteps, capacity: int) -> Distribution:
     if schedule is None:
         # The existing row order with the connections' order is always possible.
         lanes = number_lanes(steps.draft, placement.block, is_given=False)
-        return Distribution(steps.draft, lanes, _get_fused_pairs(arrangement))
+        return RowDistribution(steps.draft, lanes, _get_fused_pairs(arrangement))
     order = inverse(schedule[0])[graph.node_of_row]
     return _sort_rows(steps.draft, placement, _get_fused_pairs(arrangement), order)
 
@@ -232,10 +232,10 @@ def _get_fused_pairs(arrangement: Arrangement) -> Edges:
 
 def _sort_rows(
     draft: StepDraft,
-    placement: Placement,
+    placement: BlockPlacement,
     joined: Edges,
     order: Int64Array,
-) -> Distribution:
+) -> RowDistribution:
     """Return the rows sorted by rank, then by `order`, with their lanes and fused pairs.
 
     `order`: int64, position of each row in the schedule; the rows of a fused pair have equal
@@ -263,4 +263,4 @@ def _sort_rows(
     first = np.full(int(block.max(initial=-1)) + 1, len(rows))
     np.minimum.at(first, block, order[rows])
     lanes = number_lanes(sorted_draft, first[block], is_given=True)
-    return Distribution(sorted_draft, lanes, (new_index[joined[0]], new_index[joined[1]]))
+    return RowDistribution(sorted_draft, lanes, (new_index[joined[0]], new_index[joined[1]]))

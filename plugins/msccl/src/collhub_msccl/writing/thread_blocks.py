@@ -13,7 +13,7 @@ import numpy as np
 from collhub_msccl.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft, arrange, find_neighbours
 from collhub_msccl.writing.execution_times import compute_begin_times
-from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, find_reduction_chains
+from collhub_msccl.writing.reduction_runs import NEVER, ReductionTimes, find_reduction_chains
 from hub_core.columns import BoolArray, Int64Array, run_mask, run_starts
 
 
@@ -76,7 +76,7 @@ class Lanes:
         times = self._compute_times(draft, fused) if self.is_given else None
         return find_reduction_chains(draft, *self._find_consecutive(draft), times)
 
-    def _compute_times(self, draft: StepDraft, fused: Edges) -> RunTimes | None:
+    def _compute_times(self, draft: StepDraft, fused: Edges) -> ReductionTimes | None:
         """Compute the times of the rows without fused reductions; None if the rows form a cycle.
 
         `fused`: pairs (receive, send) that become one step and begin together. Pairs that are in a
@@ -114,7 +114,7 @@ class Lanes:
         np.maximum.at(ready, children, end[parents])
         needed = np.full(len(draft), NEVER)
         np.minimum.at(needed, parents, begin[children])
-        return RunTimes(ready, begin, end, needed)
+        return ReductionTimes(ready, begin, end, needed)
 
     def _find_consecutive(self, draft: StepDraft) -> Edges:
         """Return the pairs of rows of one lane that may be fused, as two arrays.

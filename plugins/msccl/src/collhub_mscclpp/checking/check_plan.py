@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_mscclpp.checking.execution import Execution, LaunchResult
+from collhub_mscclpp.checking.execution import LaunchResult, PlanState
 from collhub_mscclpp.checking.habits import (
     check_block_barriers,
     check_habits,
@@ -28,13 +28,13 @@ from collhub_mscclpp.checking.lowering import (
     ranges_of,
 )
 from collhub_mscclpp.checking.memory import (
-    Contents,
+    CellContents,
     PlanMemory,
     contents_of,
     has_contract,
     plan_memory,
 )
-from collhub_mscclpp.checking.program import Program
+from collhub_mscclpp.checking.program import PlanColumns
 from collhub_mscclpp.checking.report import (
     DEADLOCK,
     OK,
@@ -123,10 +123,10 @@ class PreparedPlan:
 
     plan: Plan
     memory: PlanMemory
-    program: Program
+    program: PlanColumns
     counters: Counters
     proxies: Proxies
-    contents: Contents
+    contents: CellContents
 
 
 def prepare_plan(
@@ -174,7 +174,7 @@ def prepare_plan(
     return PreparedPlan(plan, memory, program, counters, proxies, contents_of(memory))
 
 
-def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[LaunchResult]]:
+def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[PlanState, list[LaunchResult]]:
     """Simulate consecutive launches of a plan, up to the first in which a block waits forever.
 
     Returns the execution after the last launch, and the results of the launches in their order.
@@ -188,7 +188,7 @@ def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[
     """
     late: frozenset[int] = frozenset()
     while True:
-        execution = Execution(
+        execution = PlanState(
             prepared.plan,
             prepared.memory,
             prepared.program,

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_mscclpp.checking.lowering import Counters, block_ranks
-from collhub_mscclpp.checking.memory import Contents, PlanMemory, buffer_cells
+from collhub_mscclpp.checking.memory import CellContents, PlanMemory, buffer_cells
 from collhub_mscclpp.checking.program import (
     FIRST_PROXY,
     FREE_CLOCKS,
     FREE_READS,
     NEXT_READ,
     RACES,
-    Program,
-    State,
+    LaunchState,
+    PlanColumns,
 )
 from collhub_mscclpp.plan_records import Plan, Role
 from hub_core.columns import (
@@ -57,8 +57,8 @@ class LaunchResult:
 
     `exposed`: races of puts with the host, which may overwrite their sources after the end of the
     kernel of its rank; data is wrong only if the caller does so. `races`: all remaining races.
-    `wrong`: bool[outputs] of `Contents`; `value`, `is_defined`: contents of all cells if some are
-    wrong, else empty; `order`: operations in execution order.
+    `wrong`: bool[outputs] of `CellContents`; `value`, `is_defined`: contents of all cells if some
+    are wrong, else empty; `order`: operations in execution order.
     """
 
     blocked: Int64Array
@@ -70,17 +70,17 @@ class LaunchResult:
     order: Int64Array
 
 
-class Execution:
+class PlanState:
     """The state of a plan between launches."""
 
     def __init__(
         self,
         plan: Plan,
         memory: PlanMemory,
-        program: Program,
+        program: PlanColumns,
         counters: Counters,
         proxies: int,
-        contents: Contents,
+        contents: CellContents,
         launches: int,
         has_host: bool,
         late: frozenset[int] = frozenset(),
@@ -334,11 +334,11 @@ class Execution:
 def _new_state(
     plan: Plan,
     memory: PlanMemory,
-    program: Program,
+    program: PlanColumns,
     counters: Counters,
     proxies: int,
     launches: int,
-) -> State:
+) -> LaunchState:
     """Create the state of a simulation before the first of `launches` launches.
 
     Actors, which have a clock each, are the thread blocks, then one host per rank, then the
@@ -364,7 +364,7 @@ def _new_state(
     is_lagging = program.write_proxy >= 0
     requests = launches * np.bincount(program.write_proxy[is_lagging], minlength=proxies)
     request_first = row_pointer(requests)
-    return State(
+    return LaunchState(
         clocks=np.zeros((actors, actors), np.int32),
         kept=np.zeros((_FIRST_POOL, actors), np.int32),
         free_clocks=np.arange(_FIRST_POOL),
@@ -405,7 +405,7 @@ def _new_state(
 
 
 def uses_of_counters(
-    program: Program,
+    program: PlanColumns,
     counters: Counters,
 ) -> tuple[Int64Array, Int64Array]:
     """Return how often one launch increments and how often it awaits each counter; both int64.

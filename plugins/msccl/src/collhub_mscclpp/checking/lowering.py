@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_mscclpp.checking.memory import PlanMemory
-from collhub_mscclpp.checking.program import Program
+from collhub_mscclpp.checking.program import PlanColumns
 from collhub_mscclpp.plan_records import CHANNEL_TYPES, KNOWN, Plan, Role, Scope
 from hub_core.columns import BoolArray, Int64Array, UInt8Array, group_pointer, row_pointer
 from hub_core.model import Buffer
@@ -161,7 +161,7 @@ def program_of(
     counters: Counters,
     proxies: Proxies,
     ranges: Ranges,
-) -> Program:
+) -> PlanColumns:
     """Build the arrays that the simulation kernel executes, from a plan and its ranges of cells.
 
     A move is a group of ranges of one operation with equally many cells; the sum of its sources is
@@ -196,7 +196,7 @@ def program_of(
     writes = writes[np.argsort(move[writes], kind="stable")]
     # A proxy copies packets without waiting for their flags.
     is_stored = puts_stored_packets(plan)[operation[reads]]
-    return Program(
+    return PlanColumns(
         block_first=group_pointer(table.block, len(plan.blocks)),
         role=_ROLES[table.code],
         barrier=barriers_of(plan),

@@ -232,7 +232,7 @@ _SEED = 0x6D736363
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contents:
+class CellContents:
     """Initial and expected contents of cells.
 
     `inputs`: cells of INPUT of all ranks; `input_rank`: their ranks; `words`: uint64, the random
@@ -314,7 +314,7 @@ class Contents:
         return f"rank {rank}, part {int(matches[0]) - first}"
 
 
-def contents_of(memory: PlanMemory) -> Contents:
+def contents_of(memory: PlanMemory) -> CellContents:
     """Choose a random word for every input cell, and compute the expected output words.
 
     A cell is one unit of a buffer of one rank. `words` has one uint64 per INPUT cell, ordered
@@ -331,7 +331,7 @@ def contents_of(memory: PlanMemory) -> Contents:
     nothing = np.zeros(0, np.int64)
     if promised is None:
         empty = np.zeros(0, np.uint64)
-        return Contents(inputs, input_rank, words, nothing, nothing, nothing, empty)
+        return CellContents(inputs, input_rank, words, nothing, nothing, nothing, empty)
     first = group_pointer(input_rank, memory.collective.num_ranks)
     is_of_all = promised.source_rank == ALL_RANKS
     expected = np.zeros(len(promised), np.uint64)
@@ -344,4 +344,4 @@ def contents_of(memory: PlanMemory) -> Contents:
         expected[is_of_all] = sums[promised.source_unit[is_of_all]]
     base = memory.layout.base[promised.rank, Buffer.OUTPUT]
     cells = base + promised.offset
-    return Contents(inputs, input_rank, words, cells, promised.rank, promised.offset, expected)
+    return CellContents(inputs, input_rank, words, cells, promised.rank, promised.offset, expected)

@@ -12,12 +12,12 @@ from hub_core.columns import Int32Array, Int64Array, UInt8Array, UInt64Array
 Clocks = npt.NDArray[np.int32]
 
 # Compiled code contains these numbers: after a change here, change `kernel.py` too, so that it is
-# compiled again. Indices in `State.scalars`: free entries of the two pools, number of races, first
-# free read, and the first actor that is a proxy.
+# compiled again. Indices in `LaunchState.scalars`: free entries of the two pools, number of races,
+# first free read, and the first actor that is a proxy.
 FREE_CLOCKS, FREE_READS, RACES, NEXT_READ, FIRST_PROXY = 0, 1, 2, 3, 4
 
 
-class Program(NamedTuple):
+class PlanColumns(NamedTuple):
     """A plan for the kernel; columns are int64 unless another type is given.
 
     `block_first` [blocks + 1]: first operation of each thread block. Per operation: `role`,
@@ -51,7 +51,7 @@ class Program(NamedTuple):
     write_proxy: Int64Array
 
 
-class State(NamedTuple):
+class LaunchState(NamedTuple):
     """The state that changes during launches.
 
     `clocks` int32[actors, actors]; `kept` int32[pool, actors]: clocks at signals, releases and

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_mscclpp.checking.execution import Execution, LaunchResult, Race
+from collhub_mscclpp.checking.execution import LaunchResult, PlanState, Race
 from collhub_mscclpp.plan_records import BUFFER_TYPES, Plan
 from hub_core.columns import Int64Array
 from hub_core.model import Buffer, Diagnostic, Findings, Location, Severity
@@ -159,7 +159,7 @@ class Story:
     def __init__(
         self,
         plan: Plan,
-        execution: Execution,
+        execution: PlanState,
         findings: PlanFindings,
     ) -> None:
         self._plan = plan

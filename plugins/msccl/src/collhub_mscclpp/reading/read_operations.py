@@ -13,13 +13,13 @@ from collhub_mscclpp.plan_records import (
     CODES,
     OPERATIONS,
     UNKNOWN_CODE,
-    Gpu,
     ItemTable,
     OperandTable,
-    Operation,
     OperationTable,
     Plan,
+    PlanGpu,
     PlanHeader,
+    PlanOperation,
     Role,
     Scope,
     ThreadBlock,
@@ -59,7 +59,7 @@ class OperationReader:
         ops: JsonValue,
         block: ThreadBlock,
         number: int,
-        gpu: Gpu,
+        gpu: PlanGpu,
     ) -> None:
         """Add the operations of thread block `number` of the plan."""
         self._read_list(ops, _Context(block, number, gpu, -1))
@@ -68,7 +68,7 @@ class OperationReader:
         self,
         file: str,
         header: PlanHeader,
-        gpus: tuple[Gpu, ...],
+        gpus: tuple[PlanGpu, ...],
         blocks: tuple[ThreadBlock, ...],
     ) -> Plan:
         """Build the plan of all operations read so far.
@@ -146,7 +146,7 @@ class OperationReader:
     def _read_operands(
         self,
         value: JsonValue,
-        operation: Operation,
+        operation: PlanOperation,
         row: int,
         context: _Context,
     ) -> None:
@@ -195,7 +195,7 @@ class _Context:
 
     __slots__ = ("block", "gpu", "number", "pipeline")
 
-    def __init__(self, block: ThreadBlock, number: int, gpu: Gpu, pipeline: int) -> None:
+    def __init__(self, block: ThreadBlock, number: int, gpu: PlanGpu, pipeline: int) -> None:
         self.block = block
         self.number = number
         self.gpu = gpu
@@ -231,7 +231,7 @@ def _read_part(value: JsonValue) -> dict[str, int]:
 
 def _read_barrier(
     value: JsonValue,
-    operation: Operation | None,
+    operation: PlanOperation | None,
 ) -> dict[str, int]:
     """Return the number of a barrier (`barrier`) and of its thread blocks (`barrier_blocks`).
 
@@ -249,7 +249,7 @@ def _read_barrier(
 
 def _read_slices(
     value: JsonValue,
-    operation: Operation | None,
+    operation: PlanOperation | None,
     context: _Context,
 ) -> dict[str, int]:
     """Return the bytes (`slice_bytes`) and chunks (`slice_chunks`) of a slice of a pipeline.
@@ -275,7 +275,7 @@ def _read_slices(
 
 def _read_items(
     value: JsonValue,
-    operation: Operation,
+    operation: PlanOperation,
     context: _Context,
 ) -> list[int]:
     """Return the semaphores or the channels of an operation, as numbers of the rank.
@@ -310,7 +310,7 @@ def _read_items(
     return [known[entry.integer(0, len(known) - 1, cure)] for entry in listed]
 
 
-def _count_flushed(value: JsonValue, operation: Operation | None, context: _Context) -> int:
+def _count_flushed(value: JsonValue, operation: PlanOperation | None, context: _Context) -> int:
     """Return the number of entries in dst_buff of a flush; otherwise 0.
 
     0 without dst_buff and for other operations. The executor waits for as many channels of the

@@ -12,8 +12,8 @@ import numpy as np
 from collhub_mscclpp.plan_records import (
     BUFFER_TYPES,
     CHANNEL_TYPES,
-    Gpu,
     Plan,
+    PlanGpu,
     PlanHeader,
     RemoteBuffer,
     SwitchGroup,
@@ -142,7 +142,7 @@ class _PlanParser:
         value: JsonValue,
         rank: int,
         position: int,
-        gpu: Gpu,
+        gpu: PlanGpu,
     ) -> ThreadBlock | None:
         """Parse a thread block without its operations; return None after recording an error.
 
@@ -178,7 +178,7 @@ class _PlanParser:
     def _check_ranks(
         self,
         listed: list[JsonValue],
-        gpus: list[Gpu],
+        gpus: list[PlanGpu],
     ) -> None:
         """Record errors for rank numbers that are not below the number of ranks of the plan.
 
@@ -264,7 +264,7 @@ def _check_id(
         )
 
 
-def _parse_gpu(value: JsonValue) -> Gpu:
+def _parse_gpu(value: JsonValue) -> PlanGpu:
     """Parse one rank without its thread blocks.
 
     Channels of one type (memory, port) are concatenated in the order of the list; their peers are
@@ -292,7 +292,7 @@ def _parse_gpu(value: JsonValue) -> Gpu:
             peers[kind] += _parse_integers(channel.member("connected_to"))
     buffers = value.member("remote_buffers", "write an empty list").items()
     value.member("threadblocks", "write an empty list").items()
-    return Gpu(
+    return PlanGpu(
         input_chunks=value.member("input_chunks").integer(0, MAX_CHUNKS),
         output_chunks=value.member("output_chunks").integer(0, MAX_CHUNKS),
         scratch_chunks=value.member("scratch_chunks").integer(0, MAX_CHUNKS),
@@ -355,7 +355,7 @@ def _parse_integers(value: JsonValue) -> list[int]:
 
 def _parse_buffers_of_block(
     value: JsonValue,
-    gpu: Gpu,
+    gpu: PlanGpu,
 ) -> Mapping[str, tuple[int, ...]]:
     """Return the remote buffers of a thread block, as positions in `gpu.remote_buffers`.
 

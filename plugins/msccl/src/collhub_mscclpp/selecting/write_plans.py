@@ -159,7 +159,7 @@ OPERATOR_WARNING = (
 
 
 @dataclass(slots=True)
-class _Folder:
+class _PlanFolder:
     """Files, plans and losses written so far, for `num_ranks` ranks on `nodes` nodes."""
 
     options: PlanSelectionOptions
@@ -220,7 +220,7 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
     num_ranks, num_nodes = selection.num_ranks, selection.num_nodes
     # If nodes have unequal sizes, all ranks are assumed to share a memory domain.
     nodes = num_nodes if num_ranks % num_nodes == 0 else 1
-    folder = _Folder(options, num_ranks, nodes, selection.network)
+    folder = _PlanFolder(options, num_ranks, nodes, selection.network)
     for selected in selection.collectives:
         _add_collective(folder, selected)
     registration = Registration(num_ranks, num_ranks // nodes, tuple(folder.plans))
@@ -234,7 +234,7 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
     return WriteResult(files, folder.losses, (), notes)
 
 
-def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
+def _add_collective(folder: _PlanFolder, selected: SelectedCollective) -> None:
     """Add plans and losses for all size windows of a collective to `folder`.
 
     A window is a range of sizes for which one algorithm is selected. Windows in place come first,
@@ -255,7 +255,9 @@ def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
                 _add_window(folder, selected, _WindowMode(kind, window, mode))
 
 
-def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode) -> None:
+def _add_window(
+    folder: _PlanFolder, selected: SelectedCollective, window_mode: _WindowMode
+) -> None:
     """Add plans for a window, i.e. a range of sizes of one collective and mode, to the folder.
 
     Candidates are the selected algorithm of the window, then the others by ascending slowdown
@@ -295,7 +297,7 @@ def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _Win
 
 
 def _add_plan(
-    folder: _Folder,
+    folder: _PlanFolder,
     window_mode: _WindowMode,
     algorithm: Algorithm,
     options: PlanWriteOptions,
@@ -340,7 +342,7 @@ def _add_plan(
 
 
 def _add_minimum_chunks_plan(
-    folder: _Folder, window_mode: _WindowMode, plan: RegisteredPlan
+    folder: _PlanFolder, window_mode: _WindowMode, plan: RegisteredPlan
 ) -> None:
     """Add a second plan with few chunks, unless `plan` serves all sizes of the window.
 
@@ -380,7 +382,7 @@ def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> It
             yield name
 
 
-def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
+def _choose_options(folder: _PlanFolder, window: SelectedWindow) -> PlanWriteOptions:
     """Choose the options of a window's plan.
 
     The protocol is packets if the window has a maximum size below the option
@@ -399,7 +401,7 @@ def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions
 
 
 def _note_other_steps(
-    folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode, name: str
+    folder: _PlanFolder, selected: SelectedCollective, window_mode: _WindowMode, name: str
 ) -> None:
     """Add a loss to `folder.losses` if the steps of a plan do not fit all sizes of its window.
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from collhub_msccl.plugin import WriteOptions, fit_msccl
 from collhub_msccl.writing import attempts, choose, write_xml
-from collhub_msccl.writing.assemble import Attempt, assemble
+from collhub_msccl.writing.assemble import BlockAssignment, assemble
 from collhub_msccl.writing.execution_times import compute_begin_times, compute_link_times
 from collhub_msccl.writing.list_kernels import compile_at_once, run
 from collhub_msccl.writing.time_kernels import order_rows
@@ -29,7 +29,7 @@ def _digests(
     """Measure an algorithm; return the digests of the attempts that were made."""
     digests: list[bytes] = []
 
-    def count(attempt: Attempt, *arguments: object) -> object:
+    def count(attempt: BlockAssignment, *arguments: object) -> object:
         digests.append(attempt.compute_digest())
         return assemble(attempt, *arguments)  # type: ignore[arg-type]
 

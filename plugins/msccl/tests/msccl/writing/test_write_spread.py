@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_msccl.plugin import ProgramOptions, ReadOptions, WriteOptions
+from collhub_msccl.plugin import LanguageOptions, ReadOptions, WriteOptions
 from collhub_msccl.read_program import read as read_mscclang
 from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.runtimes.load_check import (
@@ -63,7 +63,7 @@ PUBLIC = {
 
 def _algorithm(name: str, arguments: str) -> Algorithm:
     file = PROGRAMS / f"{name}.py"
-    return read_mscclang(Source.of_bytes(file.name, file.read_bytes()), ProgramOptions(arguments))
+    return read_mscclang(Source.of_bytes(file.name, file.read_bytes()), LanguageOptions(arguments))
 
 
 def _written(algorithm: Algorithm, options: WriteOptions) -> Source:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from collhub_mscclpp.checking import execution
 from collhub_mscclpp.checking.check_plan import launch_plan, prepare_plan
-from collhub_mscclpp.checking.execution import Execution, LaunchResult
+from collhub_mscclpp.checking.execution import LaunchResult, PlanState
 from collhub_mscclpp.checking.report import PlanFindings
 from collhub_mscclpp.plugin import PlanWriteOptions
 from collhub_mscclpp.reading.read_plan import parse_plan
@@ -55,14 +55,14 @@ def base_plans() -> dict[str, Json]:
     }
 
 
-def check_launches(plan: Json) -> tuple[list[LaunchResult], Execution]:
+def check_launches(plan: Json) -> tuple[list[LaunchResult], PlanState]:
     """Run all launches in the checker."""
     parsed = parse_plan(json.dumps(plan).encode(), "plan.json")
     execution, results = launch_plan(prepare_plan(parsed, PlanFindings(parsed)), LAUNCHES)
     return results, execution
 
 
-def convert_launch(result: LaunchResult, execution: Execution) -> Launch:
+def convert_launch(result: LaunchResult, execution: PlanState) -> Launch:
     """Convert the result of a launch to the form of the reference."""
     contents = execution.contents
     rows = result.wrong.nonzero()[0]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collhub_machine_profiles.nccl_choice import (
-    Choice,
+    NcclChoice,
     SymmetricLaunch,
     choose_exchange,
     launch_of,
@@ -216,7 +216,7 @@ class ExplainedCall:
     """
 
     request: CallRequest
-    choice: Choice | None
+    choice: NcclChoice | None
     time_us: float | None
     decided_by: str
     alternatives: tuple[CostedAlternative, ...]
@@ -269,7 +269,7 @@ def explain_call(request: CallRequest) -> ExplainedCall:
     )
 
 
-def count_chunks(request: CallRequest, choice: Choice) -> int:
+def count_chunks(request: CallRequest, choice: NcclChoice) -> int:
     """Return how many chunks one channel sends for one part of the vector, at least 1.
 
     It is size / (parts x channels x bytes of a chunk), rounded up. The vector is divided
@@ -309,7 +309,7 @@ def _cost_alternatives(request: CallRequest) -> list[CostedAlternative]:
 
 def _decide(
     request: CallRequest, costed: Sequence[CostedAlternative]
-) -> tuple[Choice | None, float | None, str, list[str]]:
+) -> tuple[NcclChoice | None, float | None, str, list[str]]:
     """Return NCCL's choice, its time in us, the deciding rule as text, and notes.
 
     `costed` is sorted by time. A row without a time is not allowed. The first case applies:
@@ -354,7 +354,7 @@ def _decide(
     return choice, decided.time_us, decided_by, notes
 
 
-def _describe_default(request: CallRequest, choice: Choice) -> list[str]:
+def _describe_default(request: CallRequest, choice: NcclChoice) -> list[str]:
     """Return a note about the choice that NCCL makes without settings and tuner rules.
 
     The result is a list of one text with algorithm, protocol, number of channels, and the time in
@@ -404,7 +404,7 @@ def _find_matching_rule(
 
 def _decide_without_alternatives(
     request: CallRequest, excluding: str
-) -> tuple[Choice | None, float | None, str, list[str]]:
+) -> tuple[NcclChoice | None, float | None, str, list[str]]:
     """Return choice, time in us, deciding rule and notes if no alternative is allowed.
 
     `excluding`: settings that exclude alternatives as text, for notes and the error.

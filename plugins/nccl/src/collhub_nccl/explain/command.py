@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _SEARCH = re.compile(r"(\d{1,2})x(\d{1,4}(?:\.\d{1,4})?)\Z")
 
 
-class _Request(TypedDict):
+class _ExplainRequest(TypedDict):
     """Options of the command."""
 
     machine: str | None
@@ -116,7 +116,7 @@ def nccl() -> None:
 )
 @json_flag
 @click.pass_obj
-def explain(context: CommandContext, /, **request: Unpack[_Request]) -> int:
+def explain(context: CommandContext, /, **request: Unpack[_ExplainRequest]) -> int:
     """Explain NCCL's choice for a collective on a machine, or the choices in a log.
 
     Prints algorithm, protocol, channels, threads, chunk and time, all alternatives with their
@@ -130,7 +130,7 @@ def explain(context: CommandContext, /, **request: Unpack[_Request]) -> int:
     return _explain_calls(context, request)
 
 
-def _explain_calls(context: CommandContext, request: _Request) -> int:
+def _explain_calls(context: CommandContext, request: _ExplainRequest) -> int:
     from collhub_nccl.explain import report
     from collhub_nccl.explain.calls import CallRequest, explain_call, parse_settings
 
@@ -177,7 +177,7 @@ def _explain_calls(context: CommandContext, request: _Request) -> int:
     return ExitCode.DONE
 
 
-def _explain_evidence(context: CommandContext, request: _Request) -> int:
+def _explain_evidence(context: CommandContext, request: _ExplainRequest) -> int:
     """Compare the files of `--log` with the model of NCCL, print the result and return DONE.
 
     A file with the signature of a reader of measurements has measured times, unless it is a tuning
@@ -274,7 +274,7 @@ def _check_measured(
 class _Machine:
     """The machine of `--machine` or `--topology`: its GPU, its profile and its topology."""
 
-    def __init__(self, context: CommandContext, request: _Request) -> None:
+    def __init__(self, context: CommandContext, request: _ExplainRequest) -> None:
         """Read the machine of `--machine` or `--topology`, and apply `--search` to its GPU.
 
         Sets `gpu`, `profile` and `topology`. The profile is that of `--machine`; with only
@@ -290,7 +290,7 @@ class _Machine:
         gpu = self._read_gpu(context, request)
         self.gpu = _with_search(gpu, request["search"])
 
-    def _read_gpu(self, context: CommandContext, request: _Request) -> Gpu:
+    def _read_gpu(self, context: CommandContext, request: _ExplainRequest) -> Gpu:
         from collhub_machine_profiles import find_profile, load_profile
         from collhub_machine_profiles.gpus import known_gpu
 

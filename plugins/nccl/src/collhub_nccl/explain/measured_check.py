@@ -13,7 +13,7 @@ import numpy as np
 from collhub_machine_profiles.calls import PlannedCall
 from collhub_machine_profiles.machine_profile import MachineProfile
 from collhub_machine_profiles.nccl_baseline import expected_time, expected_time_of_choice_us
-from collhub_machine_profiles.nccl_choice import Choice, launch_of
+from collhub_machine_profiles.nccl_choice import NcclChoice, launch_of
 from collhub_machine_profiles.nccl_costs import Communicator
 from collhub_machine_profiles.time_models import (
     MEANINGS,
@@ -133,7 +133,7 @@ def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -
 
 def _find_other_choice(
     point: Measurement, call: ExplainedCall, profile: MachineProfile
-) -> tuple[Choice, float] | None:
+) -> tuple[NcclChoice, float] | None:
     """Return the choice whose modelled time is nearest to the measured one, with its time in us.
 
     The call's own choice is excluded. Candidates are the launches of the alternatives that NCCL
@@ -147,7 +147,7 @@ def _find_other_choice(
     cost. None if no candidate counts, as for an all-to-all, which has no alternatives.
     """
     communicator = call.request.communicator
-    nearest: tuple[float, Choice, float] | None = None
+    nearest: tuple[float, NcclChoice, float] | None = None
     for row in call.alternatives:
         if row.time_us is None:
             continue

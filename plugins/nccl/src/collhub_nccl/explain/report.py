@@ -82,7 +82,7 @@ class ExplainedCallItem(Record, frozen=True, kw_only=True):
     notes: Sequence[str]
 
 
-class ExplainReport(Report, tag="collhub/report-nccl-explain-1", frozen=True, kw_only=True):
+class NcclExplainReport(Report, tag="collhub/report-nccl-explain-1", frozen=True, kw_only=True):
     """Report of `collhub nccl explain --json` for a call."""
 
     collective: str
@@ -187,12 +187,12 @@ def create_explain_report(
     calls: Sequence[ExplainedCall],
     expected: Sequence[tuple[float, str] | None],
     settings: Sequence[str],
-) -> ExplainReport:
+) -> NcclExplainReport:
     """Create the JSON report of the explained calls.
 
     `expected` is the time by the machine's profile and its method for each call, None without one.
     """
-    return ExplainReport(
+    return NcclExplainReport(
         collective=calls[0].request.collective,
         communicator=_create_communicator_item(communicator),
         settings=settings,

@@ -108,7 +108,7 @@ class TuningLog:
     unread: tuple[Diagnostic, ...]
 
 
-class _Reader:
+class _LogReader:
     """Collects the records of a log line by line."""
 
     def __init__(self, file: str) -> None:
@@ -262,7 +262,7 @@ def read_tuning_log(content: bytes, file: str) -> TuningLog:
             cure="give the lines with 'NCCL INFO' of rank 0",
             code="too-large",
         )
-    reader = _Reader(file)
+    reader = _LogReader(file)
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         match = _MARK.search(line[:4096])
         if match:

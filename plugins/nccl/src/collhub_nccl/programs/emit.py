@@ -20,7 +20,7 @@ from collhub_execution import RecordKind, levelled_program
 
 from collhub_nccl.options import NcclProgramOptions
 from collhub_nccl.programs.schedule_tables import (
-    Tables,
+    ScheduleTables,
     build_tables,
     format_schedule_cpp,
     format_schedule_json,
@@ -182,7 +182,7 @@ def _shipped(folder: str, name: str, target: str) -> Artifact:
     return Artifact(target, file.read_bytes, executable=name in _SCRIPTS)
 
 
-def _artifacts(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
+def _artifacts(tables: ScheduleTables, names: LibraryNames) -> Iterator[Artifact]:
     """Yield all files of the output: those equal for all programs, those with names, the tables.
 
     The texts of the tables (`schedule.cpp` and `schedule.json`) are built only when they are
@@ -194,7 +194,7 @@ def _artifacts(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
     yield _text("schedule.json", lambda: format_schedule_json(tables))
 
 
-def named_files(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
+def named_files(tables: ScheduleTables, names: LibraryNames) -> Iterator[Artifact]:
     """Yield the files whose texts contain the names of the library.
 
     They are the header `LIBRARY.h`, the macros `names.hpp`, the makefile part `names.mk` and the

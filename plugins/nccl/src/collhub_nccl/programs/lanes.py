@@ -15,7 +15,7 @@ _MAX_ADDRESSES = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class LaneChanges:
     """Changes of a program's records by lanes; one entry per record, all int64.
 
     `lane`: numbered from 0 without gaps. `src_offset`, `dst_offset`: as in the program, except
@@ -30,7 +30,7 @@ class Lanes:
     scratch: Int64Array
 
     @classmethod
-    def single(cls, program: LevelledProgram) -> Lanes:
+    def single(cls, program: LevelledProgram) -> LaneChanges:
         """Return the assignment of all records to lane 0, so that a rank executes them in order.
 
         Offsets and SCRATCH are those of the program, whose arrays are shared.
@@ -40,7 +40,7 @@ class Lanes:
         return cls(nothing, program.src_offset, program.dst_offset, scratch)
 
 
-def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int) -> Lanes:
+def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int) -> LaneChanges:
     """Assign the channels of an algorithm to at most `max_lanes` lanes, which run at the same time.
 
     Two channels are in one group if both access the same block of memory, and a record writes this
@@ -59,7 +59,7 @@ def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int)
     algorithm_blocks = algorithm.scratch_units // program.block_units
     touched = _find_accesses(program, algorithm_blocks)
     if max_lanes == 1 or len(channels) < 2 or touched is None:
-        return Lanes.single(program)
+        return LaneChanges.single(program)
     record, address, is_write = touched
     groups = _Groups(len(channels))
     # Accesses to blocks that some record writes; each access joins the next one to its block.
@@ -122,7 +122,7 @@ def _find_slot_uses(
 
 def _separate_slots(
     program: LevelledProgram, lane: Int64Array, algorithm_blocks: Int64Array
-) -> Lanes:
+) -> LaneChanges:
     """Return the lanes of all records, with separate SCRATCH slots for each lane.
 
     Slots are the blocks of SCRATCH after those of the algorithm itself (`algorithm_blocks`, by
@@ -153,7 +153,7 @@ def _separate_slots(
     source, destination = moved
     # Records before all messages belong to the first lane, and run before the lanes begin.
     in_lanes = np.where(program.level > 0, lane, 0)
-    return Lanes(in_lanes, source, destination, slot_stops[:, -1])
+    return LaneChanges(in_lanes, source, destination, slot_stops[:, -1])
 
 
 class _Groups:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from collhub_execution import LevelledProgram, bus_bandwidth
 
-from collhub_nccl.programs.lanes import Lanes, assign_lanes
+from collhub_nccl.programs.lanes import LaneChanges, assign_lanes
 from hub_core.columns import Int64Array, group_pointer, run_lengths, run_starts
 from hub_core.model import (
     REDUCING,
@@ -68,7 +68,7 @@ const Schedule kSchedule = {facts};
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class ScheduleTables:
     """Contents of the tables of an emitted folder, in blocks of the program.
 
     `records`: int64[n, 9], columns as in `_RECORD_FIELDS`, unused sides zero; those of a rank
@@ -106,7 +106,9 @@ class Tables:
         return kind.traits.parts(self.program.num_ranks)
 
 
-def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int = 1) -> Tables:
+def build_tables(
+    algorithm: Algorithm, program: LevelledProgram, most_lanes: int = 1
+) -> ScheduleTables:
     """Build the tables of the emitted program from an algorithm and its levelled program.
 
     - Records are the operations of the program. Their offsets and counts are in its blocks.
@@ -129,12 +131,12 @@ def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int
     lanes = assign_lanes(program, algorithm, most_lanes)
     records = _build_records(program, lanes)
     promises, indptr = _build_promises(collective)
-    return Tables(
+    return ScheduleTables(
         algorithm.provenance, collective, program, records, promises, indptr, lanes.scratch
     )
 
 
-def _build_records(program: LevelledProgram, lanes: Lanes) -> Int64Array:
+def _build_records(program: LevelledProgram, lanes: LaneChanges) -> Int64Array:
     """Return the records of all ranks: int64[n, 9], one row per record of `program`.
 
     Columns are those of `_RECORD_FIELDS`; rank is no column. Rows are sorted by rank, level and
@@ -202,7 +204,7 @@ def _build_promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
     return runs, group_pointer(rank[first], collective.num_ranks)
 
 
-def format_schedule_cpp(tables: Tables) -> str:
+def format_schedule_cpp(tables: ScheduleTables) -> str:
     """Return the text of `schedule.cpp`, the definitions for `schedule.hpp`.
 
     It has five arrays and the facts about the schedule. The arrays are, in this order: the
@@ -262,7 +264,7 @@ class _RankMemory:
     is_defined: bool
 
 
-def _iterate_memories(tables: Tables) -> Iterator[_RankMemory]:
+def _iterate_memories(tables: ScheduleTables) -> Iterator[_RankMemory]:
     """Yield the memory of each rank, by ascending rank; its addresses begin at 0.
 
     All numbers are in blocks. `begin` and `size` have three entries: INPUT, OUTPUT, SCRATCH. In
@@ -297,7 +299,7 @@ def _format_memory(memory: _RankMemory) -> str:
     return _format_initializer([begin, size, memory.total, _format_bool(memory.is_defined)])
 
 
-def _list_facts(tables: Tables) -> list[str]:
+def _list_facts(tables: ScheduleTables) -> list[str]:
     """Return the 17 fields of the C++ type `Schedule` as C++ expressions, in their order.
 
     - 1: kind of the collective, as a string literal
@@ -340,7 +342,7 @@ def _format_bool(value: object) -> str:
     return "true" if value else "false"
 
 
-def format_schedule_json(tables: Tables) -> str:
+def format_schedule_json(tables: ScheduleTables) -> str:
     """Return the text of `schedule.json`: all tables of a schedule, for the Python program.
 
     The text is one line of compact JSON with a line feed. Its members, in this order:

@@ -15,7 +15,7 @@ from hub_core.model import InputError, Location, UsageError
 from hub_core.network import Links, Topology
 
 
-class NodeKind(StrEnum):
+class MachineNodeKind(StrEnum):
     """Kind of a node of a machine; GPUs become NPUs, all other nodes switches."""
 
     GPU = "gpu"
@@ -45,7 +45,7 @@ LinkKey = tuple[LinkType, int, int]
 """(type, source, destination) of a directed link."""
 
 
-class Machine:
+class MachineGraph:
     """Nodes by kind and name, and directed links between them.
 
     Repeated links of one type add up, as in NCCL. `latencies`: in seconds, of the links that have
@@ -53,14 +53,14 @@ class Machine:
     """
 
     def __init__(self) -> None:
-        self.kinds: list[NodeKind] = []
+        self.kinds: list[MachineNodeKind] = []
         self.names: list[str] = []
         # Number of links per bandwidth: sums of integers do not depend on their order.
         self._counts: dict[LinkKey, dict[float, int]] = {}
         self.latencies: dict[LinkKey, float] = {}
         self._taken: dict[str, int] = {}
 
-    def add(self, kind: NodeKind, name: str) -> int:
+    def add(self, kind: MachineNodeKind, name: str) -> int:
         """Add a node and return its number; numbers count from 0.
 
         A second node of the same name gets the suffix ` #2`, a third one ` #3`, and so on.
@@ -115,7 +115,7 @@ class Machine:
             if latency_s is not None:
                 self.latencies[type, source, destination] = latency_s
 
-    def of_kind(self, kind: NodeKind) -> list[int]:
+    def of_kind(self, kind: MachineNodeKind) -> list[int]:
         """Return the numbers of the nodes of one kind, in the order in which they were added."""
         return [node for node, node_kind in enumerate(self.kinds) if node_kind is kind]
 
@@ -170,7 +170,9 @@ def gigabytes_per_s(bytes_per_s: float | None) -> float | None:
     return bytes_per_s / 1e9
 
 
-def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabric) -> Topology:
+def topology_of(
+    machine: MachineGraph, gpus: Sequence[int], source: str, fabric: Fabric
+) -> Topology:
     """Return the topology of one machine, or of several equal ones that a network connects.
 
     `gpus`: GPU nodes of the machine, in the order of NPUs. `source`: name of the topology.
@@ -186,7 +188,7 @@ def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabr
     machines without network ports (`no-net`); `UsageError` above `MAX_NODES` nodes or about
     `MAX_LINKS` links.
     """
-    copies = _Copies(machine, gpus, fabric)
+    copies = _MachineCopies(machine, gpus, fabric)
     copies.check(source)
     numbers = copies.numbers()
     parts = [copies.inner_links(of_machine) for of_machine in numbers]
@@ -201,18 +203,18 @@ def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabr
     )
 
 
-class _Copies:
+class _MachineCopies:
     """Equal machines and the switches between them, as nodes of one topology.
 
     NPUs come first, machine by machine, then the remaining nodes of all machines, then the switches
     of the network.
     """
 
-    def __init__(self, machine: Machine, gpus: Sequence[int], fabric: Fabric) -> None:
+    def __init__(self, machine: MachineGraph, gpus: Sequence[int], fabric: Fabric) -> None:
         self._machine = machine
         self._gpus = list(gpus)
         self._fabric = fabric
-        self._nets = machine.of_kind(NodeKind.NET)
+        self._nets = machine.of_kind(MachineNodeKind.NET)
         nodes = range(len(machine.kinds))
         self._others = sorted(set(nodes) - set(gpus))
         self.num_npus = fabric.machines * len(gpus)

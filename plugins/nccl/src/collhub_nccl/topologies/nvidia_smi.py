@@ -21,8 +21,8 @@ from collhub_nccl.topologies.bandwidths import PROFILE_CURE, PROFILES, GpuProfil
 from collhub_nccl.topologies.fabric import (
     Fabric,
     LinkType,
-    Machine,
-    NodeKind,
+    MachineGraph,
+    MachineNodeKind,
     gigabytes_per_s,
     topology_of,
 )
@@ -111,10 +111,10 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
     _add_tree(machine, devices, options, profile)
     if fabric.net_bandwidth is not None:
         # The matrix contains no ports of network cards.
-        for nic in machine.of_kind(NodeKind.NIC):
-            net = machine.add(NodeKind.NET, f"net {machine.names[nic]}")
+        for nic in machine.of_kind(MachineNodeKind.NIC):
+            net = machine.add(MachineNodeKind.NET, f"net {machine.names[nic]}")
             machine.join(LinkType.NET, net, nic, fabric.net_bandwidth)
-    topology = topology_of(machine, machine.of_kind(NodeKind.GPU), source.name, fabric)
+    topology = topology_of(machine, machine.of_kind(MachineNodeKind.GPU), source.name, fabric)
     findings.tell(source.report)
     return topology
 
@@ -201,23 +201,23 @@ def _named_cards(
     return rows_of_names
 
 
-def _machine_of(devices: Sequence[_SmiDevice]) -> Machine:
+def _machine_of(devices: Sequence[_SmiDevice]) -> MachineGraph:
     """Return a machine with these devices and no links; nodes are numbered like `devices`.
 
     The node of GPU N is named `gpu N`. Every other device is a network card; its node is
     named `nic NAME`.
     """
-    machine = Machine()
+    machine = MachineGraph()
     for device in devices:
         if device.is_gpu:
             number = device.name.removeprefix("GPU")
-            machine.add(NodeKind.GPU, f"gpu {number}")
+            machine.add(MachineNodeKind.GPU, f"gpu {number}")
         else:
-            machine.add(NodeKind.NIC, f"nic {device.name}")
+            machine.add(MachineNodeKind.NIC, f"nic {device.name}")
     return machine
 
 
-def _add_nvlinks(machine: Machine, counts: _Pairs, profile: GpuProfile | None) -> None:
+def _add_nvlinks(machine: MachineGraph, counts: _Pairs, profile: GpuProfile | None) -> None:
     """Add the NVLinks to the machine: links between GPUs, or from every GPU to an NVSwitch.
 
     `counts`: number of NVLinks by pair of GPUs. The matrix of nvidia-smi does not show an NVSwitch;
@@ -239,20 +239,20 @@ def _add_nvlinks(machine: Machine, counts: _Pairs, profile: GpuProfile | None) -
         max_nvlinks = profile.wiring.links or _MOST_NVLINKS
     counts_of_gpu = {
         gpu: [count for pair, count in counts.items() if gpu in pair]
-        for gpu in machine.of_kind(NodeKind.GPU)
+        for gpu in machine.of_kind(MachineNodeKind.GPU)
     }
     # Without a profile, few links to a switch are taken for direct links.
     if max(map(sum, counts_of_gpu.values())) <= max_nvlinks:
         for (first, second), count in counts.items():
             machine.join(LinkType.NVLINK, first, second, count * rate)
         return
-    switch = machine.add(NodeKind.NVSWITCH, "nvswitch")
+    switch = machine.add(MachineNodeKind.NVSWITCH, "nvswitch")
     for gpu, link_counts in counts_of_gpu.items():
         machine.join(LinkType.NVLINK, gpu, switch, max(link_counts, default=0) * rate)
 
 
 def _add_tree(
-    machine: Machine,
+    machine: MachineGraph,
     devices: Sequence[_SmiDevice],
     options: SmiMatrixOptions,
     profile: GpuProfile | None,
@@ -272,11 +272,11 @@ def _add_tree(
     if between_cpus is None:
         between_cpus = _DEFAULT_SYS
     _add_levels(machine, devices, rate)
-    for first, second in itertools.combinations(machine.of_kind(NodeKind.CPU), 2):
+    for first, second in itertools.combinations(machine.of_kind(MachineNodeKind.CPU), 2):
         machine.join(LinkType.SYS, first, second, between_cpus)
 
 
-def _add_levels(machine: Machine, devices: Sequence[_SmiDevice], rate: float) -> None:
+def _add_levels(machine: MachineGraph, devices: Sequence[_SmiDevice], rate: float) -> None:
     """Add a node for every PCI switch above several devices, and a CPU above every device.
 
     At first, each device is a group and the topmost node above itself. Relations are processed in
@@ -305,7 +305,7 @@ def _add_levels(machine: Machine, devices: Sequence[_SmiDevice], rate: float) ->
             # Every device gets a CPU above it, but only shared switches become nodes.
             if len(below) == 1 and not is_last:
                 continue
-            kind = NodeKind.CPU if is_last else NodeKind.PCI
+            kind = MachineNodeKind.CPU if is_last else MachineNodeKind.PCI
             number = len(machine.of_kind(kind))
             node = machine.add(kind, f"{kind} {number}")
             for child in below:
@@ -381,7 +381,7 @@ def _read_matrix(name: str, content: bytes, findings: NetworkFindings) -> list[_
     - no heading
     - the output of rocm-smi, recognized by a line up to the heading
     - a heading with a repeated name or more than 1024 devices
-    - an invalid row (`_Row.device`), or fewer rows than devices
+    - an invalid row (`_MatrixRow.device`), or fewer rows than devices
     - a GPU with fewer words after the relations than another GPU (a cut row)
     - two cells of a pair of devices that are not equal
     """
@@ -404,7 +404,7 @@ def _read_matrix(name: str, content: bytes, findings: NetworkFindings) -> list[_
     heads = _device_names(name, lines, start)
     devices: list[_SmiDevice] = []
     for number, line in enumerate(lines[start + 1 : start + 1 + len(heads)], start + 2):
-        row = _Row(name, number, line, heads, len(devices))
+        row = _MatrixRow(name, number, line, heads, len(devices))
         devices.append(row.device())
     if len(devices) < len(heads):
         _fail(
@@ -477,7 +477,7 @@ def _check_symmetry(name: str, devices: Sequence[_SmiDevice]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _MatrixRow:
     """A line of the matrix: its text, the names of all devices, and its position among them."""
 
     file: str

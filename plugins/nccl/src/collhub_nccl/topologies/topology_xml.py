@@ -16,8 +16,8 @@ from collhub_nccl.topologies.bandwidths import PROFILE_CURE, PROFILES, GpuProfil
 from collhub_nccl.topologies.fabric import (
     Fabric,
     LinkType,
-    Machine,
-    NodeKind,
+    MachineGraph,
+    MachineNodeKind,
     gigabytes_per_s,
     topology_of,
 )
@@ -32,7 +32,7 @@ from collhub_nccl.topologies.xml_entries import (
     parse,
     target_kind,
 )
-from collhub_nccl.topologies.xml_machine import FileFacts, Gpu, XmlMachine, build
+from collhub_nccl.topologies.xml_machine import FileFacts, XmlGpu, XmlMachine, build
 from hub_core.model import Location, UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
@@ -142,7 +142,7 @@ def _refuse_empty(root: Element) -> None:
     )
 
 
-def _join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
+def _join_gpus(draft: XmlMachine, gpus: Sequence[XmlGpu], source: str) -> None:
     """Add the links of the GPUs to `draft.machine`, from the file or from the profile.
 
     `gpus`: all GPUs in the order of NPUs. The first rule that applies decides:
@@ -179,7 +179,7 @@ def _join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
         )
 
 
-def _join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) -> None:
+def _join_by_profile(machine: MachineGraph, gpus: Sequence[int], profile: GpuProfile) -> None:
     """Add the wiring of a profile to the machine, in both directions, between the nodes `gpus`.
 
     GPU i of the wiring is node `gpus[i]`. First come direct links: one between any two GPUs in a
@@ -198,17 +198,17 @@ def _join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile)
     for first, second, count in wiring.lanes(len(gpus)):
         machine.join(LinkType.NVLINK, gpus[first], gpus[second], profile.link, count=count)
     if wiring.links:
-        switch = machine.add(NodeKind.NVSWITCH, "nvswitch")
+        switch = machine.add(MachineNodeKind.NVSWITCH, "nvswitch")
         for gpu in gpus:
             machine.join(LinkType.NVLINK, gpu, switch, profile.link, count=wiring.links)
 
 
-def _children(gpu: Gpu) -> Sequence[Element]:
+def _children(gpu: XmlGpu) -> Sequence[Element]:
     """Children of the `<gpu>` element; empty if the file has none."""
     return () if gpu.element is None else gpu.element.children
 
 
-def _warn_of_unknown_links(draft: XmlMachine, gpus: Sequence[Gpu]) -> None:
+def _warn_of_unknown_links(draft: XmlMachine, gpus: Sequence[XmlGpu]) -> None:
     for gpu in gpus:
         for child in _children(gpu):
             if child.name not in _LINKS:
@@ -223,16 +223,16 @@ def _warn_of_unknown_links(draft: XmlMachine, gpus: Sequence[Gpu]) -> None:
 class _StatedLinks:
     """Adds the links of `<gpu>` elements to a machine."""
 
-    def __init__(self, draft: XmlMachine, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, draft: XmlMachine, gpus: Sequence[XmlGpu]) -> None:
         self._draft = draft
         self._machine = draft.machine
         self._switch: int | None = None
         # Several if one device has partitions.
-        self._gpus_by_bus: dict[tuple[str, int], list[Gpu]] = {}
+        self._gpus_by_bus: dict[tuple[str, int], list[XmlGpu]] = {}
         for gpu in gpus:
             self._gpus_by_bus.setdefault((gpu.host, gpu.bus), []).append(gpu)
 
-    def add(self, gpu: Gpu, link: Element) -> None:
+    def add(self, gpu: XmlGpu, link: Element) -> None:
         """Add the links of one element of a GPU to the machine.
 
         An element <c2c> adds C2C links to the CPU, each of `bw` MB/s. Any other element adds
@@ -261,7 +261,7 @@ class _StatedLinks:
             rate = rate_of_one(gpu.element) / gpu.partitions
             self._add_nvlinks(gpu, link, rate, count)
 
-    def _add_nvlinks(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
+    def _add_nvlinks(self, gpu: XmlGpu, link: Element, rate: float, count: int) -> None:
         """Add `count` NVLinks or xGMI links of `rate` GB/s each from a GPU to the link's target.
 
         `link`: the XML element. The links are added to the machine by the PCI class `tclass`:
@@ -286,13 +286,13 @@ class _StatedLinks:
         elif kind is TargetKind.NVSWITCH:
             # All chips of an NVLink domain are one node.
             if self._switch is None:
-                self._switch = self._machine.add(NodeKind.NVSWITCH, "nvswitch")
+                self._switch = self._machine.add(MachineNodeKind.NVSWITCH, "nvswitch")
             switch = self._switch
             self._machine.join(LinkType.NVLINK, gpu.node, switch, rate, count=count)
         else:
             self._add_to_gpu(gpu, link, rate, count)
 
-    def _add_to_gpu(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
+    def _add_to_gpu(self, gpu: XmlGpu, link: Element, rate: float, count: int) -> None:
         """Add `count` links of `rate` GB/s from a GPU to the GPU that is the target of an XML link.
 
         The target is the GPU of the same host at the bus address in `target`. The links lead in

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from collhub_networks import NetworkFindings
 
 from collhub_nccl.topologies import bandwidths
-from collhub_nccl.topologies.fabric import LinkType, Machine, NodeKind
+from collhub_nccl.topologies.fabric import LinkType, MachineGraph, MachineNodeKind
 from collhub_nccl.topologies.xml_entries import Element, LinkRates, TargetKind, bus_of, device_kind
 
 # Children that NCCL reads, by element.
@@ -29,7 +29,7 @@ _PARTITION_LINK = 2618.0
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class XmlGpu:
     """A GPU of the file.
 
     `node`: in the machine; `host`: hash of the host, for files with several; `bus`: PCI bus id;
@@ -85,8 +85,8 @@ class XmlMachine:
     facts: FileFacts
     rates: LinkRates
     findings: NetworkFindings
-    machine: Machine = field(default_factory=Machine)
-    gpus: list[Gpu] = field(default_factory=list)
+    machine: MachineGraph = field(default_factory=MachineGraph)
+    gpus: list[XmlGpu] = field(default_factory=list)
     cpus: dict[str, list[tuple[int, Element]]] = field(default_factory=dict)
     nics: dict[tuple[str, int], int] = field(default_factory=dict)
     switches: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -130,7 +130,7 @@ def build(root: Element, draft: XmlMachine) -> None:
         host = element.text("host_hash")
         cpus_of_host = draft.cpus.setdefault(host, [])
         number = element.text("numaid", str(len(cpus_of_host)))
-        node = draft.machine.add(NodeKind.CPU, f"cpu {number}")
+        node = draft.machine.add(MachineNodeKind.CPU, f"cpu {number}")
         cpus_of_host.append((node, element))
         _below(element, _Above(host, node, node), draft)
     for members in draft.cpus.values():
@@ -170,7 +170,7 @@ def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
             _pci(child, above, draft)
         elif child.name == "nic" and element.name == "cpu":
             # A card that is no PCI device, such as sockets.
-            node = draft.machine.add(NodeKind.NIC, "nic")
+            node = draft.machine.add(MachineNodeKind.NIC, "nic")
             draft.machine.join(LinkType.PCI, node, above.cpu, bandwidths.UNLIMITED)
             _ports(child, node, draft)
         elif child.name == "pcilink":
@@ -215,7 +215,7 @@ def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
 
 def _pci_node(element: Element, draft: XmlMachine) -> int:
     """Add the node of a PCI device."""
-    return draft.machine.add(NodeKind.PCI, f"pci {_bus_text(element)}")
+    return draft.machine.add(MachineNodeKind.PCI, f"pci {_bus_text(element)}")
 
 
 def _bus_text(element: Element) -> str:
@@ -255,7 +255,7 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
         # A partial file identifies the device only by its class.
         gpu = taking_part[0] if taking_part else None
         node = _gpu_node(element, gpu, draft)
-        draft.gpus.append(Gpu(node, above.host, bus, above.cpu, 1, gpu))
+        draft.gpus.append(XmlGpu(node, above.host, bus, above.cpu, 1, gpu))
         draft.machine.join(LinkType.PCI, node, above.node, rate)
 
 
@@ -281,7 +281,7 @@ def _partitions(
     for gpu in gpus:
         node = _gpu_node(element, gpu, draft)
         nodes.append(node)
-        draft.gpus.append(Gpu(node, above.host, bus, above.cpu, len(gpus), gpu))
+        draft.gpus.append(XmlGpu(node, above.host, bus, above.cpu, len(gpus), gpu))
         machine.join(LinkType.LOC, node, device, bandwidths.UNLIMITED)
     for first, second in itertools.combinations(nodes, 2):
         machine.join(LinkType.LOC, first, second, _PARTITION_LINK)
@@ -295,7 +295,7 @@ def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:
     name gets a suffix such as ` #2`.
     """
     dev = "" if gpu is None else gpu.text("dev")
-    return draft.machine.add(NodeKind.GPU, f"gpu {dev or _bus_text(element)}")
+    return draft.machine.add(MachineNodeKind.GPU, f"gpu {dev or _bus_text(element)}")
 
 
 def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
@@ -314,7 +314,7 @@ def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
     # RCCL treats the ports of one card as one device.
     key = (above.host, bus & ~0xF if draft.facts.is_rccl else bus)
     if key not in draft.nics:
-        draft.nics[key] = draft.machine.add(NodeKind.NIC, f"nic {_bus_text(element)}")
+        draft.nics[key] = draft.machine.add(MachineNodeKind.NIC, f"nic {_bus_text(element)}")
     node = draft.nics[key]
     rate = draft.rates.of_pci(element)
     draft.machine.join(LinkType.PCI, node, above.node, rate)
@@ -324,7 +324,7 @@ def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
     # A partial file contains no ports; with the option every card gets one.
     net_bandwidth = draft.facts.net_bandwidth
     if not cards and net_bandwidth is not None:
-        net = draft.machine.add(NodeKind.NET, f"net {_bus_text(element)}")
+        net = draft.machine.add(MachineNodeKind.NET, f"net {_bus_text(element)}")
         draft.machine.join(LinkType.NET, net, node, net_bandwidth)
 
 
@@ -350,7 +350,7 @@ def _ports(card: Element, nic: int, draft: XmlMachine) -> None:
                 'add dev="N", as in files that NCCL dumps',
             )
             continue
-        net = draft.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
+        net = draft.machine.add(MachineNodeKind.NET, f"net {port.text('name') or port.text('dev')}")
         rate = draft.rates.of_port(port, draft.facts.net_bandwidth)
         delay_us = port.real("latency")
         # NCCL writes 0 for an unknown latency.

@@ -37,7 +37,7 @@ class TaskColumns(NamedTuple):
     due: Int64Array
 
 
-class State(NamedTuple):
+class AnnealingState(NamedTuple):
     """The order of tasks and the position of each task's sender in `Tasks.sender`."""
 
     order: Int64Array
@@ -66,7 +66,7 @@ def _find_first_free(free: Int64Array) -> int:
 
 @lean_part
 def _evaluate(
-    tasks: TaskColumns, state: State, cards: CardTimes, target: int, outcome: Int64Array
+    tasks: TaskColumns, state: AnnealingState, cards: CardTimes, target: int, outcome: Int64Array
 ) -> float:
     """Build the schedule of a state (order of tasks, sender of each) and return its cost.
 
@@ -138,8 +138,8 @@ def _move_task(order: Int64Array, source: int, destination: int) -> None:
 @lean_kernel
 def anneal(
     tasks: TaskColumns,
-    state: State,
-    best: State,
+    state: AnnealingState,
+    best: AnnealingState,
     cards: CardTimes,
     target: int,
     moves: int,

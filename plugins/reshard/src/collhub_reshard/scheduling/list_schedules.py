@@ -400,7 +400,7 @@ def improve_order(
     choice = choice_start[:-1].copy()
     for piece in pieces:
         choice[piece.task] += tasks.senders[piece.task].index(piece.sender)
-    best = kernel.State(_make_column(piece.task for piece in pieces), choice)
+    best = kernel.AnnealingState(_make_column(piece.task for piece in pieces), choice)
     cards = kernel.CardTimes(
         np.zeros((len(out), tasks.cards), np.int64), np.zeros((len(into), tasks.cards), np.int64)
     )
@@ -419,7 +419,7 @@ def improve_order(
             budget.cut("annealing", f"{rounds - round_number} of {rounds} rounds")
             break
         budget.count(moves * len(tasks))
-        state = kernel.State(best.order.copy(), best.choice.copy())
+        state = kernel.AnnealingState(best.order.copy(), best.choice.copy())
         working = np.zeros(2, np.int64)
         kernel.anneal(
             columns, state, best, cards, target, moves, temperature * mean, random, outcome, working

@@ -251,7 +251,7 @@ def _describe_ranks(least: int, largest: int | None) -> str:
     return f" of {least if least == largest else f'{least} to {largest}'} ranks"
 
 
-class _Fields(TypedDict, total=False):
+class _TokenFields(TypedDict, total=False):
     """Fields of a token; each has at least one entry, `algorithm` exactly one."""
 
     collectives: list[CollectiveKind]
@@ -261,7 +261,7 @@ class _Fields(TypedDict, total=False):
     algorithm: list[str]
 
 
-def _parse_fields(token: str, refuse: Callable[[str, str], NoReturn]) -> _Fields:
+def _parse_fields(token: str, refuse: Callable[[str, str], NoReturn]) -> _TokenFields:
     """Parse the fields of a token, separated by `:`, in any order; absent fields have no key.
 
     A field is the first of these that fits and has not occurred. Names are in any case, except that
@@ -276,7 +276,7 @@ def _parse_fields(token: str, refuse: Callable[[str, str], NoReturn]) -> _Fields
 
     Empty fields are ignored, as UCC does. `refuse` raises an error for any other or second field.
     """
-    fields: _Fields = {}
+    fields: _TokenFields = {}
     has_score = False
     for text in filter(None, token.split(":")):
         parts = text.lower().split(",")

@@ -51,7 +51,7 @@ HEADER = ("group", "npus", "collective", "size", "alone", "maker")
 
 
 @dataclass(frozen=True, slots=True)
-class GroupOptions:
+class GroupsCommandOptions:
     """Options of `collhub groups` as `-O key=value`."""
 
     work: int = option(
@@ -122,7 +122,7 @@ def groups(
     reports = [context.admit(algorithm, name) for name, algorithm in algorithms]
     verified = sum(report is not None and report.ok for report in reports)
     paths = [] if out is None else _write_files(context, plan, topology.name, out, output, writer)
-    report = PlanReport(plan, topology.name, str(choices.occupancy), *taken, verified)
+    report = GroupsPlanReport(plan, topology.name, str(choices.occupancy), *taken, verified)
     if output.as_json:
         context.print_report(report.create_report(paths))
         return
@@ -133,7 +133,7 @@ def groups(
 
 
 @dataclass(frozen=True, slots=True)
-class PlanReport:
+class GroupsPlanReport:
     """A plan with the time of its synthesis; `verified`: number of verified algorithms."""
 
     plan: GroupPlan
@@ -312,7 +312,7 @@ def _parse_choices(
     from hub_core.network import Occupancy
     from hub_core.plugin_api import Synthesizer
 
-    sides = {"groups": declared_options(GroupOptions)}
+    sides = {"groups": declared_options(GroupsCommandOptions)}
     if out is None and output.target_format is not None:
         raise UsageError("--to has no meaning without -o", cure="give the output: -o OUT")
     if out is not None:

@@ -10,7 +10,7 @@ from collhub_packing.pipelining import windows_of
 
 from collhub_flows.groups.joining import Turns
 from collhub_flows.groups.shares import GroupWish, Shares, Trees, create_share_chunks
-from collhub_flows.optimal_flow import FlowNetwork
+from collhub_flows.optimal_flow import FlowArcs
 from hub_core import installed_version
 from hub_core.columns import (
     BoolArray,
@@ -52,7 +52,7 @@ class TreeJobs:
 
     @classmethod
     def of(
-        cls, network: FlowNetwork, trees: Trees, share_bytes: Float64Array, occupancy: Occupancy
+        cls, network: FlowArcs, trees: Trees, share_bytes: Float64Array, occupancy: Occupancy
     ) -> TreeJobs:
         """Create the jobs of all trees: each job sends the data of one tree edge over one link.
 
@@ -221,7 +221,7 @@ NAME = "collhub-flows"
 class GroupSchedule:
     """Trees of all groups, and the starts of their jobs in picoseconds, int64."""
 
-    network: FlowNetwork
+    network: FlowArcs
     shares: Shares
     trees: Trees
     jobs: TreeJobs

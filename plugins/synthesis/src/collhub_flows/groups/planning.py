@@ -9,9 +9,13 @@ from functools import partial
 import hub_core
 from collhub_flows.groups.jobs import NAME, own_provenance
 from collhub_flows.groups.joining import combine_algorithms
-from collhub_flows.groups.schedules import GroupNetwork, compute_joint_bounds, find_fastest_schedule
+from collhub_flows.groups.schedules import (
+    OccupiedNetwork,
+    compute_joint_bounds,
+    find_fastest_schedule,
+)
 from collhub_flows.groups.shares import GroupWish, Shares, check_groups
-from collhub_flows.optimal_flow import FlowNetwork
+from collhub_flows.optimal_flow import FlowArcs
 from hub_core import Registry
 from hub_core.model import (
     Algorithm,
@@ -168,7 +172,7 @@ def plan_groups(
     chosen = choices or GroupChoices()
     check_groups(wishes, topology.num_npus, topology.name)
     _check_requests(wishes, topology)
-    network = GroupNetwork(FlowNetwork.of(topology), chosen.occupancy)
+    network = OccupiedNetwork(FlowArcs.of(topology), chosen.occupancy)
     judge = partial(_simulate, topology=topology, choices=chosen)
     progress(0.0, "groups together")
     budget = chosen.budget.part()
@@ -339,7 +343,7 @@ def _run_one_by_one(wishes: Sequence[GroupWish], times: Sequence[GroupTime]) -> 
 
 
 def _plan_separately(
-    network: GroupNetwork,
+    network: OccupiedNetwork,
     wishes: Sequence[GroupWish],
     choices: GroupChoices,
     progress: _Progress,

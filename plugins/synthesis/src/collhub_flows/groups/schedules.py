@@ -14,7 +14,7 @@ import numpy as np
 from collhub_flows.groups.jobs import GroupSchedule, TreeJobs
 from collhub_flows.groups.shares import GroupWish, Pieces, Shares, Trees
 from collhub_flows.optimal_flow import (
-    FlowNetwork,
+    FlowArcs,
     approximate_flow,
     compute_proven_time,
     report_unreachable,
@@ -94,15 +94,15 @@ _MAX_CENTRES = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GroupNetwork:
+class OccupiedNetwork:
     """The network of all groups, and the model of the occupancy of links."""
 
-    flows: FlowNetwork
+    flows: FlowArcs
     occupancy: Occupancy
 
 
 def find_fastest_schedule(
-    network: GroupNetwork,
+    network: OccupiedNetwork,
     wishes: Sequence[GroupWish],
     effort: float = 1.0,
     budget: SearchBudget | None = None,
@@ -175,7 +175,7 @@ def _is_too_fine(wishes: Sequence[GroupWish], shares: Shares, share_units: int) 
 
 
 def pack_trees(
-    network: FlowNetwork, wishes: Sequence[GroupWish], shares: Shares, pieces_each: int
+    network: FlowArcs, wishes: Sequence[GroupWish], shares: Shares, pieces_each: int
 ) -> Trees:
     """Pack trees that load the links evenly, for `pieces_each` equal pieces of every share.
 
@@ -234,7 +234,7 @@ def pack_trees(
 
 
 def compute_joint_bounds(
-    network: FlowNetwork, wishes: Sequence[GroupWish], shares: Shares
+    network: FlowArcs, wishes: Sequence[GroupWish], shares: Shares
 ) -> dict[str, int]:
     """Compute lower bounds of the time in which all groups together finish, in ps, by name.
 
@@ -355,7 +355,7 @@ def _list_targets(
 
 
 def _generate_packings(
-    network: GroupNetwork, wishes: Sequence[GroupWish], shares: Shares, effort: float
+    network: OccupiedNetwork, wishes: Sequence[GroupWish], shares: Shares, effort: float
 ) -> Iterator[Trees]:
     """Yield packings of trees of all shares (`pack_trees`), with 1, 4 and 16 pieces per share.
 

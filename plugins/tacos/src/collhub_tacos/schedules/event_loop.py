@@ -30,7 +30,7 @@ from hub_core.columns import Int64Array
 Integer = int | np.int64
 
 
-class EventQueue(NamedTuple):
+class InstantQueue(NamedTuple):
     """Future events, int64: a list (line) of events per instant, and a binary heap of the lines.
 
     The heap entries are sorted by (`time`, `sequence`); `line` is the line of an entry. `line_at`:
@@ -54,14 +54,14 @@ class EventQueue(NamedTuple):
     counter: Int64Array
 
 
-# Indices of `EventQueue.counter`.
+# Indices of `InstantQueue.counter`.
 _SIZE, _NEXT, _NOW, _TOUCHED, _DONE, _FREE = 0, 1, 2, 3, 4, 5
 # Multiplicative hashing (Knuth, volume 3, section 6.4): an odd number near 2**32 / golden ratio.
 _SPREAD, _SHIFT = 0x9E3779B1, 20
 
 
 @lean_part
-def _add_event(events: EventQueue, time: Integer, item: Integer) -> None:
+def _add_event(events: InstantQueue, time: Integer, item: Integer) -> None:
     """Append an event to the queue, to occur at `time` (ps), after earlier ones of that instant.
 
     `item`: 2 * transfer for an arrival, 2 * link + 1 for a link that becomes free. The events of
@@ -85,7 +85,7 @@ def _add_event(events: EventQueue, time: Integer, item: Integer) -> None:
 
 
 @lean_part
-def _take_next_event(events: EventQueue) -> Integer:
+def _take_next_event(events: InstantQueue) -> Integer:
     """Remove and return the earliest event; events of one instant leave in order of insertion.
 
     There must be an event. The result is 2 * transfer for an arrival, 2 * link + 1 for a link that
@@ -104,7 +104,7 @@ def _take_next_event(events: EventQueue) -> Integer:
 
 
 @inlined
-def _push(events: EventQueue, time: Integer, line: Integer) -> None:
+def _push(events: InstantQueue, time: Integer, line: Integer) -> None:
     """Insert a line, which is a queue of the events of one instant, into the heap.
 
     `time`: the instant in ps. The line gets the next sequence number, so that of several lines with
@@ -128,7 +128,7 @@ def _push(events: EventQueue, time: Integer, line: Integer) -> None:
 
 
 @inlined
-def _pop(events: EventQueue) -> None:
+def _pop(events: InstantQueue) -> None:
     """Remove the line of the earliest instant from the heap, which must not be empty.
 
     Of several lines with this time, the one that was inserted first is removed. Nothing is
@@ -165,7 +165,7 @@ def _is_before(times: Int64Array, sequences: Int64Array, one: Integer, other: In
 
 
 @lean_part
-def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: EventQueue) -> None:
+def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: InstantQueue) -> None:
     """Start to send message `transfer` over the idle link, which becomes busy now.
 
     Adds two events: the arrival after the link's `arrival` ps, and the release after `busy` ps.
@@ -178,7 +178,7 @@ def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: Ev
 
 @inlined
 def _arrive(
-    transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
+    transfer: Integer, jobs: Jobs, queues: SenderQueues, events: InstantQueue, is_fixed: bool
 ) -> None:
     """Forward a message to the next link of its path or, at the end of the path, complete it.
 
@@ -247,7 +247,7 @@ def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: b
 
 @inlined
 def _forward(
-    link: Integer, transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue
+    link: Integer, transfer: Integer, jobs: Jobs, queues: SenderQueues, events: InstantQueue
 ) -> None:
     """Send a message from a switch over `link`, or queue it if the link is busy.
 
@@ -266,7 +266,7 @@ def _forward(
 
 @inlined
 def _release(
-    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: InstantQueue, is_fixed: bool
 ) -> None:
     """Mark a link as free, and start the next message on it.
 
@@ -286,7 +286,7 @@ def _release(
 
 @inlined
 def _let_send(
-    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: InstantQueue, is_fixed: bool
 ) -> None:
     """Let a sender send: at once, as simulators do, or at the end of the current instant.
 
@@ -303,7 +303,7 @@ def _let_send(
 
 @inlined
 def _send(
-    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: InstantQueue, is_fixed: bool
 ) -> None:
     """Start the next message of a link at the current time, if that is possible.
 
@@ -456,7 +456,7 @@ def _next_in_order(link: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
 
 @lean_kernel
 def run(
-    jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool, budget: Integer
+    jobs: Jobs, queues: SenderQueues, events: InstantQueue, is_fixed: bool, budget: Integer
 ) -> Integer:
     """Process events until none remains or `budget` is used up; return the finished transfers.
 

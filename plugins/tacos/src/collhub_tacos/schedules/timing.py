@@ -143,7 +143,7 @@ def compute_times(
     are empty.
     """
     # Imported here: numba takes a second.
-    from collhub_tacos.schedules.event_loop import EventQueue, run
+    from collhub_tacos.schedules.event_loop import InstantQueue, run
 
     count = len(link)
     unmet = np.bincount(waits[1], minlength=count).astype(np.int64)
@@ -157,7 +157,7 @@ def compute_times(
     lines = (_fill(size, -1), _fill(size, 0), _fill(size, 0))
     following = _fill(2 * max(count, links), -1)
     counter = np.asarray([0, 0, 0, ready, 0, size], np.int64)
-    events = EventQueue(*heap, table, *lines, following, np.arange(size), counter)
+    events = InstantQueue(*heap, table, *lines, following, np.arange(size), counter)
     while run(jobs, queues, events, is_fixed, _EVENTS_PER_CALL) < count:
         # There is no event and no link that may send, but not all transfers are done.
         is_stuck = not (events.counter[0] or events.counter[3])

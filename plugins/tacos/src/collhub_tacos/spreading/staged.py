@@ -55,7 +55,7 @@ class _Grid:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Growth:
+class _PartialTrees:
     """Partial trees: transfers and the holders of chunks; int64 columns.
 
     `chunk`, `source`, `target`, `parent`: transfers as in `RoutePlan`. `held_chunk`, `holder`,
@@ -71,7 +71,7 @@ class _Growth:
     bringer: Int64Array
 
     @classmethod
-    def at(cls, origin: Int64Array) -> _Growth:
+    def at(cls, origin: Int64Array) -> _PartialTrees:
         """Return a growth without transfers, in which chunk i is only at NPU `origin[i]`.
 
         A growth lists the transfers so far, and which NPU holds which chunk by which transfer (-1
@@ -83,14 +83,14 @@ class _Growth:
 
     def append(
         self, chunk: Int64Array, source: Int64Array, target: Int64Array, parent: Int64Array
-    ) -> _Growth:
+    ) -> _PartialTrees:
         """Return a new growth with further transfers, each of which brings a new chunk.
 
         `parent`: row of the transfer that brought the chunk to the source, -1 at the origin. The
         targets become holders of the chunks.
         """
         first_row = len(self.chunk)
-        return _Growth(
+        return _PartialTrees(
             np.concatenate([self.chunk, chunk]),
             np.concatenate([self.source, source]),
             np.concatenate([self.target, target]),
@@ -100,7 +100,7 @@ class _Growth:
             np.concatenate([self.bringer, first_row + np.arange(len(chunk))]),
         )
 
-    def send_directly(self, grid: _Grid, axis: int) -> _Growth:
+    def send_directly(self, grid: _Grid, axis: int) -> _PartialTrees:
         """Return the growth after every holder sent its chunk directly to all others of an axis.
 
         A growth is a set of transfers with the present holders of each chunk; this one is not
@@ -119,7 +119,7 @@ class _Growth:
             np.repeat(self.bringer, num_others),
         )
 
-    def send_around(self, grid: _Grid, axis: int) -> _Growth:
+    def send_around(self, grid: _Grid, axis: int) -> _PartialTrees:
         """Return a growth with further transfers: every chunk goes once around an axis, NPU by NPU.
 
         From each holder, the chunk makes size - 1 hops, each to the next NPU along the axis,
@@ -142,7 +142,7 @@ class _Growth:
             parent,
         )
 
-    def remove_repeats(self, origin: Int64Array) -> _Growth:
+    def remove_repeats(self, origin: Int64Array) -> _PartialTrees:
         """Return the growth without transfers that bring a chunk back to its origin.
 
         `origin`: NPU of each chunk. A removed transfer must not be the parent of another one, which
@@ -176,7 +176,7 @@ class _Growth:
 
 
 # Methods by which chunks cross from the root's group to the others.
-_LANE_METHODS = (_Growth.send_directly, _Growth.send_around)
+_LANE_METHODS = (_PartialTrees.send_directly, _PartialTrees.send_around)
 
 
 def generate_staged_all_gathers(
@@ -212,10 +212,10 @@ def build_all_gather_plans(
 
     A plan is omitted if the network lacks an arc for one of its transfers. The list may be empty.
     """
-    start, all_npus = _Growth.at(origin), _Grid(network.num_npus, 1)
+    start, all_npus = _PartialTrees.at(origin), _Grid(network.num_npus, 1)
     methods = [
         partial(method, start, all_npus, 0)
-        for method in (_Growth.send_directly, _Growth.send_around)
+        for method in (_PartialTrees.send_directly, _PartialTrees.send_around)
     ]
     for grid in find_group_grids(network, times):
         methods += [
@@ -266,7 +266,7 @@ def generate_staged_broadcasts(
     """
     origin = np.full(chunks, root, np.int64)
     all_npus = _Grid(network.num_npus, 1)
-    direct = _Growth.at(origin).send_directly(all_npus, 0).plan(network)
+    direct = _PartialTrees.at(origin).send_directly(all_npus, 0).plan(network)
     if direct is not None:
         yield from _schedule_promising(
             {0: direct}, times, lambda plan: plan.schedule_farthest_first(times), trials
@@ -341,24 +341,24 @@ def _schedule_in_rounds(plan: RoutePlan, times: LinkTimes, grid: _Grid, root: in
     return plan.schedule_by_rank(times, rank, is_fixed=True)
 
 
-def _grow_outwards(start: _Growth, grid: _Grid) -> _Growth:
+def _grow_outwards(start: _PartialTrees, grid: _Grid) -> _PartialTrees:
     """Send to one member of every group, then within the groups."""
     return start.send_directly(grid, 1).send_directly(grid, 0)
 
 
-def _grow_around_groups(start: _Growth, grid: _Grid) -> _Growth:
+def _grow_around_groups(start: _PartialTrees, grid: _Grid) -> _PartialTrees:
     """Send from group to group, then within the groups."""
     return start.send_around(grid, 1).send_directly(grid, 0)
 
 
-def _grow_inwards(start: _Growth, grid: _Grid) -> _Growth:
+def _grow_inwards(start: _PartialTrees, grid: _Grid) -> _PartialTrees:
     """Send within the group, then to the other groups."""
     return start.send_directly(grid, 0).send_directly(grid, 1)
 
 
 def _grow_on_lanes(
-    grid: _Grid, origin: Int64Array, across: Callable[[_Growth, _Grid, int], _Growth]
-) -> _Growth:
+    grid: _Grid, origin: Int64Array, across: Callable[[_PartialTrees, _Grid, int], _PartialTrees]
+) -> _PartialTrees:
     """Build the trees of a broadcast in which a helper shares the work of the root.
 
     `origin[c]`: root of chunk c. G: size of a group. L: G with several groups, else max(1, G - 1).
@@ -377,7 +377,7 @@ def _grow_on_lanes(
     lane = grid.shift(origin, 0, 1 + chunk % grid.lanes)
     substitute = grid.shift(origin, 0, 1 + chunk // grid.lanes % helpers)
     helper = np.where(lane == origin, substitute, lane)
-    to_helper = _Growth.at(origin).append(chunk, origin, helper, np.full(len(chunk), -1))
+    to_helper = _PartialTrees.at(origin).append(chunk, origin, helper, np.full(len(chunk), -1))
     # The lanes start at some of the origins and helpers.
     bringer = np.where(lane == origin, -1, chunk)
     lane_starts = replace(to_helper, held_chunk=chunk, holder=lane, bringer=bringer)
