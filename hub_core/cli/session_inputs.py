@@ -241,8 +241,12 @@ class SessionInputs(SessionState):
 
         `options`: texts by name of the simulator's option. `request.hub` is ignored: the
         simulator gets the plugins of this session. Uneven collectives (whose parts differ in
-        size) without an algorithm get the default one. Progress is shown. Raises `HubError` for
-        an unknown simulator, for invalid options, and if the simulator refuses the workload.
+        size) without an algorithm get the default one, except on the host. It needs a network,
+        from the request or the input. Progress is shown.
+
+        Raises `HubError` for an unknown simulator, for invalid options, if the network is missing
+        (`no-topology`) or the default algorithm cannot be created, and if the simulator refuses
+        the workload, fails, or returns times for another number of ranks.
         """
         from hub_core.pipeline.job_simulation import simulate_job
 

@@ -45,31 +45,18 @@ class SessionState:
         self.reported.append(finding)
 
     def registry(self) -> Registry:
-        """Return the registry of this run; the first call imports the core and the plugins.
+        """Return the registry, built once: the core, then the plugins by name and distribution.
 
-        Later calls return the same object, without regard to changed fields. During the first call,
-        file descriptor 1 is standard error, and warnings about skipped plugins are printed.
-
-        The registry has the core first, then the plugins by name and distribution. Only plugins of
-        the state LOADED have offers. Each plugin gets the first state that applies:
-
+        Later calls return the same object, even if fields changed. A plugin has the first state of:
         - DISABLED: `use_plugins` is False, or its name or distribution is in `disabled_plugins` or
-          in the variable `COLLHUB_DISABLE_PLUGINS`.
-        - BROKEN: it shares its name with another plugin or the core, or its metadata is malformed.
-          All plugins that share one name are BROKEN.
+          in `COLLHUB_DISABLE_PLUGINS`. A name in the former that is not installed: `UsageError`.
+        - BROKEN: it shares its name with a plugin or the core, or its metadata is malformed.
         - INCOMPATIBLE: it requires another version of the core.
-        - BROKEN, without an import: its name is in `refused_plugins`; or an earlier trial failed
-          (warning).
-        - BROKEN: its import or its offers fail. No exception is raised.
-        - INCOMPATIBLE: it has another API version.
-        - LOADED.
-
-        If an earlier start of the program ended during the import of a plugin, the plugin is first
-        imported in a separate process. This trial fails if the process crashes, exits or takes over
-        10 s.
-
-        Raises `UsageError` if no installed plugin or distribution has a name in `disabled_plugins`,
-        even with `use_plugins` False.
+        - BROKEN: it is in `refused_plugins`, or failed a trial, now or in an earlier run (warning).
+          Trial: if a start ended during its import, another process imports it first. The trial
+          fails if that process crashes, exits or needs over 10 s.
+        - BROKEN: its import fails. INCOMPATIBLE: other API version. BROKEN: its offers fail.
+        - LOADED, the only state with offers. During the first call descriptor 1 is standard error.
         """
         if self._registry is None:
             from hub_core.cli.start_record import data_kept_apart, recorded_start

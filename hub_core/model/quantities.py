@@ -114,9 +114,10 @@ def parse_bandwidth(text: str) -> float:
 def parse_time(text: str) -> float:
     """Convert a time such as `500ns` or `0.5us` to seconds, rounded to 1e-6 ns; 0 is accepted.
 
-    Units are ns, us, ms and s. The number has digits, an optional decimal point and an optional
-    exponent, without a sign; blanks around number and unit are ignored. Raise `UsageError` for
-    any other form, more than 64 characters, a missing or unknown unit, and 1e9 s or more.
+    Units are ns, us, ms and s, in this spelling. The number has no sign. It begins with a digit
+    (`.5us` is refused); a decimal point, with or without more digits, and an exponent may follow.
+    Blanks around number and unit are ignored. Raise `UsageError` for any other form, more than 64
+    characters, a missing or unknown unit, and 1e9 s or more.
     """
     number, unit = _split(text, _SECONDS, "time", "500ns")
     # Rounded to 1e-6 ns, so that values in ns, us or ms are formatted as they were given.

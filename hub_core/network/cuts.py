@@ -70,16 +70,16 @@ def partitions(topology: Topology) -> Iterator[Int64Array]:
 def orders(topology: Topology) -> Iterator[Int64Array]:
     """Yield orders of the nodes: the position of every node, int64[nodes].
 
-    Nodes may share a position. A prefix of an order (all nodes up to a position) is a set
-    of nodes for a bound. The orders are:
+    Nodes may share a position. All nodes up to a position are a set of nodes for a bound. Nodes
+    with the position `NO_BLOCK` have no place; the caller must choose one. The orders are:
 
-    - For every line and ring, if the network has dimensions: the coordinate of every NPU.
-      Switches have the position `NO_BLOCK`.
-    - The number of links from NPU 0 to every node, then from the NPU that is farthest from
-      it, of equally far ones the lowest. A node without a path has the number of all nodes.
-    - For 3 to 256 nodes: up to three orders by eigenvectors of the smallest eigenvalues of
-      the network's Laplacian (Fiedler 1973), which divides a network where its links are
-      few and slow.
+    - For every line and ring, if the network has dimensions: the coordinate of every NPU, and
+      `NO_BLOCK` for switches.
+    - The number of links from NPU 0 to every node, then from the farthest NPU, of equally far ones
+      the lowest. A node without a path has the number of all nodes, so it is the farthest.
+    - For 3 to 256 nodes: up to three orders by the eigenvectors of the 2nd to 4th smallest
+      eigenvalues of the network's Laplacian (Fiedler 1973; `_spectral_orders`). They divide a
+      network where its links are few and slow. Here no two nodes share a position.
     """
     for label, kind in _coordinates(topology):
         if kind in (DimensionKind.LINE, DimensionKind.RING):

@@ -146,8 +146,10 @@ def decompress_part(part: SourcePart) -> SourcePart:
     """Return the part with its content decompressed if it is a gzip archive; it is not read yet.
 
     Other content is unchanged; the size of the result is unknown (None). Both `load` and `open`
-    of the result raise `InputError` on reading a damaged archive, or one that expands to more
-    than 64 MiB plus 300 times its size. `load` also raises it for content of more than 4 GiB.
+    of the result raise `InputError` on reading a damaged archive. They also raise it as soon as
+    the decompressed bytes exceed 64 MiB plus 300 times the compressed bytes read so far; so an
+    archive is refused if only its beginning expands that much. `load` also raises it for content
+    of more than 4 GiB.
     """
 
     def open_content() -> BinaryIO:

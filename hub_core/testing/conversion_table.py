@@ -176,18 +176,16 @@ def _write_and_read_back(
 ) -> tuple[Outcome, str]:
     """Write a model, and read it back unless `reader` is None; return (outcome, detail).
 
-    The first case that applies:
+    Findings of the reader are discarded. The first case that applies:
 
     1. The writer raises a `HubError`: REFUSED with its message.
     2. The writer raises another exception: WRONG with the exception.
     3. There is no reader: WRITTEN with "", also if there are losses.
-    4. The reader raises an exception: WRONG with its message.
-    5. The reader returns another type of model: WRONG with both types.
-    6. A difference is not declared, or a loss names a part that does not differ: WRONG with the
-       reason.
+    4. A single-file format without artifacts: `StopIteration` is raised.
+    5. The reader raises an exception, or returns another type of model: WRONG with the message.
+    6. A part differs that no loss or restated feature names, or (not for workloads) a loss names
+       only parts that do not differ: WRONG with the reason (`find_loss_problem`).
     7. There are losses: LOSSY with their features in order, joined by ", ". Otherwise: EQUAL, "".
-
-    Findings of the reader are discarded.
     """
     try:
         written = render(writer, model)

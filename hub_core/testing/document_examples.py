@@ -14,11 +14,15 @@ _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def check_examples(document: Path) -> dict[str, object]:
-    """Run all `python` blocks of a Markdown document as one script; return its global names.
+    """Run the `python` blocks of a Markdown document one after the other; return the global names.
 
-    The blocks run in their order and share their names; `__name__` is `example`. They run in an
-    empty temporary folder, which is removed with the files that they write. Raise `AssertionError`
-    if the document has no such block. Exceptions of the blocks are not caught.
+    Only blocks whose fences are not indented count, with nothing after `python` on the first one.
+    The blocks share their names; `__name__` is `example`. Each is compiled when the previous one
+    has run, so a syntax error does not stop earlier blocks. They run in an empty temporary
+    folder, which is removed with the files that they write.
+
+    Raises `AssertionError` if the document has no such block. Exceptions of the blocks, and errors
+    of reading the document, are not caught.
     """
     examples = _FENCE.findall(document.read_text(encoding="utf-8"))
     assert examples, f"{document} has no example"

@@ -150,16 +150,15 @@ def _lines(stream: BinaryIO, file: str) -> Iterator[tuple[int, list[str]]]:
 def _parse_line(line: int, words: list[str], file: str) -> tuple[FlowMessage, _Collective]:
     """Parse the words of a flow's line; return the flow and the identity of its collective.
 
-    All words are decimal integers of at least 0. The fields, in this order:
-
+    The fields, numbers of 1 to 18 decimal digits unless they are ignored, in this order:
     - flow id, source rank, destination rank, bytes, channel
-    - three lists, each preceded by its length: previous ranks, parents, children. Only the
-      parents (ids of flows) are kept.
-    - numbers of layer, group type, operation and loop state, which identify the collective
+    - eight words that are ignored and not checked
+    - three lists, each preceded by its length: previous ranks, parents, children; only the parents
+      (ids of flows) are kept
+    - layer, group type, operation and loop state, which identify the collective
     - optional: delay of the flow in ns, by default 0
-
-    Raises `InputError` at the line for a missing or invalid number, for words after the last
-    field, and for a flow from a rank to itself or out of range (`check_flow`).
+    Raises `InputError` at the line for a missing or invalid number, for words after the last field,
+    for a flow from a rank to itself, and for values out of range (`check_flow`).
     """
     values = [_number(words, index, name, line, file) for index, name in enumerate(_NAMES)]
     flow_id, rank, peer, size, channel = values

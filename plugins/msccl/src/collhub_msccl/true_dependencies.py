@@ -47,16 +47,16 @@ def find_conflicts_between_blocks(
 ) -> Edges | None:
     """Return pairs of rows in different thread blocks whose memory accesses must keep their order.
 
-    The result is two arrays: the earlier rows and the later rows. Two rows of a rank
-    conflict if they access the same unit and at least one writes. Only conflicts that the
-    vector clocks (`clocks`) order are considered. The pairs are, first, (write, access):
-    for every access, the latest write of each other block that precedes it. Then (read,
-    write): for every read, the first write of each other block that follows it. Pairs that
-    follow from other pairs and from conflicts within blocks are omitted. A pair can occur
-    several times, once per unit.
+    The result is two arrays: the earlier rows and the later rows. A pair conflicts if both rows are
+    on one rank, access the same unit, and at least one writes. Only pairs that the vector clocks
+    (`clocks`) order are returned. First come pairs (write, access): for every access and each other
+    block, the latest write of this block that must precede the access. Then come pairs (read,
+    write): for every read and each other block, the first write that must follow. A pair is omitted
+    if the access's own block writes the unit between both rows: other pairs then imply it. A pair
+    can occur several times, once per unit.
 
-    Returns None if the units that several blocks access have more than 2^23 combinations of
-    an access and a block, its own block included.
+    Returns None if a sum exceeds 2^23: over all accesses to units that at least two blocks access,
+    the number of blocks that access the unit.
     """
     queries = _find_queries(accesses, clocks, table)
     if queries is None:

@@ -425,9 +425,11 @@ def _generate_host_domains(
 ) -> Iterator[_SwitchHosts]:
     """Yield a block with one host for each NVLink domain that a host of the object `nodes` names.
 
-    A host names it in the member `nvlink` of its `attributes`, or of the host itself if it has
-    none. If `nvlink` is an object, each of its entries is a domain. Hosts that name no domain are
-    skipped. Raises `InputError` (`invalid-fabric`) for a host with a domain that no switch lists.
+    The domains of a host are in the member `nvlink` of its `attributes`. If it has no `attributes`,
+    the member `nvlink` of the host itself is used. If `nvlink` is an object, each of its entries is
+    a domain. Hosts without a domain are skipped. `switches` must list every host that has a domain.
+    Raises `InputError` (`invalid-fabric`) if a host with a domain is in no switch, and for a
+    domain that is empty or no text.
     """
     known = {host for switch in switches.values() for host in switch.hosts}
     for name, value in _generate_named(root, "nodes"):

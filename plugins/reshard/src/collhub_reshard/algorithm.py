@@ -137,10 +137,14 @@ class ReceiverTurns:
         return before if before.end > sender_free_at else None
 
     def pass_on(self, piece: Piece, row: int, audience: Audience) -> None:
-        """Record a piece as the last one on the cards of its sender and of its receiving hosts.
+        """Record a piece as the last one that its sender sends and its receiving hosts receive.
 
-        For each receiving host, its first device is recorded as the one at which the piece arrives.
-        `row`: number of the unit task (a box with its senders and receivers).
+        A piece is a scheduled part of the data that a unit task moves. Its end becomes the time
+        at which the card of `piece.sender` is free again. On each host of `audience`, the piece
+        replaces the last one that enters the host. The first device of the host is recorded as
+        the device at which it arrives. Times are not compared, so pieces must be recorded in the
+        order of the schedule. `row`: number of the unit task (a box with its senders and
+        receivers).
         """
         self._last_out[piece.sender] = piece.end
         for host, devices in audience.hosts.items():

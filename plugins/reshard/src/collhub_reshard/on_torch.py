@@ -50,25 +50,16 @@ def reshard(
 ) -> torch.Tensor | None:
     """Reshard a tensor among the ranks of the default group; return this rank's new shard.
 
-    All ranks of the group must call this function with equal arguments, except `tensor`. The result
-    is a new plain tensor on the device of `tensor`, on the CPU if that is `None`. It is `None` on
-    ranks outside of the destination mesh.
-
-    - `tensor`: shard on the source mesh (DTensor or plain), not changed; `None` outside of the
-      mesh.
-    - `source`, `destination`: texts such as `mesh(2,2)@0-3: S0 S1`. The meshes may share ranks;
-      without `@`, a mesh begins at rank 0.
-    - `shape`, `dtype`: of the full tensor. By default those of `tensor`; a plain tensor has only
-      the dtype.
-    - `host_size`: ranks per host, by default the last dimension of the source mesh.
-    - `host_bandwidth`: in bytes/s, only used to schedule.
-
-    With a `Partial` source, shards are summands. Each is sent; the destination adds them in its
-    element type, in the order of the axes, so replicas are bitwise equal.
-
-    Raises `InputError` for an unknown shape or dtype, for texts that cannot be parsed, and for a
-    rank outside of the group. Raises it with the code `shard-mismatch` on a rank of the source mesh
-    whose shard is missing or differs from the shape or dtype of its tile.
+    All ranks must call this with equal arguments, except `tensor`: the shard (DTensor or plain) on
+    the source mesh, not changed. The result is a new plain tensor on its device (CPU for None), or
+    None outside of the destination mesh. `source`, `destination`: `mesh(2,2)@0-3: S0 S1`; without
+    `@` from rank 0. `shape`, `dtype`: of the full tensor, by default those of a DTensor; a plain
+    tensor has only the dtype. `host_size`: ranks per host, by default (None, 0) the last source
+    dimension. `host_bandwidth`: bytes/s, for scheduling. Summands of a `Partial` source are all
+    sent, and added in the element type in the order of the axes: replicas are bitwise equal.
+    Raises `UsageError` for an invalid rank list after `@`. Raises `InputError` for other invalid
+    texts, a `Partial` destination, an unknown shape or dtype, a shape without dimensions, and a
+    rank outside of the group; `shard-mismatch` if a source rank's shard is missing or differs.
     """
     import torch
     import torch.distributed as dist

@@ -113,7 +113,10 @@ class ReshardPlan:
     def predicted_s(self) -> float:
         """Predicted seconds until the last data arrive, with latency and store-and-forward.
 
-        It is 0.0 for a schedule without pieces. Streams all use the largest number of chunks.
+        With `streams`, they decide (`StreamPlan.predicted_s`): each stream is computed with the
+        largest number of chunks of any unit task (`chunks`; 1 if there is none). Without `streams`,
+        it is the latest arrival of a piece of `schedule` (`_compute_end_s`), which uses the number
+        of chunks of its own task; 0.0 without pieces.
         """
         if self.streams is not None:
             return self.streams.predicted_s(max(self.chunks.values(), default=1))

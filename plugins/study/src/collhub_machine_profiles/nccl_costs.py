@@ -107,8 +107,8 @@ class Communicator:
     def collective_channels(self) -> int:
         """Return the largest number of channels that NCCL uses for a ring or a tree.
 
-        On one node it is that of the GPU. On several nodes it is twice the number that NCCL's
-        search finds, at most 64.
+        On one node it is the field `channels` of the GPU. On several nodes it is twice the number
+        of channels that NCCL's search finds (`search_channels`), at most 64.
         """
         if self.nodes == 1:
             return self.gpu.channels

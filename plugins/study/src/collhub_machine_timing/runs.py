@@ -276,17 +276,16 @@ def run_case(
 ) -> CaseRun:
     """Simulate a variant of a case, and return its times.
 
-    A message above one chunk is sent in several rounds, each with an equal part of every
-    message. `chunk_bytes`: upper limit of the kernel's chunk; None or 0 for none. There are at
-    least `variant.pieces` rounds. At most 2 rounds are simulated with one piece, 4 with more;
-    further rounds are extrapolated. With more than one piece, the phases of the case first get
-    separate thread blocks.
+    With several pieces, the phases first get separate thread blocks. The data are sent in rounds,
+    each with an equal part of every message: the largest message / the kernel's chunk (at most
+    `chunk_bytes`, unless None or 0), at least `variant.pieces`. Up to 2 rounds are simulated, 4
+    with several pieces; `_run_rounds` extrapolates the others.
 
-    If no step has a lane (all are -1) and the simulation never finishes, it is repeated
-    without fused receives and sends. That time can be infinite too. The simulated rounds and
-    the slots are added to `case.endless`. Later runs with the same two numbers skip the first
-    simulation. If the phases were separated, `endless` is that of the separated case, which is
-    cached.
+    If no step has a lane (all are -1) and the simulation never ends, it is repeated without fused
+    receives and sends, and may again be endless. Then (simulated rounds, slots of a connection) is
+    added to `case.endless`, or to that of the cached case with separate phases. Later runs with
+    this pair skip the first simulation. Raises `InputError` (`size-range`) for messages of 2^63
+    bytes or more in all, and the errors of `kernel_timing`.
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)

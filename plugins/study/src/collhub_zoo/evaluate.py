@@ -103,9 +103,9 @@ def evaluate_group(request: GroupRequest, registry: Registry) -> GroupOutcome:
     the others. `group` ranks the correct results at every size; it exists even without results.
     Written files are only in memory.
 
-    Raises `HubError` if the catalogue or the topology cannot be read, if timing or bounds cannot be
-    computed, and if the catalogue has no entry of a name; the results of earlier entries are lost
-    then. Raises `ValueError` for an unknown collective.
+    Raises `ValueError` for an unknown collective, and `HubError` for a custom or uneven one, if the
+    catalogue or the topology cannot be read, if timing or bounds cannot be computed, and if the
+    catalogue has no entry of a name; the results of earlier entries are lost then.
     """
     catalogue = open_catalogue(request.source)
     outcome = GroupOutcome()

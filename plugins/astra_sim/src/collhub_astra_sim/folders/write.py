@@ -61,14 +61,17 @@ class NamedAlgorithm:
 
 
 def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
-    """Write an algorithm as a folder for ASTRA-sim (format `astra-sim`); return its artifacts.
+    """Write an algorithm as a folder for ASTRA-sim (format `astra-sim`).
 
-    The size of the collective is that of the options, otherwise that of the algorithm.
-    Without both, it is the default of `chakra_bytes`; the result then has a note, and names
-    `collective_bytes` as restated. The network is that of `options.topology`, or without it
-    a full mesh with 50 GiB/s and 500 ns. Raise the errors of `parse_topology` for an
-    invalid topology, and `UsageError` or `InputError` for an algorithm or a topology that
-    ASTRA-sim cannot run.
+    Returns the artifacts and the losses, which are the differences of a run by ASTRA-sim. A
+    collective that ASTRA-sim does not have is written as an all-reduce, with a loss.
+
+    The size is that of the options, otherwise that of the algorithm. Without both, it is the
+    default of `chakra_bytes`; the result then has a note, and `restated` has `collective_bytes`.
+    The network is that of `options.topology`, otherwise a full mesh with 50 GiB/s and 500 ns.
+
+    Raises the errors of `parse_topology` for an invalid topology, and `UsageError` or `InputError`
+    for an algorithm, a size or a topology that ASTRA-sim cannot run.
     """
     topology = parse_topology(options.topology) if options.topology else None
     folder = build_folder(algorithm, topology, options)

@@ -157,8 +157,14 @@ def build_row_grids(
 ) -> tuple[Grid, Grid]:
     """Build the grids of the operand and of the result of an uneven collective, in this order.
 
-    Each has one block with `parts` chunks of rows. Chunk s of the operand, on all ranks,
-    becomes chunk s of the result.
+    A grid divides a tensor into chunks. Each of these two has one block with `parts` chunks, which
+    have other rows on each rank. `list_row_blocks` gives the ranges of rows of every rank. Of a
+    range of n rows, chunk s has the rows from s * n // parts to (s + 1) * n // parts (exclusive).
+    The last chunk also has all rows after the ranges. On all ranks together, the collective turns
+    chunk s of the operand into chunk s of the result. `binding` gives the shapes.
+
+    Raises `InputError` (`invalid-counts`) for missing or invalid counts, and `AssertionError` for
+    a collective that is not uneven.
     """
     names = operation.reads[0], operation.name
     grids = [

@@ -184,9 +184,11 @@ class _Parser:
         return attributes
 
     def _skip_between(self) -> None:
-        """Skip white space except tabs, and complete comments, at the current position.
+        """Skip spaces, line feeds, carriage returns and complete comments at the current position.
 
-        Updates the position and the line number. Without any, both are unchanged.
+        Stops at anything else, such as a tab or form feed. Updates the position, and adds the
+        skipped line feeds to the line number; a carriage return alone does not count as a line.
+        If there is nothing to skip, both are unchanged.
         """
         match = _BETWEEN.match(self._text, self._position)
         assert match is not None, "the pattern matches the empty text"

@@ -89,14 +89,17 @@ _MAX_TABLE_SIZE = 1 << 14
 
 
 def retime_by_events(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
-    """Start the same transfers as early as possible, in the same order on every first link.
+    """Start the same transfers as early as possible; return a copy with new starts and finishes.
 
-    The times come from an event simulation, in which messages queue at switches; rows keep
-    their order. A transfer starts when all of this has happened:
-
-    - Its source has received all arrivals of its chunk that preceded it in the schedule.
-    - All earlier transfers of its first link, by start, then by finish, have been sent.
-    - The message that it awaits by the window rule has arrived.
+    The times come from an event simulation, in which messages queue at switches. Rows keep their
+    order. The first link of a transfer is the link on which it leaves its source. A transfer starts
+    when all of this has happened:
+    - All transfers that brought its chunk to its source, and in the given schedule finished at or
+      before its start, have arrived.
+    - All earlier transfers of its first link (by start, finish, row) are sent; the link is free.
+    - The message w positions earlier on this link has arrived; w: `compute_link_windows`. With
+      k = `max_released_at_once` > 0, message n (from 0) also awaits message (n - 1) // k.
+    Raises `InputError` (`schedule-acausal`) if transfers wait for one another in a cycle.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.retiming import find_waits_within_chunks, sort_by_group
