@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         TraceError,
         type_name,
     )
-    from hub_core.chakra.rank_file import in_batches, open_rank_file
+    from hub_core.chakra.rank_file import find_rank_in_name, in_batches, open_rank_file
     from hub_core.chakra.records import Batch, DecodedNodes, Dependencies, RankFile, decode_nodes
     from hub_core.chakra.shapes import AttributeColumns, ShapeBook
     from hub_core.chakra.trace_records import decoded_records, encoded_record, message_class
@@ -51,9 +51,9 @@ __all__ = [
     "MetadataEntry", "NodeFields", "NodeTable", "NodeType", "Ragged", "RankFile", "RecordPiece",
     "ResolvedLinks", "ShapeBook", "TraceError", "Triple", "UInt64Array", "WireError",
     "decode_nodes", "decode_varints", "decoded_records", "encode_metadata", "encode_records",
-    "encode_varints", "encoded_record", "in_batches", "link", "list_attribute", "message_class",
-    "number_attribute", "number_field", "open_rank_file", "packed_field", "record_bounds",
-    "type_name", "varint",
+    "encode_varints", "encoded_record", "find_rank_in_name", "in_batches", "link", "list_attribute",
+    "message_class", "number_attribute", "number_field", "open_rank_file", "packed_field",
+    "record_bounds", "type_name", "varint",
 ]  # fmt: skip
 
 _HOMES = {
@@ -68,7 +68,7 @@ _HOMES = {
         "AttributeKind INTEGER_KINDS INTEGER_LIST_KINDS LARGEST NodeTable NodeType TraceError "
         "type_name"
     ),
-    "hub_core.chakra.rank_file": "in_batches open_rank_file",
+    "hub_core.chakra.rank_file": "find_rank_in_name in_batches open_rank_file",
     "hub_core.chakra.records": "Batch Dependencies DecodedNodes RankFile decode_nodes",
     "hub_core.chakra.shapes": "AttributeColumns ShapeBook",
     "hub_core.chakra.trace_records": "decoded_records encoded_record message_class",

@@ -28,6 +28,8 @@ _BATCH_BYTES = 4 << 20
 
 _GZIP = b"\x1f\x8b"
 
+_RANK_IN_NAME = re.compile(r"(?:\.|(?<![A-Za-z])rank[-_]?)([0-9]{1,9})\.[^.]*\Z")
+
 _PRINTABLE = frozenset(range(0x20, 0x7F)) | frozenset(b"\t\r\n")
 
 _OLD_EG_FIELDS = range(12, 21)
@@ -60,6 +62,16 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 # Maximum length of a text that is parsed in search of the first message.
 _MAX_MESSAGE = 64 << 20
+
+
+def find_rank_in_name(name: str) -> int | None:
+    """Return the rank in the name of a rank file: 3 for `job.3.et` and `rank3.et`, else None.
+
+    The rank has one to nine digits, precedes the suffix, and follows a point or `rank`, `rank-` or
+    `rank_` that is not part of another word.
+    """
+    match = _RANK_IN_NAME.search(name)
+    return int(match[1]) if match else None
 
 
 def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Metadata]:

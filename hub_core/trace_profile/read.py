@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from hub_core.chakra import (
     ShapeBook,
     TraceError,
     decode_nodes,
+    find_rank_in_name,
     in_batches,
     link,
     open_rank_file,
@@ -65,8 +65,6 @@ _UNDERSTOOD = frozenset({*KNOWN_SCALARS, *KNOWN_REGIONS, *_REDUNDANT})
 
 _MAX_KEPT_TEXT = 256
 
-_RANK_IN_NAME = re.compile(r"\.([0-9]{1,9})\.[^.]*\Z")
-
 
 def chakra_algorithm(source: Source, options: ChakraReadOptions) -> Algorithm:
     """Read the rank files of one algorithm.
@@ -85,7 +83,7 @@ def rank_parts(source: Source) -> list[SourcePart]:
     The first rule that applies gives the rank of a part:
 
     1. The rank that the part declares.
-    2. The number before the suffix of its name, such as 3 in `trace.3.et` (one to nine digits).
+    2. The rank in its name, such as 3 in `trace.3.et` (`find_rank_in_name`).
     3. Rank 0, if it is the only file.
 
     Raises `InputError` (`rank-files`) at the first file that has no rank or repeats the rank of an
@@ -94,13 +92,10 @@ def rank_parts(source: Source) -> list[SourcePart]:
     """
     by_rank: dict[int, SourcePart] = {}
     for part in source.parts:
-        if part.rank is not None:
-            rank = part.rank
-        elif match := _RANK_IN_NAME.search(part.name):
-            rank = int(match[1])
-        elif len(source.parts) == 1:
+        rank = part.rank if part.rank is not None else find_rank_in_name(part.name)
+        if rank is None and len(source.parts) == 1:
             rank = 0
-        else:
+        if rank is None:
             message = "the file name does not contain the rank"
             raise _create_error(part.name, message, "name the files PREFIX.<rank>.et")
         if rank in by_rank:

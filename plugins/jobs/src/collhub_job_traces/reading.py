@@ -34,6 +34,7 @@ from hub_core.chakra import (
     ShapeBook,
     TraceError,
     decode_nodes,
+    find_rank_in_name,
     open_rank_file,
     varint,
 )
@@ -157,13 +158,13 @@ def read(
 def _name_file(finding: Diagnostic, source: Source) -> Diagnostic:
     """Return a finding on a rank of the source with the file of this rank as its location.
 
-    Checks of the entire job know only the name of the source. A part of the source without a
-    rank counts as rank 0. A finding is returned unchanged if its file is neither the name of
+    Checks of the entire job know only the name of the source. The rank of a part is that
+    of `_find_rank`. A finding is returned unchanged if its file is neither the name of
     the source nor the last component of this name, if it has no rank, and if its rank has no
     file.
     """
     location = finding.location
-    files = {part.rank or 0: part.name for part in source.parts}
+    files = {_find_rank(part, source): part.name for part in source.parts}
     names = (source.name, source.name.rsplit("/", 1)[-1])
     if location.file not in names or location.rank not in files:
         return finding
@@ -185,7 +186,8 @@ class _Reader:
     def read(self) -> Workload:
         """Read all files of the source as one workload, with nodes by rank, then in file order.
 
-        A file without a rank is rank 0. Ranks must be 0, 1, 2, ... without a gap. Only with the
+        Of several files, the rank of one without it is that in its name; a single file without a
+        rank is that of rank 0. Ranks must be 0, 1, 2, ... without a gap. Only with the
         option `ranks_missing=assume-same` may ranks be missing: each is a copy of the next lower
         rank with a file (of the first file if there is none), with shifted peers and groups, and
         the source gets a warning `ranks-assumed`. Groups are those of the option `groups`, else
@@ -196,9 +198,10 @@ class _Reader:
         groups that are invalid or missing (`group`), for a shifted peer outside of the job
         (`peer`), and for invalid algorithms, counts or nodes.
         """
-        parts = sorted(self._source.parts, key=lambda part: part.rank or 0)
-        ranks = [part.rank or 0 for part in parts]
-        _check_ranks(ranks, self._source.name, is_whole=not self._assumes)
+        by_file_rank = _order_by_rank(self._source)
+        ranks, parts = [*by_file_rank], [*by_file_rank.values()]
+        if not self._assumes:
+            _check_ranks(ranks, self._source.name)
         heads: list[str] = []
         metadata: list[Metadata] = []
         which: list[Int64Array] = []
@@ -350,12 +353,41 @@ class _Reader:
         return replace(node, data=data, control=control, extra=decoder.whole(index))
 
 
-def _check_ranks(ranks: Sequence[int], name: str, *, is_whole: bool) -> None:
+def _find_rank(part: SourcePart, source: Source) -> int | None:
+    """Return the rank of a file of the source; None if it has none.
+
+    It is the rank of the part. Without one, it is the rank in the name if there are several files,
+    and 0 for a single file, whose number may be a version or a date.
+    """
+    if part.rank is None and len(source.parts) > 1:
+        return find_rank_in_name(part.name)
+    return part.rank or 0
+
+
+def _order_by_rank(source: Source) -> dict[int, SourcePart]:
+    """Return the files by rank, in ascending order.
+
+    Raises `InputError` (`rank-files`) for the first file that has no rank (`_find_rank`), or has
+    the rank of an earlier file.
+    """
+    by_rank: dict[int, SourcePart] = {}
+    for part in source.parts:
+        rank = _find_rank(part, source)
+        if rank is not None and rank not in by_rank:
+            by_rank[rank] = part
+            continue
+        message, cure = "the file name does not contain the rank", "name the files PREFIX.RANK.et"
+        if rank is not None:
+            message = f"the file of rank {rank} is there already: {by_rank[rank].name}"
+            cure = "name one file per rank"
+        raise InputError(message, location=Location(part.name), code="rank-files", cure=cure)
+    return dict(sorted(by_rank.items()))
+
+
+def _check_ranks(ranks: Sequence[int], name: str) -> None:
+    """Raise `InputError` (`rank-files`) for the lowest rank without a file; `ranks` ascend."""
     for before, rank in pairwise([-1, *ranks]):
-        if rank == before:
-            message = f"the file of rank {rank} occurs twice"
-            raise InputError(message, location=Location(name), code="rank-files")
-        if is_whole and rank != before + 1:
+        if rank != before + 1:
             raise _missing_file_error(
                 f"the file of rank {rank} is there, that of rank {before + 1} not", name
             )

@@ -239,6 +239,31 @@ def test_rank_files_of_another_format_are_one_job_by_their_names(collhub, tmp_pa
 
 @pytest.mark.needs_plugins
 @pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("job.1.et", "job.3.et"), "the file of rank 1 is there, that of rank 0 not"),
+        (("job.2.et", "job.0.et"), "the file of rank 2 is there, that of rank 1 not"),
+        (("job.0.et", "job.1.json"), "job.1.json: byte 0: "),
+        (("job.0.et", "other.0.et"), "other.0.et: the file of rank 0 is there already: "),
+        (("job.0.et", "copy.et"), "copy.et: the file name does not contain the rank"),
+    ],
+)
+def test_some_rank_files_of_another_format_have_the_ranks_of_their_names(
+    collhub, tmp_path: Path, names: tuple[str, ...], message: str
+) -> None:
+    for artifact in writing.write(training_step(), NoOptions()).artifacts:
+        (tmp_path / f"job{artifact.name}").write_bytes(artifact.content())
+    (tmp_path / "job.1.json").write_text('{"schema": "1"}')
+    for name in ("other.0.et", "copy.et"):
+        (tmp_path / name).write_bytes((tmp_path / "job.0.et").read_bytes())
+    run = collhub("profile", *(tmp_path / name for name in names))
+    assert run.code == 1
+    assert message in run.err
+    assert "twice" not in run.err
+
+
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize(
     ("facts", "message"),
     [
         ({"assumed_ranks": ["q"]}, "$.extensions.pytorch.assumed_ranks[0]: 'q' is no rank"),
