@@ -251,8 +251,8 @@ def create_file_rows(checked: Sequence[CheckedFile]) -> list[list[str]]:
     `FILES_HEADER`.
 
     There is one row per entry of `served`, in its order, by file in the given order. A
-    file that serves no call has one row with the collective `none` and empty sizes and
-    server.
+    file that serves no call has one row: all calls have the runtime's own choice, as with the
+    file that MPICH is released with. With an error, the row says only that no call is served.
     """
     rows = []
     for one in checked:
@@ -262,8 +262,15 @@ def create_file_rows(checked: Sequence[CheckedFile]) -> list[list[str]]:
                 *(format_sizes(calls.min_bytes, calls.max_bytes), format_server(calls)),
             ]
             for calls in one.served
-        ] or [[one.file, one.format, "none", "", ""]]
+        ] or [[one.file, one.format, *_describe_no_calls(one.findings)]]
     return rows
+
+
+def _describe_no_calls(findings: Sequence[Diagnostic]) -> tuple[str, str, str]:
+    """Return collective, sizes and server in the row of a file that serves no call."""
+    if any(finding.severity is Severity.ERROR for finding in findings):
+        return ("no call, because of errors", "", "")
+    return ("all", "all sizes", RUNTIME)
 
 
 def create_files_report(checked: Sequence[CheckedFile]) -> TuneFilesReport:

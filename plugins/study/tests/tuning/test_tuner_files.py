@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -177,3 +179,29 @@ def test_a_selection_file_of_mpich_is_recognized_by_its_content(collhub, tmp_pat
     run = collhub("tune", "--check", file)
     assert run.code == 1
     assert "collective=allreduce is missing" in run.err
+
+
+def _create_mpich_file(**others: object) -> str:
+    """Return the shape of MPICH's own selection file, which has no tests of a tuned number of ranks.
+
+    `others`: further members of the file.
+    """
+    names = ("allreduce", "allgather", "alltoall", "bcast", "reduce")
+    names += ("reduce_scatter", "reduce_scatter_block")
+    tree = {"comm_type=intra": {"comm_size<8": {"algorithm=MPIR_Any_intra_smp": {}}}}
+    return json.dumps({f"collective={name}": tree for name in names} | others)
+
+
+def test_a_file_that_tunes_nothing_leaves_the_choice_to_the_runtime(
+    collhub, tmp_path: Path
+) -> None:
+    run = collhub("tune", "--check", _file(tmp_path, _create_mpich_file(), "generic.json"))
+    assert run.code == 0
+    assert re.search(r"generic\.json +mpich +all +all sizes +the runtime's own choice", run.out)
+
+
+def test_a_file_with_an_error_serves_no_call(collhub, tmp_path: Path) -> None:
+    text = _create_mpich_file(other=3)
+    run = collhub("tune", "--check", _file(tmp_path, text, "generic.json"))
+    assert run.code == 1
+    assert re.search(r"generic\.json +mpich +no call, because of errors", run.out)
