@@ -350,7 +350,8 @@ def _store_source_arguments(
 
     - No files, or the names of IN and the files are those of all files of one set:
       `session.rank_files` is unchanged. The set is found by the name of IN.
-    - The contents show that all are rank files: they become `session.rank_files`, IN first.
+    - They are some files of a set, or the contents show that all are rank files: they become
+      `session.rank_files`, IN first.
     - Otherwise: `click.UsageError`, which names the first file after IN.
     """
     session = context.obj

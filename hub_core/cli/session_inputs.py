@@ -55,8 +55,8 @@ class SessionInputs(SessionState):
            another kind of format shares the suffix, the first 4096 bytes of the first file must
            show the format too. Returns True; `rank_files` is unchanged, because each of the names
            finds the set.
-        2. Otherwise, if the contents of all files show a format of rank files: `rank_files` becomes
-           `files`, and the result is True.
+        2. Otherwise, if the files are some of a set, or the contents of all show a format of rank
+           files (`are_rank_files`): `rank_files` becomes `files`, and the result is True.
         3. Otherwise the result is False, except for files that are already `rank_files`.
 
         Raises `InputError` if a file whose content decides is unreadable, or in rule 2 empty.

@@ -115,12 +115,13 @@ def open_rank_files(paths: Sequence[str], report: Report) -> Input:
 
 
 def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
-    """Return whether the contents of files, rather than their names, show that they are rank files.
+    """Return whether files are rank files of one job, of which others may be missing.
 
     The rules apply in this order:
 
-    - False if a file is repeated or missing.
-    - False if the name and content of one file already make it a member of a set of rank files.
+    - False if a file is repeated or missing, and for all files of one set (`are_one_set`).
+    - If the name and content of a file make it a member of a set of rank files: True if all are
+      members with one prefix and different ranks, such as `job.1.et` and `job.3.et`.
     - True if one format of rank files has its signature in every file (first 4096 bytes,
       decompressed); otherwise False.
 
@@ -129,9 +130,18 @@ def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
     places = [Path(path) for path in paths]
     if len(set(places)) < len(places) or not all(file.is_file() for file in places):
         return False
-    members = [_find_set(file, formats) for file in places]
-    if any(found and _is_set(found[0], formats) for found in members):
-        return False
+    found = [_find_set(file, formats) for file in places]
+    members = [
+        one
+        for members in found
+        if members and _is_set(members[0], formats)
+        for one in members
+        if one.file in places
+    ]
+    if members:
+        prefixes = {(one.file.parent, one.prefix) for one in members}
+        is_one_job = len(prefixes) == 1 and len({one.rank for one in members}) == len(places)
+        return is_one_job and not are_one_set(paths, formats)
     heads = [_create_input(Source("", ()), read_head(file), Layout.FILE).head for file in places]
     sets = [format for format in formats if format.layout is Layout.PREFIX]
     return any(all(has_signature(head, format) for head in heads) for format in sets)

@@ -58,7 +58,11 @@ def test_all_files_of_a_set_are_one_input(collhub, ring: Path, tmp_path: Path) -
         run = collhub(*command)
         assert run.code == 0, run.err
         assert run.out.count(str(tmp_path / "set")) == 1
-    run = collhub("inspect", *files[1:])
+    for command in ("verify", "inspect"):
+        run = collhub(command, *files[1:])
+        assert run.code == 1
+        assert "the file of rank 0 is missing: found 3 files, the last one of rank 3" in run.err
+    run = collhub("inspect", files[0], ring)
     assert run.code == 2
     assert "several files are all ranks of one job" in run.err
 

@@ -263,6 +263,18 @@ def test_some_rank_files_of_another_format_have_the_ranks_of_their_names(
 
 
 @pytest.mark.needs_plugins
+@pytest.mark.parametrize("command", ["inspect", "verify", "simulate"])
+def test_some_rank_files_of_a_set_are_a_job_without_the_others(
+    collhub, tmp_path: Path, command: str
+) -> None:
+    for artifact in writing.write(training_step(), NoOptions()).artifacts:
+        (tmp_path / f"job{artifact.name}").write_bytes(artifact.content())
+    run = collhub(command, tmp_path / "job.1.et", tmp_path / "job.3.et")
+    assert run.code == 1
+    assert "the file of rank 1 is there, that of rank 0 not" in run.err
+
+
+@pytest.mark.needs_plugins
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
