@@ -60,7 +60,7 @@ _Record = tuple[int, dict[str, object]]
 def read_rccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
     """Read the JSON of rccl-tests (`-Z json`), one point per record, in file order.
 
-    A record is an object without inner ones; records stand on lines of their own, or in lists.
+    A record is an object without inner objects. Records are on lines of their own, or in lists.
     `_convert` makes the points, or warnings instead of them. These also give a warning, with the
     line: a record that is no JSON, other text between records, and a file that ends within a
     record or list.

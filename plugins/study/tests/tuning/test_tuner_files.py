@@ -184,7 +184,7 @@ def test_a_selection_file_of_mpich_is_recognized_by_its_content(collhub, tmp_pat
 def _create_mpich_file(**others: object) -> str:
     """Return the shape of MPICH's own selection file, which has no tests of a tuned number of ranks.
 
-    `others`: further members of the file.
+    `others`: members that are added to the file.
     """
     names = ("allreduce", "allgather", "alltoall", "bcast", "reduce")
     names += ("reduce_scatter", "reduce_scatter_block")
