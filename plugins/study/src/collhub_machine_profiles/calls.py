@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collhub_machine_profiles.gpus import machine_label
+from hub_core.model import format_count
 from hub_core.plugin_api import Library, Measurement
 
 
@@ -66,7 +67,7 @@ class PlannedCall:
 
 def format_ranks(ranks: int, nodes: int) -> str:
     """Return `8 ranks on 1 node` or `16 ranks on 2 nodes`."""
-    return f"{ranks} ranks on {'1 node' if nodes == 1 else f'{nodes} nodes'}"
+    return f"{ranks} ranks on {format_count(nodes, 'node')}"
 
 
 def may_be_equal(first: Library, second: Library) -> bool:

@@ -223,9 +223,8 @@ def _coverage_notes(profile: MachineProfile, points: Sequence[Measurement]) -> l
     for point in points:
         table = profile.table_for(point)
         if table is None:
-            name = (
-                f"{point.collective} of {point.ranks} ranks, {point.nodes} nodes, {point.library}"
-            )
+            nodes = format_count(point.nodes, "node")
+            name = f"{point.collective} of {point.ranks} ranks, {nodes}, {point.library}"
             missing[name] = missing.get(name, 0) + 1
         elif point.size_bytes > table.sizes[-1]:
             beyond += 1

@@ -31,6 +31,7 @@ from hub_core.model import (
     Collective,
     StepKind,
     StepTable,
+    format_count,
     parse_whole,
 )
 
@@ -266,8 +267,9 @@ def _check_ranks(
         is_present = np.zeros(len(ids) + 1, np.bool_)
         small = ids[(ids >= 0) & (ids < len(ids))]
         is_present[small] = True
+        described = format_count(present, "rank has", "ranks have")
         message = (
-            f"ngpus is {expected}, but only {present} ranks have a <gpu>;"
+            f"ngpus is {expected}, but only {described} a <gpu>;"
             f" the first one missing is {int(np.argmin(is_present))}"
         )
         findings.add_error("missing-rank", message, header.line)

@@ -108,7 +108,7 @@ def test_all_header_errors_are_told_at_once(reader, xml) -> None:
 def test_a_header_of_a_billion_ranks_costs_nothing(reader, xml) -> None:
     (found,) = reader.refusal(xml.local([xml.step("cpy")], ngpus="1000000000"))
     assert (
-        found == "1: missing-rank: ngpus is 1000000000, but only 1 ranks have a <gpu>;"
+        found == "1: missing-rank: ngpus is 1000000000, but only 1 rank has a <gpu>;"
         " the first one missing is 1"
     )
 

@@ -30,14 +30,14 @@ def test_rank_ids(reader, xml, ids: list[int], message: str) -> None:
     found = reader.refusal(xml.algo(*(xml.gpu(id=number) for number in ids)))
     assert f"4: {message}" in found
     assert (
-        "1: missing-rank: ngpus is 2, but only 1 ranks have a <gpu>; the first one missing is 1"
+        "1: missing-rank: ngpus is 2, but only 1 rank has a <gpu>; the first one missing is 1"
         in found
     )
 
 
 def test_missing_rank_is_named(reader, xml) -> None:
     assert reader.refusal(xml.algo(xml.gpu(), ngpus=2)) == [
-        "1: missing-rank: ngpus is 2, but only 1 ranks have a <gpu>; the first one missing is 1"
+        "1: missing-rank: ngpus is 2, but only 1 rank has a <gpu>; the first one missing is 1"
     ]
 
 
