@@ -176,8 +176,8 @@ def render(writer: AnyWriter, model: Algorithm | Topology | Workload) -> Renderi
 
     The result has the contents by name of the artifact (of equal names, the last one counts), the
     losses, and the restated parts. Each content is loaded before the next artifact is requested.
-    Raises `AssertionError` if the writer returns no `WriteResult`. Exceptions of the writer are not
-    caught.
+    Raises `AssertionError` if the writer returns no `WriteResult`, or one without artifacts.
+    Exceptions of the writer are not caught.
     """
     result = call(writer, model)
     message = f"{writer.write} returned {type(result).__name__}, expected WriteResult"
@@ -186,6 +186,7 @@ def render(writer: AnyWriter, model: Algorithm | Topology | Workload) -> Renderi
     # `artifacts` may be a generator: read each content before the generator advances.
     for artifact in result.artifacts:
         artifacts[artifact.name] = bytes(artifact.content())
+    assert artifacts, f"{writer.write} returned no file"
     return Rendering(artifacts, tuple(result.losses), tuple(result.restated))
 
 
@@ -210,7 +211,7 @@ def to_source(rendering: Rendering, format: Format) -> Source:
     No file is written. The format's layout decides:
 
     - Single file: the source has only the first artifact. Its name is `sample` with the first
-      suffix of the format, if there is one. Raises `StopIteration` without artifacts.
+      suffix of the format, if there is one.
     - Files with a common prefix: the source is named `sample`. Each artifact is a part, in
       their order, named `sample` directly followed by the artifact's name.
     - Folder: the same, but part names begin with `sample/`.

@@ -179,13 +179,12 @@ def _write_and_read_back(
     Findings of the reader are discarded. The first case that applies:
 
     1. The writer raises a `HubError`: REFUSED with its message.
-    2. The writer raises another exception: WRONG with the exception.
+    2. The writer raises another exception, or returns no artifact: WRONG with the reason.
     3. There is no reader: WRITTEN with "", also if there are losses.
-    4. A single-file format without artifacts: `StopIteration` is raised.
-    5. The reader raises an exception, or returns another type of model: WRONG with the message.
-    6. A part differs that no loss or restated feature names, or (not for workloads) a loss names
+    4. The reader raises an exception, or returns another type of model: WRONG with the message.
+    5. A part differs that no loss or restated feature names, or (not for workloads) a loss names
        only parts that do not differ: WRONG with the reason (`find_loss_problem`).
-    7. There are losses: LOSSY with their features in order, joined by ", ". Otherwise: EQUAL, "".
+    6. There are losses: LOSSY with their features in order, joined by ", ". Otherwise: EQUAL, "".
     """
     try:
         written = render(writer, model)

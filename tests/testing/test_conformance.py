@@ -135,6 +135,14 @@ def test_fault_is_found(
     assert any(problem in line for line in result.details), result.details
 
 
+@pytest.mark.parametrize("check", ["writers-write-samples", "conversions-are-honest"])
+def test_writer_without_a_file_is_found(make_plugin: MakePlugin, check: str) -> None:
+    make_plugin("subject", SOUND + "def write(a, o): return WriteResult(())")
+    result = _result("subject", check)
+    assert result.verdict is Verdict.FAILED
+    assert any("returned no file" in line for line in result.details), result.details
+
+
 def test_printing_reader_is_not_silent(make_plugin: MakePlugin) -> None:
     make_plugin(
         "subject",
