@@ -18,7 +18,7 @@ from collhub_machines.machine_records import (
     ChosenByLibrary,
     PredictorErrors,
 )
-from collhub_machines.reading import combine_notes
+from collhub_machines.reading import bus_factor, combine_notes
 from hub_core import CommandContext
 from hub_core.model import (
     Diagnostic,
@@ -319,9 +319,6 @@ def _print_check(context: CommandContext, check: ProfileCheck) -> None:
             context.print_line(f"{predictor}: median error {median:.1f} %, p90 {p90:.1f} %")
 
 
-_SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
-
-
 def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
     """Return the request for a picture of measured and predicted bus bandwidths in bytes/s.
 
@@ -378,15 +375,10 @@ def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
 
 
 def bus_bandwidth(call: CollectiveCall, time_us: float | None) -> float | None:
-    """Return the bus bandwidth in bytes per second, as nccl-tests define it.
+    """Return the bus bandwidth in bytes per second: size / time, times `bus_factor`.
 
-    It is size / time times a factor: 2 (n - 1) / n for all-reduce, (n - 1) / n for all-gather,
-    reduce-scatter and all-to-all, otherwise 1. Returns None without a time or for time 0.
+    Returns None without a time or for time 0.
     """
     if not time_us:
         return None
-    share = (call.ranks - 1) / call.ranks
-    factor = 2 * share if call.collective == "all-reduce" else 1.0
-    if call.collective in _SHARED:
-        factor = share
-    return call.size_bytes / (time_us * 1e-6) * factor
+    return call.size_bytes / (time_us * 1e-6) * bus_factor(call.collective, call.ranks)

@@ -22,6 +22,7 @@ from dataclasses import replace
 from collhub_machines.reading import (
     MAX_WHOLE,
     PlaceOptions,
+    bus_factor,
     collective_name,
     finite_number,
     note,
@@ -48,6 +49,7 @@ _PRINTED_NAMES = {
     "gpusperrank": "gpusPerRank",
 }
 _SHARES = frozenset({"reduce-scatter", "scatter"})
+_CHECKED_RANKS = frozenset({"all-reduce", "all-gather", "reduce-scatter"})
 _REDUCTIONS = frozenset({"all-reduce", "reduce-scatter", "reduce"})
 _ROUNDING = 1e-6  # GB/s; bandwidths have six decimals
 _MAX_TOLERANCE = 0.3
@@ -270,15 +272,14 @@ def _point(
 
 
 def _has_ranks(collective: str, ranks: int, bandwidth: float, bus: float) -> bool:
-    """Return whether bus / algorithm bandwidth (GB/s) is that of n = `ranks` ranks.
+    """Return whether bus / algorithm bandwidth (GB/s) is that of `ranks` ranks (`bus_factor`).
 
-    It is 2 (n - 1) / n for all-reduce, (n - 1) / n for all-gather and reduce-scatter, within 0.01 %
-    and the rounding of both bandwidths. Other collectives are not checked.
+    It is for an all-reduce, all-gather or reduce-scatter if they agree within 0.01 % and the
+    rounding of both bandwidths. Other collectives are not checked: always True.
     """
-    factors = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0}
-    if collective not in factors:
+    if collective not in _CHECKED_RANKS:
         return True
-    expected = bandwidth * factors[collective] * (ranks - 1) / ranks
+    expected = bandwidth * bus_factor(collective, ranks)
     return abs(bus - expected) <= 1e-4 * expected + 2 * _ROUNDING
 
 

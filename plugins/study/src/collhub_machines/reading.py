@@ -30,6 +30,8 @@ from hub_core.plugin_api import (
     option,
 )
 
+# Collectives of which a rank exchanges all parts but its own.
+_SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
 _NO_TIMES = {"out": "no time is measured out of place", "in": "no time is measured in place"}
 
 
@@ -124,6 +126,18 @@ def whole_number(text: str) -> int | None:
     if not _WHOLE_NUMBER.match(text) or int(text) > MAX_WHOLE:
         return None
     return int(text)
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """Return bus bandwidth / algorithm bandwidth of n = `ranks` ranks, as nccl-tests define it.
+
+    It is 2 (n - 1) / n for all-reduce, (n - 1) / n for all-gather, reduce-scatter and all-to-all,
+    otherwise 1.
+    """
+    share = (ranks - 1) / ranks
+    if collective == "all-reduce":
+        return 2 * share
+    return share if collective in _SHARED else 1.0
 
 
 def contradicts_bandwidth(bandwidth: float, size: int, time_us: float) -> bool:
