@@ -212,14 +212,9 @@ class _Step:
         step = next(remaining) + 1 if self.has_step_number else None
         corrections: dict[tuple[float, float], tuple[torch.Tensor, torch.Tensor]] = {}
         if self.optimizer is not None and step is not None:
-            # Divisors that correct the bias of the first moment and of the square root of the
-            # second; computed once, since all parameters of a group share them.
+            # Computed once, since all parameters of a group share them.
             for group in self.optimizer.param_groups:
-                beta1, beta2 = group["betas"]
-                corrections[beta1, beta2] = (
-                    1 - torch.pow(beta1, step),
-                    torch.sqrt(1 - torch.pow(beta2, step)),
-                )
+                corrections[tuple(group["betas"])] = _compute_corrections(step, *group["betas"])
         inputs = [
             _restore(next(remaining), original, requires_grad=False) for original in self.inputs
         ]
@@ -530,6 +525,19 @@ def _update_adamw(
     return _update_moments(decayed, gradient, state, options, corrections)
 
 
+def _compute_corrections(
+    step: torch.Tensor, beta1: float, beta2: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the divisors that correct the bias of Adam's moments after `step` steps.
+
+    Returns `1 - beta1**step` for the first moment, and `sqrt(1 - beta2**step)` for the square root
+    of the second.
+    """
+    import torch
+
+    return 1 - torch.pow(beta1, step), torch.sqrt(1 - torch.pow(beta2, step))
+
+
 def _update_moments(
     parameter: torch.Tensor,
     gradient: torch.Tensor,
@@ -540,10 +548,9 @@ def _update_moments(
     """Return parameter and moments after Adam's update without weight decay.
 
     The rule is algorithm 1 of Kingma and Ba, as in PyTorch. `state` has `exp_avg` and
-    `exp_avg_sq`, `options` has `betas`, `lr` and `eps`. `corrections`: by `(beta1, beta2)`, after
-    n steps the divisors `1 - beta1**n` and `sqrt(1 - beta2**n)` for the first moment and the square
-    root of the second. The parameter has the key `""`, the moments the keys `exp_avg` and
-    `exp_avg_sq`. The arguments are not modified.
+    `exp_avg_sq`, `options` has `betas`, `lr` and `eps`. `corrections`: the divisors of
+    `_compute_corrections` by `(beta1, beta2)`. The parameter has the key `""`, the moments
+    the keys `exp_avg` and `exp_avg_sq`. The arguments are not modified.
     """
     import torch
 
