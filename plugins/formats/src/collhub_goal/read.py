@@ -64,8 +64,8 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     A unit is one byte, a cpu becomes a lane, and a tag a channel. Notes to `source.report` state
     that `irequires` is read as waiting for the dependencies of the awaited operation, that nic
     numbers are ignored, and that tags above 2^31 - 1 are replaced by free numbers; each is reported
-    once, only if it applies. Raises `InputError` with the
-    line of the first error in the file, and the errors of `build_algorithm`.
+    once, only if it applies. Raises `InputError` with the line of the first error in the file, and
+    the errors of `build_algorithm`.
     """
     del options
     schedule = parse_goal(source.content(), source.name)
