@@ -11,7 +11,8 @@ is. It gets the tests that execute the changed line, the fastest first, up to `M
 and is killed if a test fails or the tests take ten times as long as without the change.
 
 `explained.toml` lists survivors that are no defect of the tests, each with the reason, by module,
-line of code and change. Kernels of groups with kernels run as Python. Needs what the tests need.
+line of code and change; entries without such a line or change are refused. Kernels of groups with
+kernels run as Python. Needs what the tests need.
 """
 
 from __future__ import annotations
@@ -404,6 +405,31 @@ def _in_process(work: Callable[..., Any], *arguments: Any) -> Any:
         process.join()
 
 
+def read_explained() -> set[tuple[str, str, str]]:
+    """Return (file, line of code, change) of the survivors that `explained.toml` explains.
+
+    Exits with the entries whose file has no such line, or whose line has no such change: the code
+    was changed, and the reason may no longer hold.
+    """
+    explained = {
+        (one["file"], one["line"], one["change"])
+        for one in tomllib.loads(EXPLAINED.read_text()).get("survivor", [])
+    }
+    possible = set()
+    for name in {name for name, _, _ in explained}:
+        if (ROOT / name).is_file():
+            code = (ROOT / name).read_text()
+            lines = code.splitlines()
+            possible |= {
+                (name, lines[line - 1].strip(), change)
+                for line, change, _ in sites(ast.parse(code))
+            }
+    if stale := sorted(explained - possible):
+        entries = "\n  ".join(": ".join(one) for one in stale)
+        raise SystemExit(f"{EXPLAINED.name} explains changes that do not exist:\n  {entries}")
+    return explained
+
+
 def _find_test_files(place: Path) -> list[Path]:
     """Return the test files of a folder, sorted, or the file itself."""
     return [place] if place.is_file() else sorted(place.rglob("test_*.py"))
@@ -416,10 +442,7 @@ def measure(group: str, count: int, seed: int, jobs: int) -> GroupResult:
     root, package, folders = GROUPS[group]
     folder = str(ROOT / root / package)
     names = [str(path) for each in folders for path in _find_test_files(ROOT / each)]
-    explained = {
-        (one["file"], one["line"], one["change"])
-        for one in tomllib.loads(EXPLAINED.read_text()).get("survivor", [])
-    }
+    explained = read_explained()
     result = GroupResult(group)
     with ThreadPoolExecutor(jobs) as pool:
         traced = pool.map(lambda name: _in_process(_trace_file, name, folder), names)
