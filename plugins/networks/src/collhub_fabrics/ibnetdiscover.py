@@ -146,8 +146,8 @@ class _Listing:
         2. A line such as `Switch 36 "GUID" # "NAME"` (or `Ca`, `Rt`) adds a device, named by its
            guid without a comment: returns its guid. Raises `InputError` for a repeated guid.
         3. A line such as `SW 7 1 0xGUID 4x HDR - CA 8 1 0xGUID ( 'NAME' - 'NAME' )` is a port in a
-           list of ports. Its device is added unless it is known, and its cable if there is another
-           end: returns `guid`.
+           list of ports. Its device, with the name of the line, is added unless it is known, and
+           its cable if there is another end (`???` is no rate): returns `guid`.
         4. A line that does not begin with `[` is ignored: returns `guid`.
         5. Any other line is a port of the device `guid`, whose cable is added: returns `guid`. The
            rate is the first `NUMBERxWORD` in the comment. Raises `InputError` if there is no
@@ -169,7 +169,15 @@ class _Listing:
             return guid
         listed = _LISTED_PORT.fullmatch(line)
         if listed is not None:
-            self._add_listed_port(number, listed)
+            near = _PREFIXES[listed[1]] + listed[3].lower()
+            near_name = listed[9] or listed[11] or near
+            self._devices.setdefault(near, _Device(listed[1] == "CA", near_name, number))
+            # A port without another end has no cable.
+            if listed[6] is not None:
+                far = _PREFIXES[listed[6]] + listed[8].lower()
+                ends = (near, int(listed[2])), (far, int(listed[7]))
+                speed = None if listed[5] == _NO_RATE else (listed[4], listed[5])
+                self._join(number, ends, listed[10] or far, speed)
             return guid
         if not line.startswith("["):
             # Headers are key=value lines and comments.
@@ -193,22 +201,6 @@ class _Listing:
         name = remote[1] if remote else port[2]
         self._join(number, ends, name, None if rate is None else (rate[1], rate[2]))
         return guid
-
-    def _add_listed_port(self, number: int, match: re.Match[str]) -> None:
-        """Add the device of a line of a list of ports, unless it is known, and the port's cable.
-
-        The name of the device is the one in the line. A port without another end has no cable. The
-        text `???` is no rate. Raises the errors of `_join`.
-        """
-        guid = _PREFIXES[match[1]] + match[3].lower()
-        name = match[9] or match[11] or guid
-        self._devices.setdefault(guid, _Device(match[1] == "CA", name, number))
-        if match[6] is None:
-            return
-        remote = _PREFIXES[match[6]] + match[8].lower()
-        rate = None if match[5] == _NO_RATE else (match[4], match[5])
-        ends = (guid, int(match[2])), (remote, int(match[7]))
-        self._join(number, ends, match[10] or remote, rate)
 
     def _join(
         self, number: int, ends: tuple[End, End], name: str, rate: tuple[str, str] | None

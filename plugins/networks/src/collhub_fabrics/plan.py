@@ -84,8 +84,9 @@ class FabricPlan:
         """Return the network of the hosts, switches, NICs and cables that were added.
 
         Nodes are NPUs (consecutive per host), switches, hosts with several GPUs, and NICs (if they
-        are nodes), each kind as added. A host with one GPU is its NPU. A cable is two links, one
-        per direction. Links are in this order: GPU to host, GPU to NIC, added cables.
+        are nodes), each kind as added. They keep their names; an NPU is `HOST/NUMBER` (from 0), or
+        is the host itself if that has one GPU; a NIC is `HOST nic NUMBER`. A cable is two links,
+        one per direction, in this order: GPU to host, GPU to NIC, added cables.
 
         `groups`: names of hosts by group name; they become groups of NPUs. With several GPUs per
         host, groups `host NAME` for all hosts come first. If `groups` has the name `host NAME`, its
@@ -130,7 +131,12 @@ class FabricPlan:
                 f"host {host}": tuple(self._list_npus(row)) for host, row in self._hosts.items()
             }
             numbered = of_host | numbered
-        return replace(topology, node_names=tuple(self._list_names()), groups=numbered)
+        nics = list(self._nics_by_name) if self._has_nic_nodes else []
+        node_names = [*self._hosts, *self._switches, *nics]
+        if is_split:
+            gpus = [f"{host}/{gpu}" for host in self._hosts for gpu in range(self._gpus)]
+            node_names = [*gpus, *self._switches, *self._hosts, *nics]
+        return replace(topology, node_names=tuple(node_names), groups=numbered)
 
     def _build_gpu_cables(self) -> list[Cable]:
         """Return a cable from every GPU to its host; [] with one GPU per host.
@@ -221,20 +227,6 @@ class FabricPlan:
             _build_nic_name(host, nic): (host, nic, position)
             for position, (host, nic) in enumerate(self._nic_rates)
         }
-
-    def _list_names(self) -> list[str]:
-        """Return the names of all nodes, in the order of their numbers.
-
-        With one GPU per host: hosts, switches, NICs. With several: GPUs as `HOST/NUMBER`, with
-        numbers from 0, then switches, hosts, NICs. NICs are `HOST nic NUMBER`, and are included
-        only if they are nodes (`_has_nic_nodes`). Each kind is in the order in which it was
-        added.
-        """
-        nics = list(self._nics_by_name) if self._has_nic_nodes else []
-        if self._gpus == 1:
-            return [*self._hosts, *self._switches, *nics]
-        gpus = [f"{host}/{gpu}" for host in self._hosts for gpu in range(self._gpus)]
-        return [*gpus, *self._switches, *self._hosts, *nics]
 
 
 def _build_nic_name(host: str, nic: int) -> str:

@@ -117,9 +117,13 @@ class _TopologyFile:
         - neither switches nor hosts
         """
         if "blocksizes" in pairs:
-            self._sizes = [
-                self._parse_size(number, part) for part in pairs["blocksizes"].split(",")
-            ]
+            self._sizes = []
+            for part in pairs["blocksizes"].split(","):
+                size = parse_whole(part, _MAX_BLOCK)
+                if not size:
+                    message = f"BlockSizes: {part[:80]!r} is not a number of hosts"
+                    refuse(self._name, number, message)
+                self._sizes.append(size)
             return
         entries = self._switches if "switchname" in pairs else self._blocks
         name = pairs.get("switchname") or pairs.get("blockname")
@@ -207,20 +211,6 @@ class _TopologyFile:
             return expand_hosts(text)
         except ValueError as error:
             refuse(self._name, number, str(error), "write for example node[01-04,07]")
-
-    def _parse_size(
-        self,
-        number: int,
-        text: str,
-    ) -> int:
-        """Parse a block size: a whole number from 1 to `_MAX_BLOCK`.
-
-        Raises `InputError` with the line for any other text.
-        """
-        size = parse_whole(text, _MAX_BLOCK)
-        if not size:
-            refuse(self._name, number, f"BlockSizes: {text[:80]!r} is not a number of hosts")
-        return size
 
 
 def _generate_lines(text: str) -> Iterator[tuple[int, str]]:

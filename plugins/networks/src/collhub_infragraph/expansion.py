@@ -121,7 +121,16 @@ class _Expansion:
         for name, device in self._device_entries.items():
             self._devices.get_device(name, device["name"])
         for instance in self._root.items_of("instances"):
-            self._add_instance(instance)
+            title = instance["name"].text()
+            if title in self._instances:
+                message = f"two instances are named {title[:80]!r}"
+                instance.fail(message, "give them different names")
+            device_type = self._devices.get_device(instance["device"].text(), instance["device"])
+            count = instance["count"].count(MAX_NODES)
+            self._instances[title] = device_type, count, self._size
+            self._size += count * device_type.size
+            if self._size > MAX_NODES:
+                instance["count"].fail(f"more than {MAX_NODES} vertices", "check the counts")
         if not self._instances:
             self._root.fail("there are no instances", "add instances of the devices")
         blocks = [*self._generate_inner_blocks(), *self._generate_outer_blocks()]
@@ -195,24 +204,6 @@ class _Expansion:
         endpoints = find_ends(edge, device, "ep1"), find_ends(edge, device, "ep2")
         first_ends, second_ends = join_endpoints(edge, *endpoints, self._findings)
         return first_ends, second_ends, self._find_link(edge, device.name)
-
-    def _add_instance(self, instance: DocumentValue) -> None:
-        """Add the instances of an entry: `count` copies of its device, after all previous vertices.
-
-        `name`, `device` and `count` are required. Raises `InputError`, in this order: for a
-        missing or repeated name, for a missing, unknown or invalid device, for a count that is
-        no integer in 1..`MAX_NODES`, and for more than `MAX_NODES` vertices of all entries so
-        far.
-        """
-        name = instance["name"].text()
-        if name in self._instances:
-            instance.fail(f"two instances are named {name[:80]!r}", "give them different names")
-        device = self._devices.get_device(instance["device"].text(), instance["device"])
-        count = instance["count"].count(MAX_NODES)
-        self._instances[name] = device, count, self._size
-        self._size += count * device.size
-        if self._size > MAX_NODES:
-            instance["count"].fail(f"more than {MAX_NODES} vertices", "check the counts")
 
     def _generate_inner_blocks(self) -> Iterator[EdgeBlock]:
         """Yield the edges within instances: the edges of every device, repeated for all its copies.

@@ -77,12 +77,18 @@ def build_topology(
         annotated = [graph.annotations.of_vertex.get(vertex, {}).get(NAME) for vertex in node_names]
         node_names = [title for title in annotated if title is not None]
     try:
+        # An empty text is an empty group.
+        groups = {
+            attribute.removeprefix(GROUP): parse_ranks(value, "NPU") if value else ()
+            for attribute, value in graph.annotations.of_graph.items()
+            if attribute.startswith(GROUP)
+        }
         topology = columns.topology(
             name,
             len(npus),
             len(nodes),
             node_names=tuple(node_names),
-            groups=_parse_groups(graph),
+            groups=groups,
         )
         topology = replace(
             topology,
@@ -310,21 +316,6 @@ def _find_planes(
         planes.append(min(numbers, default=len(names)))
     # Renumber, since all links of a name may have been removed.
     return [sorted(set(planes)).index(plane) for plane in planes]
-
-
-def _parse_groups(graph: VertexGraph) -> dict[str, tuple[int, ...]]:
-    """Return the groups of NPUs by name, from the annotations of the graph.
-
-    The hub writes these annotations. Their names begin with `GROUP`, which is removed. A value such
-    as `0,2,4-7` lists the numbers of the NPUs, in its order; an empty value gives an empty group.
-    Whether the NPUs exist is not checked here. Raises `UsageError` for a text that is no list of
-    numbers, or that repeats one.
-    """
-    groups: dict[str, tuple[int, ...]] = {}
-    for attribute, value in graph.annotations.of_graph.items():
-        if attribute.startswith(GROUP):
-            groups[attribute.removeprefix(GROUP)] = parse_ranks(value, "NPU") if value else ()
-    return groups
 
 
 def _parse_switches(

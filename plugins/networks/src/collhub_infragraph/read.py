@@ -6,6 +6,7 @@ samples for the conformance kit.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -182,28 +183,21 @@ def parse_graph(root: DocumentValue, findings: NetworkFindings) -> VertexGraph:
 
     In the forms 2 and 3, the optional key `annotations` of the document is read too, and warnings
     are added to `findings`. A key whose value is null counts as missing. Raises `InputError` for
-    invalid content, and for the grammar before InfraGraph 0.3 (key `connections` or `inventory`).
+    the grammar before InfraGraph 0.3, i.e. for a key `connections` or `inventory` of the document
+    or, in the forms 2 and 3, of an entry of `devices`; then for invalid content.
     """
-    _refuse_old_grammar(root)
-    if root.get("nodes") is not None:
+    is_node_link_graph = root.get("nodes") is not None
+    # Some samples of InfraGraph still use the grammar before 0.3.
+    holders = [root] if is_node_link_graph else [root, *root.items_of("devices")]
+    for holder, key in itertools.product(holders, _OLD_KEYS):
+        if holder.get(key) is not None:
+            message = f"{key!r} belongs to the grammar before InfraGraph 0.3"
+            holder.fail(message, "use edges with endpoints, as in 0.3 and later")
+    if is_node_link_graph:
         return parse_node_link_graph(root)
     annotations = parse_annotations(root.get("annotations"))
     infrastructure = root.get("infrastructure")
     return expand_infrastructure(infrastructure or root, annotations, findings)
-
-
-def _refuse_old_grammar(root: DocumentValue) -> None:
-    """Refuse documents in the grammar before InfraGraph 0.3, which some samples still use.
-
-    Raises `InputError` if one of the keys `_OLD_KEYS` occurs at the root or in an entry of
-    `devices`. In a node-link graph (with the key `nodes`), only the root is checked.
-    """
-    holders = [root, *root.items_of("devices")] if root.get("nodes") is None else [root]
-    for holder in holders:
-        for key in _OLD_KEYS:
-            if holder.get(key) is not None:
-                message = f"{key!r} belongs to the grammar before InfraGraph 0.3"
-                holder.fail(message, "use edges with endpoints, as in 0.3 and later")
 
 
 # Two hosts of two NPUs each, with cards as nested devices, at one leaf switch.

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from collhub_topologies.show_report import TopologyCheckReport
 from hub_core import CommandContext, ProvenBound, best_bounds
@@ -97,10 +96,15 @@ class NetworkVerdict:
 def check_network(context: CommandContext, network: Topology, size: int | None) -> NetworkVerdict:
     """Run the network checks of all installed plugins on a network, and return the verdict.
 
-    The findings are in the order of the names of the checks. If `size`, the bytes of a
-    collective, is given and no finding is an error, the verdict also has lower bounds on
-    the times of the collectives; otherwise `bounds` is empty. Progress is shown on a
-    terminal. Raise `HubError` if a check or a bound of a plugin fails.
+    The findings are in the order of the names of the checks. `bounds` is empty unless `size` (bytes
+    of a collective) is given and no finding is an error. Then it has the largest known lower bound
+    of the time of every standard collective, by its name, in the order of `CollectiveKind`; not of
+    the custom one or those with a table of counts. Every NPU is a rank, the root is NPU 0. A
+    collective without a bound has no entry, for example if NPUs cannot reach each other. Plugins
+    get the work limit `THOROUGH_WORK`, so this may take long.
+
+    Progress is shown on a terminal. Raises `HubError` if a check fails, or a bound of a plugin
+    other than by `InputError`.
     """
     with context.progress("checking"):
         # Checks of all installed plugins.
@@ -111,34 +115,19 @@ def check_network(context: CommandContext, network: Topology, size: int | None) 
     verdict = NetworkVerdict(network, tuple(findings), size, {})
     if size is None or not verdict.is_usable:
         return verdict
-    with context.progress("computing lower bounds"):
-        return replace(verdict, bounds=_compute_bounds(context, network, size))
-
-
-def _compute_bounds(
-    context: CommandContext, network: Topology, size: int
-) -> dict[str, ProvenBound]:
-    """Compute the largest known lower bound of the time of every standard collective, by its name.
-
-    The collectives have `size` bytes, every NPU is a rank, and the root, if any, is NPU 0. Entries
-    are in the order of `CollectiveKind`. Collectives with a table of counts and the custom
-    collective are not standard. A collective without a bound has no entry; for example, all of
-    them if NPUs cannot reach each other. The bounds of plugins get the work limit `THOROUGH_WORK`,
-    so this may take long. Raises `HubError` if a bound of a plugin fails other than by
-    `InputError`.
-    """
     npus = network.num_npus
     bounds = {}
-    # In the order of the enumeration, which documents and reports show.
-    for kind in (kind for kind in CollectiveKind if kind in STANDARD_KINDS):
-        root = 0 if kind in ROOTED else None
-        collective = Collective(kind, npus, npus, root=root)
-        (bound,) = best_bounds(
-            collective, network, (size,), registry=context.registry(), is_thorough=True
-        )
-        if bound is not None:
-            bounds[str(kind)] = bound
-    return bounds
+    with context.progress("computing lower bounds"):
+        # In the order of the enumeration, which documents and reports show.
+        for kind in (kind for kind in CollectiveKind if kind in STANDARD_KINDS):
+            root = 0 if kind in ROOTED else None
+            collective = Collective(kind, npus, npus, root=root)
+            (bound,) = best_bounds(
+                collective, network, (size,), registry=context.registry(), is_thorough=True
+            )
+            if bound is not None:
+                bounds[str(kind)] = bound
+    return replace(verdict, bounds=bounds)
 
 
 SCHEMA = "collhub/report-simulate-1"
@@ -164,15 +153,26 @@ def read_loads(path: str) -> SimulatedLoads:
 
     Raises `InputError` (`loads`) for the first of these faults:
 
-    1. The file cannot be read, is larger than 256 MiB, or is no JSON.
+    1. The file cannot be read, is larger than `MAX_BYTES` (256 MiB), or is no JSON (also: no valid
+       Unicode, nested too deeply).
     2. It is no object or has another `schema`.
     3. It has a member `results`: several sizes were simulated.
     4. `link_loads` is missing, no list, or empty.
     5. `time_ns` is not an integer in 0..2^62 - 1.
     6. An entry is no object, or one of its numbers is missing or not such an integer.
     """
-    report = _read_report(path)
-    if report.get("schema") != SCHEMA:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise _build_error(path, f"cannot be read: {error.strerror}", "check the path") from None
+    if len(content) > MAX_BYTES:
+        raise _build_error(path, f"is larger than {MAX_BYTES >> 20} MiB")
+    try:
+        report = json.loads(content)
+    except (ValueError, RecursionError):
+        raise _build_error(path, "this is not JSON") from None
+    if not isinstance(report, dict) or report.get("schema") != SCHEMA:
         raise _build_error(path, "this is not the output of 'collhub simulate --json'")
     if "results" in report:
         raise _build_error(path, "several sizes were simulated", "simulate one: --size 1MiB")
@@ -190,26 +190,6 @@ def read_loads(path: str) -> SimulatedLoads:
             raise _build_error(path, f"link_loads[{number}] lacks a number: {', '.join(_COLUMNS)}")
         loads.append(LinkLoad(*values))
     return SimulatedLoads(loads, time_ns)
-
-
-def _read_report(path: str) -> dict[str, Any]:
-    """Return the JSON object in a file; {} if the JSON is another value, such as a list.
-
-    Raises `InputError` (`loads`) if the file cannot be read, is larger than `MAX_BYTES` (256 MiB),
-    or is no JSON. Text that is not valid Unicode or is nested too deeply counts as no JSON.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _build_error(path, f"cannot be read: {error.strerror}", "check the path") from None
-    if len(content) > MAX_BYTES:
-        raise _build_error(path, f"is larger than {MAX_BYTES >> 20} MiB")
-    try:
-        report = json.loads(content)
-    except (ValueError, RecursionError):
-        raise _build_error(path, "this is not JSON") from None
-    return report if isinstance(report, dict) else {}
 
 
 def _is_count(value: object) -> bool:

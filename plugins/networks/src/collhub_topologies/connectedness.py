@@ -32,52 +32,46 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
-    """Collect all findings on a network, errors first.
+    """Collect all findings on a network, errors first; an empty tuple if there are none.
 
-    Errors: NPUs without links, and a pair of NPUs without a path. Notes: legal properties that are
-    often mistakes.
+    - Error `npu-without-links`: names the NPUs without any link, in or out. A network of one NPU
+      needs none.
+    - Error `unreachable`: if some NPU cannot reach another one. It names one such pair, and all
+      nodes that the first of the two reaches: no link leaves this set.
+    - Notes on legal properties that are often mistakes: `one-way-links`, `unequal-directions`,
+      `parallel-links` (`_find_unusual_links`), and `idle-switch`, which names the switches that
+      lack links in, links out or both: no message can pass them.
+
+    There is at most one finding of each kind. Long lists of nodes are shortened (`describe_nodes`).
     """
-    # Errors first, so that the first lines name the causes.
-    return (
-        *_find_npus_without_links(topology),
-        *_find_unreachable(topology),
-        *_find_unusual_links(topology),
-        *_find_idle_switches(topology),
-    )
-
-
-def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield one error `npu-without-links` that names the NPUs without any link, in or out.
-
-    An NPU with links in only one direction has a link. The text of `describe_nodes`
-    shortens long lists. Yield no error if there is no such NPU, or if the network has only
-    one NPU.
-    """
+    findings = []
     has_link = np.zeros(topology.num_nodes, np.bool_)
     has_link[topology.source] = True
     has_link[topology.destination] = True
     unlinked = np.flatnonzero(~has_link[: topology.num_npus])
-    # A single NPU needs no network.
-    if not len(unlinked) or topology.num_npus == 1:
-        return
-    verb = "has" if len(unlinked) == 1 else "have"
-    message = f"{describe_nodes(topology, unlinked)} {verb} no link"
-    cure = "add links, or leave such NPUs out"
-    yield Diagnostic("npu-without-links", message, cure=cure)
+    if len(unlinked) and topology.num_npus > 1:
+        verb = "has" if len(unlinked) == 1 else "have"
+        message = f"{describe_nodes(topology, unlinked)} {verb} no link"
+        cure = "add links, or leave such NPUs out"
+        findings.append(Diagnostic("npu-without-links", message, cure=cure))
 
-
-def _find_unreachable(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield one error `unreachable` if some NPU cannot reach another one, otherwise no error.
-
-    The message names one such pair, and all nodes that the first of the two reaches: no link leaves
-    this set.
-    """
     pair = find_unreachable_pair(topology, range(topology.num_npus))
-    if pair is None:
-        return
-    message = describe_separation(topology, *pair, find_reached(topology, pair[0]))
-    cure = "add the missing links, or name the NPUs of one part, as in ?npus=0-3"
-    yield Diagnostic("unreachable", message, cure=cure)
+    if pair is not None:
+        message = describe_separation(topology, *pair, find_reached(topology, pair[0]))
+        cure = "add the missing links, or name the NPUs of one part, as in ?npus=0-3"
+        findings.append(Diagnostic("unreachable", message, cure=cure))
+
+    findings += _find_unusual_links(topology)
+
+    switches = np.arange(topology.num_npus, topology.num_nodes)
+    is_passable = np.isin(switches, topology.source) & np.isin(switches, topology.destination)
+    idle = switches[~is_passable]
+    if len(idle):
+        verb = "lacks" if len(idle) == 1 else "lack"
+        problem = "links in or links out, so no message can pass"
+        message = f"{describe_nodes(topology, idle)} {verb} {problem}"
+        findings.append(Diagnostic("idle-switch", message, Severity.NOTE))
+    return tuple(findings)
 
 
 def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
@@ -118,22 +112,3 @@ def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
         endpoints = f"from {topology.node_name(source)} to {topology.node_name(destination)}"
         message = f"{text.format(count)} {endpoints}"
         yield Diagnostic(code, message, Severity.NOTE)
-
-
-def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield one note `idle-switch` that names the switches that lack links in, links out or both.
-
-    No message can pass such a switch. At most 8 are named, with the number of further ones.
-    Yield no note if there is no such switch.
-    """
-    nodes = np.arange(topology.num_npus, topology.num_nodes)
-    has_link_out = np.isin(nodes, topology.source)
-    has_link_in = np.isin(nodes, topology.destination)
-    is_passable = has_link_in & has_link_out
-    idle = nodes[~is_passable]
-    if not len(idle):
-        return
-    verb = "lacks" if len(idle) == 1 else "lack"
-    problem = "links in or links out, so no message can pass"
-    message = f"{describe_nodes(topology, idle)} {verb} {problem}"
-    yield Diagnostic("idle-switch", message, Severity.NOTE)

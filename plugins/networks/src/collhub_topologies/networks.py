@@ -123,7 +123,19 @@ def build_fat_tree(text: TopologyText) -> Topology:
     half = ports // 2
     hosts_per_pod = half * half
     hosts = hosts_per_pod * ports
-    levels = _list_fat_tree_levels(ports)
+    edge = hosts
+    aggregation = edge + half * ports
+    core = aggregation + half * ports
+    host = np.arange(hosts, dtype=np.int64)
+    pod_of_link, lower, upper = _list_coordinates(ports, half, half)
+    first = pod_of_link * half
+    levels = (
+        (host, edge + host // half),
+        (edge + first + lower, aggregation + first + upper),
+        # Aggregation switch a of every pod is linked to the same cores, so that between two pods
+        # there is one path per core.
+        (aggregation + first + lower, core + lower * half + upper),
+    )
     numbers = [f"{pod}.{index}" for pod, index in np.ndindex(ports, half)]
     names = [f"edge {number}" for number in numbers]
     names += [f"aggregation {number}" for number in numbers]
@@ -132,35 +144,6 @@ def build_fat_tree(text: TopologyText) -> Topology:
     for pod in range(ports):
         pods[f"pod {pod}"] = list_group_npus(pod, hosts_per_pod)
     return build_levels(text.text, hosts, names, levels, constants, pods)
-
-
-def _list_fat_tree_levels(ports: int) -> tuple[Ends, ...]:
-    """List the pairs of linked nodes of a fat tree by level, each as (lower nodes, upper nodes).
-
-    With k `ports` per switch (even, not checked) there are k pods of k/2 edge and k/2
-    aggregation switches, k^3/4 hosts and k^2/4 cores. Nodes are numbered hosts, edge,
-    aggregation, core; edge and aggregation pod by pod. Every pair occurs once. The three
-    levels, each two int64 arrays:
-
-    1. host h and edge switch h // (k/2), by ascending host
-    2. every edge and every aggregation switch of a pod, by pod, edge, aggregation
-    3. aggregation switch a of a pod and the cores a * k/2 to (a + 1) * k/2 - 1, by pod, a, core
-    """
-    half = ports // 2
-    hosts, switches_per_level = half * half * ports, half * ports
-    edge = hosts
-    aggregation = edge + switches_per_level
-    core = aggregation + switches_per_level
-    host = np.arange(hosts, dtype=np.int64)
-    pod, lower, upper = _list_coordinates(ports, half, half)
-    first = pod * half
-    return (
-        (host, edge + host // half),
-        (edge + first + lower, aggregation + first + upper),
-        # Aggregation switch a of every pod is linked to the same cores, so that between two pods
-        # there is one path per core.
-        (aggregation + first + lower, core + lower * half + upper),
-    )
 
 
 def build_leaf_spine(text: TopologyText) -> Topology:
@@ -219,58 +202,29 @@ def build_dragonfly(text: TopologyText) -> Topology:
     constants = text.per_dimension(3, what="classes of links")
     npus = groups * routers * hosts
     host = np.arange(npus, dtype=np.int64)
-    levels = (
-        (host, npus + host // hosts),
-        _list_local_links(npus, groups, routers),
-        _list_global_links(npus, routers, global_links),
-    )
-    names = [f"router {group}.{router}" for group, router in np.ndindex(groups, routers)]
-    members = {}
-    for group in range(groups):
-        members[f"group {group}"] = list_group_npus(group, routers * hosts)
-    return build_levels(text.text, npus, names, levels, constants, members)
-
-
-def _list_local_links(npus: int, groups: int, routers: int) -> Ends:
-    """List both ends of all pairs of links within the groups of a dragonfly.
-
-    All `routers` of a group are joined to each other. Each pair occurs once, with the lower router
-    in the first array and the higher one in the second. Routers are numbered after the `npus` NPUs,
-    group by group.
-    """
+    # Routers are numbered after the NPUs. Every pair of routers of a group occurs twice, once from
+    # each of them; so does every pair of groups below.
     group, low, high = _list_coordinates(groups, routers, routers)
-    # Routers are numbered after the NPUs.
-    first = npus + group * routers
-    # Every pair occurs twice, once from each of its routers.
-    is_first = low < high
-    return (first + low)[is_first], (first + high)[is_first]
-
-
-def _list_global_links(npus: int, routers: int, global_links: int) -> Ends:
-    """List both ends of all pairs of links between the groups of a dragonfly, as two arrays.
-
-    A pair of links joins two groups, one link per direction. With a = `routers` per group and
-    h = `global_links` per router, there are a * h + 1 groups, and one pair joins every two of
-    them.
-
-    - Port j of a group, from 0 to a * h - 1, is at its router j // h.
-    - It is joined to port a * h - 1 - j of group (g + j + 1) modulo the number of groups,
-      where g is its own group.
-    - Routers are numbered after the `npus` NPUs, group by group.
-
-    Each pair occurs once, with the router of the lower group in the first array. Pairs are
-    sorted by lower group, then by its port.
-    """
-    groups = routers * global_links + 1
+    first_router = npus + group * routers
+    is_local = low < high
+    local_links = (first_router + low)[is_local], (first_router + high)[is_local]
+    # Port j of one group is port a * h - 1 - j of its peer; a * h is the number of groups - 1.
     group, port = _list_coordinates(groups, groups - 1)
     peer_group = (group + port + 1) % groups
-    # Port j of one group is port a * h - 1 - j of its peer; a * h is the number of groups - 1.
     peer_port = groups - 2 - port
     router = npus + group * routers + port // global_links
     peer_router = npus + peer_group * routers + peer_port // global_links
-    # Every pair occurs twice, once from each of its groups.
-    is_first = group < peer_group
-    return router[is_first], peer_router[is_first]
+    is_global = group < peer_group
+    levels = (
+        (host, npus + host // hosts),
+        local_links,
+        (router[is_global], peer_router[is_global]),
+    )
+    names = [f"router {index}.{place}" for index, place in np.ndindex(groups, routers)]
+    members = {}
+    for index in range(groups):
+        members[f"group {index}"] = list_group_npus(index, routers * hosts)
+    return build_levels(text.text, npus, names, levels, constants, members)
 
 
 def build_rail(text: TopologyText) -> Topology:

@@ -281,7 +281,12 @@ def print_facts(context: CommandContext, network: Topology, facts: Facts) -> Non
     unlisted = len(facts.classes) - _MAX_LISTED
     if unlisted > 0:
         context.print_line(f"and {unlisted} classes more")
-    _print_groups(context, network)
+    groups = [(name, format_ranks(members)) for name, members in network.groups.items()]
+    if groups:
+        context.print_table(("group", "NPUs"), groups[:_MAX_LISTED])
+    unlisted = len(groups) - _MAX_LISTED
+    if unlisted > 0:
+        context.print_line(f"and {unlisted} groups more")
 
 
 def print_links(context: CommandContext, network: Topology) -> None:
@@ -365,23 +370,6 @@ def _format_range(minimum: str, maximum: str) -> str:
     if minimum == maximum:
         return minimum
     return f"{minimum} to {maximum}"
-
-
-def _print_groups(context: CommandContext, network: Topology) -> None:
-    """Print a table of the network's groups of NPUs: name, and the NPUs as ranges.
-
-    The first 10 groups are listed in the order of the topology, and the number of further ones is
-    printed below. Prints nothing if there are no groups.
-    """
-    names = list(network.groups)
-    rows = []
-    for name in names[:_MAX_LISTED]:
-        rows.append((name, format_ranks(network.groups[name])))
-    if rows:
-        context.print_table(("group", "NPUs"), rows)
-    unlisted = len(names) - _MAX_LISTED
-    if unlisted > 0:
-        context.print_line(f"and {unlisted} groups more")
 
 
 def _format_latency(latency_s: float) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.columns import Arcs, BoolArray, Int64Array, csr, ordinals, run_mask
+from hub_core.columns import Arcs, Int64Array, csr, ordinals, run_mask
 from hub_core.network import DimensionKind, Topology
 
 # Bytes of reach tables that the search processes before it gives up: a few seconds.
@@ -265,43 +265,23 @@ def find_half_cuts(topology: Topology) -> list[HalfCut]:
     from the lower to the upper half, `links_down` and `bandwidth_down_bytes_per_s` over the
     links back. The list is empty for irregular networks, which have no dimensions.
     """
+    npus, rates = topology.num_npus, topology.bandwidth_bytes_per_s
+    to_switch = topology.destination >= npus
     cuts, stride = [], 1
     for index, dimension in enumerate(topology.dimensions):
-        if dimension.size > 1:
-            is_upper = _find_upper_half(topology, stride, dimension.size)
-            source = is_upper[topology.source]
-            destination = is_upper[topology.destination]
-            up = ~source & destination
-            down = source & ~destination
-            rates = topology.bandwidth_bytes_per_s
-            cuts.append(
-                HalfCut(
-                    index,
-                    int(up.sum()),
-                    int(down.sum()),
-                    float(rates[up].sum()),
-                    float(rates[down].sum()),
-                )
-            )
+        if dimension.size == 1:
+            continue
+        coordinate = np.arange(npus) // stride % dimension.size
         stride *= dimension.size
+        is_upper = np.zeros(topology.num_nodes, np.bool_)
+        is_upper[:npus] = coordinate >= dimension.size // 2
+        # A switch is in the upper half if any of its NPUs is.
+        is_from_upper = is_upper[topology.source[to_switch]]
+        np.logical_or.at(is_upper, topology.destination[to_switch], is_from_upper)
+        source = is_upper[topology.source]
+        destination = is_upper[topology.destination]
+        up = ~source & destination
+        down = source & ~destination
+        bandwidth_up, bandwidth_down = float(rates[up].sum()), float(rates[down].sum())
+        cuts.append(HalfCut(index, int(up.sum()), int(down.sum()), bandwidth_up, bandwidth_down))
     return cuts
-
-
-def _find_upper_half(topology: Topology, stride: int, size: int) -> BoolArray:
-    """Return which nodes are in the upper half of a dimension: bool[nodes].
-
-    `size` is the size of the dimension, `stride` the product of the sizes of the dimensions
-    before it. An NPU is in the upper half if its coordinate, number // stride % size, is at
-    least size // 2, so of 3 NPUs in a line two are. A switch is in the upper half if an NPU
-    of that half has a link to it, even if other NPUs have one too.
-    """
-    npus = topology.num_npus
-    coordinate = np.arange(npus) // stride % size
-    is_upper = np.zeros(topology.num_nodes, np.bool_)
-    is_upper[:npus] = coordinate >= size // 2
-    # A switch is in the upper half if any of its NPUs is.
-    to_switch = topology.destination >= npus
-    sender = topology.source[to_switch]
-    switch = topology.destination[to_switch]
-    np.logical_or.at(is_upper, switch, is_upper[sender])
-    return is_upper
