@@ -63,9 +63,9 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 
     A unit is one byte, a cpu becomes a lane, and a tag a channel. Notes to `source.report` state
     that `irequires` is read as waiting for the dependencies of the awaited operation, that nic
-    numbers are ignored, and that tags above 2^31 - 1 are replaced by free numbers; each is reported
-    once, only if it applies. Raises `InputError` with the line of the first error in the file, and
-    the errors of `build_algorithm`.
+    numbers are ignored, and that tags above 2^31 - 1 are replaced by the lowest free numbers from
+    0, in ascending order, equal tags by the same; each is reported once, only if it applies. Raises
+    `InputError` with the line of the first error in the file, and the errors of `build_algorithm`.
     """
     del options
     schedule = parse_goal(source.content(), source.name)
@@ -83,7 +83,14 @@ def read(source: Source, options: NoOptions) -> Algorithm:
         first = int(np.argmax(is_large))
         message = "tags above 2^31 - 1 are replaced by free numbers, equal ones by the same"
         _report_note(source, "large-tag", message, int(schedule.line[first]))
-        schedule = replace(schedule, tag=_fit_tags(schedule.tag))
+        # ATLAHS writes the number of the chunk, the channel and the number of the collective as the
+        # digits of one tag.
+        distinct, which = np.unique(schedule.tag, return_inverse=True)
+        kept = distinct[distinct <= _LARGEST_TAG]
+        free = np.setdiff1d(np.arange(len(distinct), dtype=np.int64), kept)
+        # The distinct tags ascend, so that the large ones are last.
+        new_tags = np.concatenate((kept, free))[: len(distinct)]
+        schedule = replace(schedule, tag=new_tags[which])
     provenance = Provenance("goal", "", source.name, source.sha256())
     return build_algorithm(schedule, source.name, provenance)
 
@@ -151,19 +158,6 @@ def samples() -> Sequence[Source]:
     quiet = Source.of_bytes("two-ranks.goal", _SAMPLE)
     # Suppress the reader's notes about ignored parts: the checks do not need them.
     return [Source(quiet.name, quiet.parts, report=lambda diagnostic: None)]
-
-
-def _fit_tags(tags: Int64Array) -> Int64Array:
-    """Return a copy of tags in which those above 2^31 - 1 have free numbers from 0.
-
-    Equal tags stay equal, and different ones different. ATLAHS writes the number of the chunk, the
-    channel and the number of the collective as the digits of one tag.
-    """
-    distinct, which = np.unique(tags, return_inverse=True)
-    # They are in ascending order.
-    kept = distinct[distinct <= _LARGEST_TAG]
-    free = np.setdiff1d(np.arange(len(distinct), dtype=np.int64), kept)
-    return np.concatenate((kept, free))[: len(distinct)][which]
 
 
 def _find_dependencies(schedule: GoalSchedule, file: str | None) -> tuple[Int64Array, Int64Array]:

@@ -244,19 +244,62 @@ def build_job_schedule(workload: Workload) -> GoalSchedule:
 def find_losses(
     algorithm: Algorithm, schedule: GoalSchedule, options: GoalWriteOptions
 ) -> Iterator[Loss]:
-    """Yield the losses of writing an algorithm as this schedule.
+    """Yield the losses of writing an algorithm as this schedule; errors are raised on iteration.
 
-    `build_algorithm` reads the schedule back. First come the fields in which the result
-    differs from `algorithm`: one loss for each entry of `_FIELD_LOSSES` with such a field,
-    in its order. Then come the lost properties of single steps (`_find_step_losses`), which
-    depend on `options`. Raise the errors of these two functions, on iteration.
+    The schedule is read back (`build_algorithm`, with its errors). First comes a loss for each
+    entry of `_FIELD_LOSSES` with a field that differs. Then, each only if its number is above 0:
+
+    1. `channel`: steps whose channel is not their tag (`assign_tags`). Raises `InputError`
+       (`unmatched-message`) if sends and receives do not match.
+    2. `control dependencies`: all of them; they become data dependencies.
+    3. `lane`: with `cpu=lane`, steps whose lane is not their cpu, as a lane of 255 or more
+       renumbers all lanes; otherwise all steps with a lane of 0 or more.
+    4. `nic`, only with `nic=channel`: messages whose channel is not their nic, as a channel of 255
+       or more renumbers all channels.
+    5. `duration`: local steps and reducing receives without a duration.
     """
     read_back = build_algorithm(schedule, None, algorithm.provenance)
     changed = set(algorithm.differences(read_back))
     for feature, consequence, parts in _FIELD_LOSSES:
         if changed & parts:
             yield Loss(feature, "the entire schedule", consequence)
-    yield from _find_step_losses(algorithm.steps, options)
+    steps = algorithm.steps
+    renumbered = np.count_nonzero(assign_tags(steps) != steps.channel)
+    if renumbered:
+        yield Loss(
+            "channel",
+            f"{renumbered} steps",
+            "every message gets a unique tag, which is read back as its channel",
+        )
+    controls = len(steps.control_indices)
+    if controls:
+        yield Loss(
+            "control dependencies",
+            f"{controls} dependencies",
+            "every dependency is written as requires, and read back as data",
+        )
+    has_lane = steps.lane >= 0
+    lanes = np.count_nonzero(has_lane)
+    if lanes and options.cpu != "lane":
+        yield Loss("lane", f"{lanes} steps", "not written because of the option cpu")
+    elif renumbered := np.count_nonzero(has_lane & (number_cpus(steps, options) != steps.lane)):
+        yield Loss("lane", f"{renumbered} steps", _RENUMBERED.format("cpu", "lanes"))
+    is_message = steps.sends | steps.receives
+    is_moved = is_message & (number_nics(steps, options) != steps.channel)
+    if options.nic == "channel" and is_moved.any():
+        where = f"{np.count_nonzero(is_moved)} messages"
+        yield Loss("nic", where, _RENUMBERED.format("nic", "channels"))
+    # A reducing receive is both a message and local work.
+    is_only_message = steps.sends | steps.is_kind(StepKind.RECV)
+    has_no_time: BoolArray = steps.duration_ns < 0
+    untimed = np.count_nonzero(~is_only_message & has_no_time)
+    if untimed:
+        yield Loss(
+            "duration",
+            f"{untimed} steps",
+            "the time of local work without a duration is computed from its bytes, "
+            "or 1 ns if no bandwidth is given",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,60 +344,4 @@ class _OperationRows:
         return (
             np.concatenate([self.last[parent], self.first[is_fused]]),
             np.concatenate([self.first[child], self.last[is_fused]]),
-        )
-
-
-def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:
-    """Yield the losses of properties of steps that a schedule represents differently or not at all.
-
-    A loss is yielded only if its number is above 0. The losses (feature: number), in this order:
-
-    1. `channel`: steps whose channel is not their tag (`assign_tags`).
-    2. `control dependencies`: all of them; they become data dependencies.
-    3. `lane`: unless the option `cpu` is `lane`, all steps with a lane of 0 or more. With
-       `cpu=lane`, steps whose lane is not their cpu. That needs a lane of 255 or more, which
-       renumbers all lanes.
-    4. `nic`, only with the option `nic=channel`: sends and receives whose channel is not their nic.
-       That needs a channel of 255 or more, which renumbers all channels.
-    5. `duration`: local steps and reducing receives without a duration.
-
-    Raises `InputError` (`unmatched-message`) before the first loss if sends and receives do not
-    match.
-    """
-    renumbered = np.count_nonzero(assign_tags(steps) != steps.channel)
-    if renumbered:
-        yield Loss(
-            "channel",
-            f"{renumbered} steps",
-            "every message gets a unique tag, which is read back as its channel",
-        )
-    controls = len(steps.control_indices)
-    if controls:
-        yield Loss(
-            "control dependencies",
-            f"{controls} dependencies",
-            "every dependency is written as requires, and read back as data",
-        )
-    # Yield losses of lanes and channels that cpus and nics do not represent exactly.
-    has_lane = steps.lane >= 0
-    lanes = np.count_nonzero(has_lane)
-    if lanes and options.cpu != "lane":
-        yield Loss("lane", f"{lanes} steps", "not written because of the option cpu")
-    elif renumbered := np.count_nonzero(has_lane & (number_cpus(steps, options) != steps.lane)):
-        yield Loss("lane", f"{renumbered} steps", _RENUMBERED.format("cpu", "lanes"))
-    is_message = steps.sends | steps.receives
-    is_moved = is_message & (number_nics(steps, options) != steps.channel)
-    if options.nic == "channel" and is_moved.any():
-        where = f"{np.count_nonzero(is_moved)} messages"
-        yield Loss("nic", where, _RENUMBERED.format("nic", "channels"))
-    # A reducing receive is both a message and local work.
-    is_only_message = steps.sends | steps.is_kind(StepKind.RECV)
-    has_no_time: BoolArray = steps.duration_ns < 0
-    untimed = np.count_nonzero(~is_only_message & has_no_time)
-    if untimed:
-        yield Loss(
-            "duration",
-            f"{untimed} steps",
-            "the time of local work without a duration is computed from its bytes, "
-            "or 1 ns if no bandwidth is given",
         )

@@ -134,9 +134,12 @@ def write_topology(topology: Topology, options: TacclTopologyOptions) -> WriteRe
 def write_sketch(topology: Topology, options: TacclSketchOptions) -> WriteResult:
     """Write a search hint for the solver TACCL: one file in the format `taccl-sketch`.
 
-    The network is divided into `options.nodes` equal nodes. `options.hyperedges` is `uc-min`
-    or `uc-max`; if it is empty, `uc-min` is used. The result always has exactly one loss: a
-    sketch contains no network.
+    The network is divided into `options.nodes` equal nodes (`nnodes`). In a node with a switch
+    (`is_switched`), `intranode_sketch` has one switch of all GPUs, with the strategy
+    `options.hyperedges`: `uc-min`, also if empty, or `uc-max`. Other nodes have the strategy
+    `none`. Only with several nodes, `internode_sketch` has the receivers in other nodes by GPU,
+    and `symmetry_offsets` is [[GPUs of a node, all GPUs]], else []. `input_chunkup` is
+    `options.chunks`. The result always has exactly one loss: a sketch contains no network.
 
     Raises `UsageError` for any other value of `hyperedges`, which is checked first, and for a
     network that TACCL cannot represent, such as one of unequal nodes (`build_machine`).
@@ -146,7 +149,27 @@ def write_sketch(topology: Topology, options: TacclSketchOptions) -> WriteResult
     if hyperedges not in _HYPEREDGES:
         raise UsageError(f"option hyperedges: {hyperedges!r} is none of {', '.join(_HYPEREDGES)}")
     machine = build_machine(topology, options.nodes)
-    content = _build_sketch(machine, hyperedges, options.chunks)
+    gpus = machine.gpus_per_node
+    all_gpus: list[JsonValue] = list(range(gpus))
+    within: dict[str, JsonValue] = {"strategy": "none"}
+    if machine.is_switched:
+        within = {
+            "strategy": "switch",
+            "switches": [all_gpus],
+            "switch_hyperedge_strategy": [hyperedges],
+        }
+    content: dict[str, JsonValue] = {"nnodes": machine.nodes, "intranode_sketch": within}
+    offsets: list[JsonValue] = []
+    if machine.remote is not None:
+        receivers = machine.remote.receivers
+        content["internode_sketch"] = {
+            "strategy": "relay",
+            "internode_conn": {str(gpu): list(targets) for gpu, targets in receivers.items()},
+        }
+        # Algorithms may be symmetric between nodes.
+        offsets = [[gpus, gpus * machine.nodes]]
+    content["symmetry_offsets"] = offsets
+    content["hyperparameters"] = {"input_chunkup": options.chunks}
     loss = Loss("links", "the entire network", "a sketch guides the search but has no network")
     return WriteResult([Artifact("", _format_document(content))], (loss,))
 
@@ -381,46 +404,6 @@ def _to_rows(matrix: Float64Array) -> list[JsonValue]:
 def _round_number(value: float) -> float:
     """Number with 15 significant digits: further digits are rounding errors of quotients."""
     return float(f"{value:.15g}")
-
-
-def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[str, JsonValue]:
-    """Build the JSON object of a sketch, which guides the search of TACCL's solver.
-
-    The members, in this order:
-
-    - `nnodes`: the number of nodes
-    - `intranode_sketch`: if the node has a switch (`is_switched`), the strategy `switch`: one
-      switch of all GPUs, with the strategy `hyperedges`. Otherwise the strategy `none`.
-    - `internode_sketch`, only with several nodes: the strategy `relay`, and the receivers in other
-      nodes by GPU number as text
-    - `symmetry_offsets`: [[GPUs of a node, all GPUs]], which declares the nodes symmetric; [] for
-      one node
-    - `hyperparameters`: `chunks` as `input_chunkup`
-    """
-    gpus = machine.gpus_per_node
-    all_gpus: list[JsonValue] = list(range(gpus))
-    within: dict[str, JsonValue] = {"strategy": "none"}
-    if machine.is_switched:
-        within = {
-            "strategy": "switch",
-            "switches": [all_gpus],
-            "switch_hyperedge_strategy": [hyperedges],
-        }
-    content: dict[str, JsonValue] = {"nnodes": machine.nodes, "intranode_sketch": within}
-    if machine.remote is not None:
-        receivers = machine.remote.receivers
-        content["internode_sketch"] = {
-            "strategy": "relay",
-            "internode_conn": {
-                str(gpu): list(receiver_list) for gpu, receiver_list in receivers.items()
-            },
-        }
-        # Algorithms may be symmetric between nodes.
-        content["symmetry_offsets"] = [[gpus, gpus * machine.nodes]]
-    else:
-        content["symmetry_offsets"] = []
-    content["hyperparameters"] = {"input_chunkup": chunks}
-    return content
 
 
 def _format_document(content: dict[str, JsonValue]) -> bytes:

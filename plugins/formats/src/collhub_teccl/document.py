@@ -315,34 +315,25 @@ class _DemandParser:
         A hop is a text such as `0->1 with volume 0.5 in epoch 3 via switches 8->9`. The parts
         with the volume (1 if missing) and the switches are optional. The switches are added to
         those of the schedule. Raises `InputError` for a value that is no such text, and for a
-        volume that is not above 0 or is above 1 + `TOLERANCE`.
+        volume that is no number above 0 and up to 1 + `TOLERANCE`.
         """
         match = _HOP.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             expected = "I->J with volume V in epoch K via switches W"
             raise self._build_error(json_path, f"expected a hop as {expected!r}")
-        source, destination, volume, epoch, switches = match.groups()
+        source, destination, volume_text, epoch, switches = match.groups()
         if switches is not None:
             self._switches.update(int(switch) for switch in switches.split("->"))
-        return int(source), int(destination), self._parse_volume(volume, json_path), int(epoch)
-
-    def _parse_volume(self, text: str | None, json_path: str) -> float:
-        """Parse a volume in chunks; None means 1.
-
-        The volume must be above 0 and at most 1 + `TOLERANCE`. Raises `InputError` for any other
-        number, for NaN, and for a text that `float` does not accept.
-        """
-        if text is None:
-            return 1.0
-        try:
-            volume = float(text)
-        except ValueError:
-            volume = -1.0
-        if not 0 < volume <= 1 + TOLERANCE:
-            raise self._build_error(
-                json_path, f"the volume is {text}, expected more than 0 and at most 1"
-            )
-        return volume
+        volume = 1.0
+        if volume_text is not None:
+            try:
+                volume = float(volume_text)
+            except ValueError:
+                volume = -1.0
+            if not 0 < volume <= 1 + TOLERANCE:
+                message = f"the volume is {volume_text}, expected more than 0 and at most 1"
+                raise self._build_error(json_path, message)
+        return int(source), int(destination), volume, int(epoch)
 
     def _build_paths(self, names: list[str], has_volumes: bool) -> Paths:
         """Return all added demands, paths and hops as columns, each in the order of addition.
