@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hub_core import Algorithm, verify
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
     COLUMN_DTYPES,
     Buffer,
@@ -19,6 +20,7 @@ from hub_core.model import (
     StepTable,
     StepTableBuilder,
 )
+from hub_core.model.messages import Messages
 from hub_core.testing import (
     binomial_broadcast,
     binomial_reduce,
@@ -27,7 +29,8 @@ from hub_core.testing import (
     ring_reduce_scatter,
 )
 from hub_core.testing.sample_builders import SampleDraft
-from hub_core.verification import VerifyReport, verifier
+from hub_core.verification import VerifyReport, atoms, verifier
+from hub_core.verification.atoms import Accesses
 
 
 @pytest.fixture
@@ -148,6 +151,30 @@ def test_verdicts_without_a_dependency_are_those_of_a_check_at_once(
     monkeypatch.setattr(verifier, "MAX_WORK", 1)
     by_ranges = verify(changed)
     assert find_correct_modes(by_ranges) == find_correct_modes(at_once)
+
+
+@pytest.mark.parametrize("index", [0, 5])
+@pytest.mark.parametrize("max_followed", [0, 8])
+def test_ways_of_data_that_are_cut_off_prove_nothing(
+    index: int, max_followed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A way that is cut off has no last access, which must not pass for access -1."""
+    proven = set()
+
+    def record(
+        accesses: Accesses, steps: StepTable, messages: Messages, *pairs: Int64Array
+    ) -> BoolArray:
+        monkeypatch.setattr(atoms, "_MAX_FOLLOWED", 1 << 29)
+        complete = atoms.are_ordered_by_data(accesses, steps, messages, *pairs)
+        monkeypatch.setattr(atoms, "_MAX_FOLLOWED", max_followed)
+        partial = atoms.are_ordered_by_data(accesses, steps, messages, *pairs)
+        proven.add(bool((partial <= complete).all()))
+        return partial
+
+    monkeypatch.setattr(verifier, "MAX_WORK", 1)
+    monkeypatch.setattr("hub_core.verification.uniform_ranges.are_ordered_by_data", record)
+    verify(without_edges(CORRECT[index](), lambda *_: True))
+    assert proven == {True}
 
 
 def find_correct_modes(report: VerifyReport) -> set[str]:

@@ -22,6 +22,7 @@ from hub_core.verification import (
     ModeReport,
     OrderGraph,
     VerifyReport,
+    contents,
     fifo,
     in_largest_units,
     parse_expectation,
@@ -261,21 +262,32 @@ def test_fifo_units_split_a_step_into_transfers() -> None:
     )
 
 
-@pytest.mark.parametrize(("line", "is_safe"), [(5, False), (-1, True)])
-def test_fused_receive_and_send_forward_piece_by_piece(line: int, is_safe: bool) -> None:
+@pytest.mark.parametrize(
+    ("of_receive", "of_send", "is_safe"),
+    [
+        ((0, 5), (0, 5), False),
+        ((0, -1), (0, -1), True),
+        ((0, 5), (0, 6), True),
+        ((0, 5), (1, 5), True),
+    ],
+)
+def test_fused_receive_and_send_forward_piece_by_piece(
+    of_receive: tuple[int, int], of_send: tuple[int, int], is_safe: bool
+) -> None:
     """Rank 0 sends 8 units to rank 1 before it takes them back, with room for 2 transfers each way.
 
     A fused rank 1 stops at its third forward, with 2 more transfers on the way: at most 5 pieces.
-    As two steps it takes in all pieces before it forwards the first one.
+    As two steps it takes in all pieces before it forwards the first one. The steps of rank 1 are
+    fused if both have one (lane, source line).
     """
 
     def build(builder: CustomSteps) -> None:
         sent = builder.send(0, 1, count=8)
         builder.receive(0, 1, count=8, control=[sent])
-        taken = builder.receive(1, 0, count=8, lane=0, source_line=line)
-        builder.add(
-            1, SEND, peer=0, src_buffer=OUT, count=8, lane=0, source_line=line, data=[taken]
-        )
+        (lane, line), (send_lane, send_line) = of_receive, of_send
+        taken = builder.receive(1, 0, count=8, lane=lane, source_line=line)
+        place = {"src_buffer": OUT, "count": 8, "lane": send_lane, "source_line": send_line}
+        builder.add(1, SEND, peer=0, data=[taken], **place)
 
     report = verify(custom(build, units=8), fifo_capacity=2, fifo_units=1)
     assert ("fifo-deadlock" not in codes(report)) == is_safe
@@ -605,6 +617,13 @@ def test_contents_do_not_depend_on_the_operations_at_once(
     assert [verify(one).diagnostics for one in (ring, wrong)] == expected
     assert expected[0] == ()
     assert expected[1]
+
+
+def test_contents_of_too_many_operations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "MAX_WORK", 1)
+    finding = verify(ring_all_reduce(3)).diagnostics[0]
+    assert finding.code == "too-large"
+    assert finding.message.startswith("too large to check contents: ")
 
 
 def test_wrong_outputs_beyond_the_listed_ones_are_counted() -> None:
