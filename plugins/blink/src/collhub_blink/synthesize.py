@@ -10,7 +10,6 @@ from collhub_packing.graph import round_bandwidths, with_common_unit
 from collhub_packing.pipelining import Pipeline
 
 from collhub_blink.certificate import (
-    Statistics,
     build_certificate,
     build_planes_certificate,
     lower_bound_ns,
@@ -71,10 +70,13 @@ def _synthesize_with_common_unit(
     """Synthesize an algorithm; round the bandwidths to a common unit first if necessary.
 
     A common unit is a bandwidth of which all bandwidths are integer multiples. Rounding
-    (`round_bandwidths`) is necessary in two cases: there is no such unit, or the synthesis with
-    exact bandwidths raises `InputError` (`too-many-units`). After rounding, the result is
-    adapted by `_relax_bounds`: lower bounds for the true bandwidths, no certificate. All other
-    errors, and those of the synthesis after rounding, pass through.
+    (`round_bandwidths`) is necessary if there is no such unit, or if the synthesis with exact
+    bandwidths raises `InputError` (`too-many-units`). All other errors, and those of the synthesis
+    after rounding, pass through. After rounding, the result is valid for the true bandwidths:
+
+    - each lower bound is divided by 1 + the largest relative rounding, and rounded down to ns
+    - the extension has no certificate, because it would prove a bound of the rounded network only
+    - extension and statistics have the rounding as `bandwidths rounded by up to`
     """
     topology, tolerance = with_common_unit(request.topology)
     if not tolerance:
@@ -85,27 +87,18 @@ def _synthesize_with_common_unit(
                 raise
         topology, tolerance = round_bandwidths(request.topology)
     result = _synthesize_exactly(replace(request, topology=topology), options)
-    return _relax_bounds(result, tolerance)
 
-
-def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
-    """Return a copy of a result for rounded bandwidths that is valid for the true bandwidths.
-
-    A true bandwidth exceeds its rounded one by at most the fraction `tolerance`. Each lower
-    bound is therefore divided by 1 + `tolerance` and rounded down to ns. The certificate is
-    removed from the extension, because it proves a bound of the rounded network only. A note,
-    `bandwidths rounded by up to` with the tolerance, is added to the extension and to the
-    statistics. The time is unchanged. The algorithm must have this plugin's extension.
-    """
+    # A true bandwidth exceeds its rounded one by at most the fraction `tolerance`.
+    bounds_ns = {name: floor(time / (1 + tolerance)) for name, time in result.bounds_ns.items()}
+    note: dict[str, JsonValue] = {"bandwidths rounded by up to": tolerance}
     extension = result.algorithm.extensions[_NAME]
     assert isinstance(extension, dict)
     fields = {name: value for name, value in extension.items() if name != "certificate"}
-    note: dict[str, JsonValue] = {"bandwidths rounded by up to": tolerance}
     extensions = {**result.algorithm.extensions, _NAME: fields | note}
     return replace(
         result,
         algorithm=replace(result.algorithm, extensions=extensions),
-        bounds_ns={name: floor(time / (1 + tolerance)) for name, time in result.bounds_ns.items()},
+        bounds_ns=bounds_ns,
         statistics={**result.statistics, **note},
     )
 
@@ -144,7 +137,8 @@ def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> Syn
         options,
     )
     bounds = _collect_bounds_ns(task, best.packing.bound, request)
-    return _build_result(request, algorithm, best.time_ns, bounds, statistics)
+    is_partial = request.wanted is not None
+    return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial=is_partial)
 
 
 class _ScheduleTimer:
@@ -252,27 +246,8 @@ def _synthesize_on_planes(request: SynthesisRequest, options: BlinkOptions) -> S
         options=options,
     )
     bounds = _collect_bounds_ns(full_task, bound, request)
-    return _build_result(request, algorithm, best.time_ns, bounds, statistics)
-
-
-def _build_result(
-    request: SynthesisRequest,
-    algorithm: Algorithm,
-    time_ns: int,
-    bounds_ns: dict[str, int],
-    statistics: Statistics,
-) -> SynthesisResult:
-    """Build the result of the synthesis; it is partial if the request names the ranks to write.
-
-    `time_ns`, `bounds_ns` and `statistics` are taken as they are.
-    """
-    return SynthesisResult(
-        algorithm,
-        time_ns,
-        bounds_ns,
-        statistics,
-        is_partial=request.wanted is not None,
-    )
+    is_partial = request.wanted is not None
+    return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial=is_partial)
 
 
 def _size_error(task: PackingTask) -> InputError:

@@ -25,7 +25,7 @@ from collhub_blink.packing.weight_search import (
     search_counts,
     search_undirected,
 )
-from hub_core.columns import Int64Array, row_pointer
+from hub_core.columns import Int64Array, connected_parts, row_pointer
 
 # Every link tries up to 2^trees sets of trees.
 _MAX_TREES = 12
@@ -71,7 +71,12 @@ def find_fewest_all_reduce_trees(
     the last number that is proved to be impossible.
     """
     links = DuplexLinks.of(graph)
-    widest = _find_widest_tree_weight(links)
+    # The largest weight of a single tree: links of at least this capacity connect all nodes.
+    widest = 1
+    for capacity in np.unique(links.capacity).tolist():
+        is_wide = links.capacity >= capacity
+        if not connected_parts(links.low[is_wide], links.high[is_wide], links.num_nodes).any():
+            widest = capacity
     bound, reason = -(-total // widest), "no tree can be wider"
 
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
@@ -164,21 +169,6 @@ def _build_tree(
     opposite = links.opposite(graph.num_arcs)
     tree = SpanningTree(0, weight, parent, arc)
     return tree.rerooted(tree.centre(opposite), opposite)
-
-
-def _find_widest_tree_weight(links: DuplexLinks) -> int:
-    """Return the largest weight of a single spanning tree of the network.
-
-    It is the largest capacity c for which the links of capacity c or more connect all
-    nodes. Return 1 if the links do not connect all nodes, and if there are no links.
-    """
-    component = np.arange(links.num_nodes)
-    for link in np.argsort(-links.capacity, kind="stable"):
-        label, old_label = component[links.low[link]], component[links.high[link]]
-        component[component == old_label] = label
-        if np.all(component == component[0]):
-            return int(links.capacity[link])
-    return 1
 
 
 def _generate_problems(

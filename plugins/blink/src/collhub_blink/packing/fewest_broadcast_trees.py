@@ -94,10 +94,6 @@ def find_fewest_broadcast_trees(
     depth = graph.num_nodes - 1 if max_depth is None else max_depth
     widest = find_widest_tree_weight(graph, root)
 
-    def build_search(weights: Sequence[int]) -> _ParentSearch | None:
-        """Build the search for trees of these weights; None if they cannot fit."""
-        return _build_parent_search(graph, root, weights, depth)
-
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
         """Search for a packing of exactly `count` trees; return (trees, whether it is proved).
 
@@ -107,7 +103,9 @@ def find_fewest_broadcast_trees(
         parents. Steps are subtracted from `budget`.
         """
         vectors = generate_weight_vectors(total, count, widest)
-        return run_searches(vectors, build_search, budget)
+        return run_searches(
+            vectors, lambda weights: _build_parent_search(graph, root, weights, depth), budget
+        )
 
     counts = range(bound, total + 1)
     return search_counts(tuple(known), bound, reason, attempt, counts, budget)
@@ -205,7 +203,15 @@ def _build_parent_search(
     if int(distance.max()) > depth:
         return None
     nodes = [node for node in range(graph.num_nodes) if node != root]
-    patterns = {node: list(_generate_patterns(graph, node, weights)) for node in nodes}
+    patterns: dict[int, list[tuple[int, ...]]] = {}
+    for node in nodes:
+        arcs = np.flatnonzero(graph.destination == node)
+        tails = graph.source[arcs].tolist()
+        # Checked beforehand, because the enumeration would take too long.
+        if len(tails) ** len(weights) > _MAX_PATTERNS:
+            raise OverflowError
+        room = graph.capacity[arcs].tolist()
+        patterns[node] = list(_generate_assignments(tails, room, weights))
     # The in-arcs of a node have no room for these weights.
     if not all(patterns.values()):
         return None
@@ -232,25 +238,6 @@ def _build_parent_search(
         choice=np.zeros(graph.num_nodes, np.int64),
         level=np.zeros(1, np.int64),
     )
-
-
-def _generate_patterns(
-    graph: CapacityGraph, node: int, weights: Sequence[int]
-) -> Iterator[tuple[int, ...]]:
-    """Yield all possible choices of a node's parents: a tuple with the parent in each tree.
-
-    `weights`: one per tree. A parent is a node with an arc to `node`. A choice is possible
-    if, on each of these arcs, the weights of the trees that use it add up to at most its
-    capacity. The first tree changes slowest, and parents are in the order of their arcs.
-    Without an arc there is no choice. Raise `OverflowError`, at the call, if (arcs into the
-    node) ** (trees) exceeds `_MAX_PATTERNS`.
-    """
-    arcs = np.flatnonzero(graph.destination == node)
-    tails = graph.source[arcs].tolist()
-    # Checked beforehand, because the enumeration would take too long.
-    if len(tails) ** len(weights) > _MAX_PATTERNS:
-        raise OverflowError
-    return _generate_assignments(tails, graph.capacity[arcs].tolist(), weights)
 
 
 def _generate_assignments(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 from collhub_packing import CapacityGraph, SpanningTree
@@ -16,7 +17,7 @@ from collhub_blink.packing.placing import (
     compute_loads,
 )
 from collhub_blink.packing.task import PackingTask
-from hub_core.columns import BoolArray, Int64Array
+from hub_core.columns import Int64Array, connected_parts
 from hub_core.model import CollectiveKind
 
 Blocks = list[tuple[int, ...]]
@@ -52,12 +53,12 @@ def build_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPa
     packings = []
     for hosts in _find_hosts(task.network.graph):
         peer_trees = build_packing_along_routes(
-            task, "three phases", hosts.build_trees(is_across=False), bound
+            task, "three phases", hosts.build_peer_trees(), bound
         )
         packings.append(peer_trees)
         if peer_trees.rate * (1 + _MIN_GAIN_OF_TWO_KINDS) < bound.rate:
             direct_trees = build_packing_along_routes(
-                task, "straight across", hosts.build_trees(is_across=True), bound
+                task, "straight across", hosts.build_direct_trees(), bound
             )
             mixed = _mix_packings(task, peer_trees, direct_trees)
             if mixed.rate >= peer_trees.rate * (1 + _MIN_GAIN_OF_TWO_KINDS):
@@ -110,18 +111,41 @@ class _Hosts:
         self._inner = inner
         self._num_ranks = num_ranks
 
-    def build_trees(self, is_across: bool) -> list[SpanningTree]:
-        """Build one tree of weight 1 from each rank to all other ranks.
+    def build_peer_trees(self) -> list[SpanningTree]:
+        """Build one tree of weight 1 from each rank, which distributes the data across hosts first.
 
-        The trees are ordered by host of the root, then by local index. With `is_across`, the
-        root first distributes the data within its host, and each rank of this host sends them
-        to the ranks with its local index on the other hosts. Otherwise the root sends them to
-        the ranks with its local index, which distribute them within their hosts.
+        The root sends to the rank with its local index on every other host. Within each host, the
+        root or this rank distributes the data along the host's tree from it. The trees are ordered
+        by host of the root, then by its local index.
         """
-        build = self._build_tree_from_every_local_rank if is_across else self._build_tree_over_peers
-        return [
-            build(home, index) for home in range(len(self._blocks)) for index in self._local_indices
-        ]
+        trees = []
+        for home, index in product(range(len(self._blocks)), self._local_indices):
+            parent = np.full(self._num_ranks, -1, np.int64)
+            root = self._blocks[home][index]
+            for number, block in enumerate(self._blocks):
+                self._attach_below(parent, number, block[index])
+                if number != home:
+                    parent[block[index]] = root
+            trees.append(_build_tree(root, parent))
+        return trees
+
+    def build_direct_trees(self) -> list[SpanningTree]:
+        """Build one tree of weight 1 from each rank, which distributes the data in its host first.
+
+        The root uses its host's tree. Then every rank of its host sends to the rank with its local
+        index on each other host. The trees are ordered by host of the root, then by its local
+        index.
+        """
+        trees = []
+        for home, index in product(range(len(self._blocks)), self._local_indices):
+            parent = np.full(self._num_ranks, -1, np.int64)
+            home_ranks = self._blocks[home]
+            for block in self._blocks:
+                parent[list(block)] = home_ranks
+            parent[list(home_ranks)] = -1
+            self._attach_below(parent, home, home_ranks[index])
+            trees.append(_build_tree(home_ranks[index], parent))
+        return trees
 
     def build_rooted_trees(self, root: int) -> list[SpanningTree]:
         """Build a tree from `root` for every rank of the other hosts, by host, then by index.
@@ -143,36 +167,6 @@ class _Hosts:
     def _local_indices(self) -> range:
         """Local indices of the ranks of a host."""
         return range(len(self._blocks[0]))
-
-    def _build_tree_over_peers(self, home: int, index: int) -> SpanningTree:
-        """Build a tree whose root is the rank with local index `index` on host `home`.
-
-        The root sends to the rank with the same index on every other host. Within each host,
-        the root or this rank distributes the data along the host's tree from it. The weight is
-        1.
-        """
-        parent = np.full(self._num_ranks, -1, np.int64)
-        root = self._blocks[home][index]
-        for block_number, block in enumerate(self._blocks):
-            self._attach_below(parent, block_number, block[index])
-            if block_number != home:
-                parent[block[index]] = root
-        return _build_tree(root, parent)
-
-    def _build_tree_from_every_local_rank(self, home: int, index: int) -> SpanningTree:
-        """Build a tree in which the root distributes the data within its host first.
-
-        The root is the rank with local index `index` on host `home`. It uses its host's tree.
-        Then every rank of its host sends to the rank with its local index on each other host.
-        The weight is 1.
-        """
-        parent = np.full(self._num_ranks, -1, np.int64)
-        root = self._blocks[home][index]
-        for block in self._blocks:
-            parent[list(block)] = self._blocks[home]
-        parent[list(self._blocks[home])] = -1
-        self._attach_below(parent, home, root)
-        return _build_tree(root, parent)
 
     def _build_tree_through_rank(
         self, root: int, home: int, first: int, index: int
@@ -233,44 +227,15 @@ def _mix_packings(
 ) -> PlacedPacking:
     """Combine the trees of two packings to one packing whose rate is nearly the maximum.
 
-    All trees of one packing get the same weight. The candidates are the weights (peer, direct) =
-    (n, 1) and (1, n) for n from 1 to 64. The rate of a candidate is the unit (bytes/s per weight)
-    that fits on all links, times the sum of both weights. Of the candidates whose rate is at least
-    4999/5000 (`_RATE_TOLERANCE`) of the highest, the one with the smallest sum is chosen. Of equal
-    sums, it is the one with the larger weight of the peer trees.
+    The candidates are the weights (of all peer trees, of all direct trees) = (n, 1) and (1, n) for
+    n from 1 to 64. The load of a link is the weight of its trees; in an all-reduce each tree also
+    loads the reverse links. The unit of a candidate is the minimum of bandwidth / load over all
+    links that a tree uses; its rate is the unit times the sum of both weights, exactly. Of those
+    with at least 4999/5000 (`_RATE_TOLERANCE`) of the highest rate, the smallest sum is chosen, of
+    equal sums the larger weight of the peer trees.
 
-    The result has the peer trees first, then the direct ones, the unit of the chosen weights, and
-    the method `three phases, part straight across`; all else is copied from `peer_trees`. The
-    given packings are not changed. Errors of `_compute_units_by_weights` pass through.
-    """
-    units = _compute_units_by_weights(task, peer_trees, direct_trees)
-    best_rate = max(unit * sum(weights) for weights, unit in units.items())
-    minimum_rate = best_rate * (1 - _RATE_TOLERANCE)
-    candidates = [weights for weights, unit in units.items() if unit * sum(weights) >= minimum_rate]
-    weights = min(candidates, key=sum)
-    trees = []
-    for packing, weight in zip((peer_trees, direct_trees), weights, strict=True):
-        for placed in packing.trees:
-            trees.append(replace(placed, tree=replace(placed.tree, weight=weight)))
-    return replace(
-        peer_trees,
-        method="three phases, part straight across",
-        trees=tuple(trees),
-        unit=units[weights],
-    )
-
-
-def _compute_units_by_weights(
-    task: PackingTask, peer_trees: PlacedPacking, direct_trees: PlacedPacking
-) -> dict[tuple[int, int], Fraction]:
-    """Compute how fast two kinds of trees can run together, for several pairs of factors.
-
-    Keys are (factor of peer trees, factor of direct trees): (n, 1) and then (1, n), for n from 1 to
-    `_MAX_WEIGHT_RATIO`. The load of a link is the sum of the weights of its trees, each times the
-    factor of its kind. In an all-reduce each tree also loads the reverse links. Each value is the
-    minimum of bandwidth / load, over all links that a tree uses: exact, in bytes/s per unit of
-    weight. Raises `ValueError` if both packings have no edges, `KeyError` if a tree uses a pair of
-    nodes without a link.
+    The result has the peer trees first; all but trees, unit and method is copied from `peer_trees`.
+    `ValueError` if no tree has an edge, `KeyError` if a tree uses two nodes without a link.
     """
     is_up = task.collective.kind is CollectiveKind.ALL_REDUCE
     bandwidth = collect_exact_bandwidths(task.oriented_network.topology)
@@ -288,7 +253,21 @@ def _compute_units_by_weights(
                 width / (first * peer_load + second * direct_load)
                 for peer_load, direct_load, width in cases
             )
-    return units
+
+    best_rate = max(unit * sum(weights) for weights, unit in units.items())
+    minimum_rate = best_rate * (1 - _RATE_TOLERANCE)
+    candidates = [weights for weights, unit in units.items() if unit * sum(weights) >= minimum_rate]
+    weights = min(candidates, key=sum)
+    trees = []
+    for packing, weight in zip((peer_trees, direct_trees), weights, strict=True):
+        for placed in packing.trees:
+            trees.append(replace(placed, tree=replace(placed.tree, weight=weight)))
+    return replace(
+        peer_trees,
+        method="three phases, part straight across",
+        trees=tuple(trees),
+        unit=units[weights],
+    )
 
 
 def _build_trees_within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningTree]:
@@ -337,28 +316,13 @@ def find_islands(graph: CapacityGraph) -> Iterator[Blocks]:
     # Above all capacities: every rank is separate.
     above_all = int(graph.capacity.max()) + 1
     for width in [above_all, *np.unique(graph.capacity)[::-1].tolist()]:
-        component = _find_components(graph, graph.capacity >= width)[: graph.num_compute]
+        is_wide = graph.capacity >= width
+        component = connected_parts(
+            graph.source[is_wide], graph.destination[is_wide], graph.num_nodes
+        )[: graph.num_compute]
         blocks = [
             tuple(np.flatnonzero(component == number).tolist()) for number in np.unique(component)
         ]
         if tuple(blocks) not in seen:
             seen.add(tuple(blocks))
             yield blocks
-
-
-def _find_components(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
-    """Return the connected component of every node as its lowest node number: int64[nodes].
-
-    Only arcs in `chosen` (bool per arc) count; their directions are ignored. A node without
-    such arcs is a component of its own.
-    """
-    label = np.arange(graph.num_nodes)
-    source, destination = graph.source[chosen], graph.destination[chosen]
-    while True:
-        # Every arc passes the smaller label to both of its ends. Labels only decrease.
-        smaller = label.copy()
-        np.minimum.at(smaller, destination, label[source])
-        np.minimum.at(smaller, source, label[destination])
-        if np.array_equal(smaller, label):
-            return label
-        label = smaller

@@ -33,7 +33,7 @@ from collhub_blink.packing.packings import (
 )
 from collhub_blink.packing.placing import PlacedTree, compute_unit, place_trees
 from collhub_blink.packing.task import PackingTask, RankNetwork
-from hub_core.schedules import LinkCapacities, directed_partition_rate, partition_rate
+from hub_core.schedules import directed_partition_rate, partition_rate
 
 
 def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
@@ -127,15 +127,10 @@ def build_all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
     every_rank = range(task.network.graph.num_compute)
     shallow = build_shallow_packing(task, "a shallow tree a rank", every_rank, bound)
     # Small sizes use the single tree with the most central root.
-    most_central = min(shallow.trees, key=_depth_key)
-    rank = task.npus.index(most_central.tree.root)
+    trees = [placed.tree for placed in shallow.trees]
+    most_central = min(trees, key=lambda tree: (tree.depth, int(tree.depths.sum()), tree.root))
+    rank = task.npus.index(most_central.root)
     return [*optimal, shallow, build_shallow_packing(task, "one shallow tree", [rank], bound)]
-
-
-def _depth_key(placed_tree: PlacedTree) -> tuple[int, int, int]:
-    """Return the sort key of a tree: its depth, the sum of the depths of its nodes, its root."""
-    tree = placed_tree.tree
-    return tree.depth, int(tree.depths.sum()), tree.root
 
 
 def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
@@ -176,35 +171,23 @@ def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
 def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the candidate packings of an all-reduce for a network with switches or idle NPUs.
 
-    They are, in this order: up and down trees of every rank; trees in which ranks forward
-    instead of switches, with concentrated traffic; the same with spread traffic; the
-    packings for several hosts (`build_machine_packings`). All have the same bound. Equal
-    packings are not removed.
+    All have the bound of the second one. Equal packings are not removed. They are, in this order:
+
+    1. a reduce-scatter up the trees of every rank, then an all-gather down (`reduces_first`). The
+       trees are those of `build_every_rank_packing`, without spreading at switches, and their unit
+       is half of that of the all-gather. `at_least` is 1: the fewest trees are not searched
+    2. trees in which ranks forward instead of switches, with concentrated traffic
+    3. the same with spread traffic
+    4. the packings for several hosts (`build_machine_packings`)
+
+    Equal bandwidths in both directions are required and not checked.
     """
-    packings = [
-        _build_forwarded_packing(task, SwitchSpread.NOWHERE),
-        _build_forwarded_packing(task, SwitchSpread.EVERYWHERE),
-    ]
-    bound = packings[0].bound
-    # The first packing is simulated first: it is mostly the fastest for large data, and much slower
-    # ones are then skipped.
-    packings = [_build_scatter_gather_packing(task, bound), *packings]
-    return [*packings, *build_machine_packings(task, bound)]
-
-
-def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> PlacedPacking:
-    """Build an all-reduce packing: a reduce-scatter up trees, then an all-gather down.
-
-    The trees are those of every rank by `build_every_rank_packing`, without spreading at switches;
-    its errors are raised. Each tree loads its links once downwards and their reverse links once
-    upwards, so the unit of its weights is half of that of the all-gather. Equal bandwidths in both
-    directions are required and not checked.
-
-    `bound`: upper bound on the rate of the all-reduce, which replaces that of the all-gather.
-    `at_least` is 1, because the fewest trees are not searched, and `reduces_first` is True.
-    """
+    concentrated = _build_forwarded_packing(task, SwitchSpread.NOWHERE)
+    spread = _build_forwarded_packing(task, SwitchSpread.EVERYWHERE)
+    bound = concentrated.bound
     all_gather = build_every_rank_packing(task, task.network, SwitchSpread.NOWHERE)
-    return replace(
+    # Each tree loads its links once downwards and their reverse links once upwards.
+    up_and_down = replace(
         all_gather,
         method="up and down trees of every rank",
         unit=all_gather.unit / 2,
@@ -213,6 +196,9 @@ def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> Placed
         reason="a packing has a tree",
         reduces_first=True,
     )
+    # The first packing is simulated first: it is mostly the fastest for large data, and much slower
+    # ones are then skipped.
+    return [up_and_down, concentrated, spread, *build_machine_packings(task, bound)]
 
 
 def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:
@@ -319,8 +305,8 @@ def _pair_trees(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterato
     down_total = sum(tree.weight for tree in down)
     up_total = sum(tree.weight for tree in up)
     total = math.lcm(down_total, up_total)
-    remaining_down = _scale_weights(down, total // down_total)
-    remaining_up = _scale_weights(up, total // up_total)
+    remaining_down = [tree.weight * (total // down_total) for tree in down]
+    remaining_up = [tree.weight * (total // up_total) for tree in up]
     first = second = 0
     while first < len(down) and second < len(up):
         weight = min(remaining_down[first], remaining_up[second])
@@ -331,11 +317,6 @@ def _pair_trees(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterato
             first += 1
         if not remaining_up[second]:
             second += 1
-
-
-def _scale_weights(trees: Sequence[PlacedTree], factor: int) -> list[int]:
-    """Multiply the weight of every tree by `factor`."""
-    return [tree.weight * factor for tree in trees]
 
 
 def _replace_weight(placed_tree: PlacedTree, weight: int) -> PlacedTree:
@@ -365,9 +346,15 @@ def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None =
     """
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)
-    capacities = _collect_bandwidths(network)
+    # Exact bandwidths in bytes/s by nodes of the topology.
+    graph = network.graph
+    sources = network.nodes[graph.source].tolist()
+    destinations = network.nodes[graph.destination].tolist()
+    bandwidths = [capacity * graph.unit for capacity in graph.capacity.tolist()]
+    capacities = dict(zip(zip(sources, destinations, strict=True), bandwidths, strict=True))
+
     bounds: list[RateBound] = []
-    for partition in find_islands(network.graph):
+    for partition in find_islands(graph):
         if len(partition) > 1:
             blocks = tuple(network.to_topology_nodes(block) for block in partition)
             bounds.append(RateBound("partition", partition_rate(blocks, capacities), blocks=blocks))
@@ -380,18 +367,3 @@ def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None =
         rate = directed_partition_rate(blocks, senders, capacities)
         bounds.append(RateBound("directed-partition", rate, blocks=blocks, senders=senders))
     return min(bounds, key=lambda bound: bound.rate)
-
-
-def _collect_bandwidths(network: RankNetwork) -> LinkCapacities:
-    """Return the bandwidth of every pair of nodes with a link in bytes/s, as exact fractions.
-
-    The keys are (source, destination) as node numbers of the topology, not of the graph. A value is
-    the capacity of the graph's arc: of parallel links in one plane only the first counts, and the
-    planes add up.
-    """
-    graph = network.graph
-    sources = network.nodes[graph.source].tolist()
-    destinations = network.nodes[graph.destination].tolist()
-    ends = zip(sources, destinations, strict=True)
-    bandwidths = [capacity * graph.unit for capacity in graph.capacity.tolist()]
-    return dict(zip(ends, bandwidths, strict=True))

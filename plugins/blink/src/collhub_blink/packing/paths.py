@@ -15,7 +15,7 @@ import numpy as np
 from collhub_packing import CapacityGraph, FlowNetwork
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
-from collhub_blink.packing.placing import PlacedTree, build_placed_tree
+from collhub_blink.packing.placing import build_placed_tree
 from collhub_blink.packing.task import PackingTask, RankNetwork
 from hub_core.columns import Int64Array
 
@@ -30,7 +30,7 @@ def build_path_packings(task: PackingTask) -> list[PlacedPacking]:
     at which all ranks can receive equal amounts at the same time. The weights of a target add up to
     the same integer for every target. For a gather, the paths are those of the reversed network, so
     they also begin at the root. Paths are sorted by target, then by decreasing weight, then by
-    nodes.
+    nodes. On a path, every NPU is the child of the NPU before it.
 
     All other ranks must be reachable from the root, and there must be one (not checked). Raises
     `InputError` if the scaled capacities add up to 2^60 or more.
@@ -39,9 +39,17 @@ def build_path_packings(task: PackingTask) -> list[PlacedPacking]:
     graph = network.graph
     flow = _find_best_flow(graph, task.root)
     paths = sorted(_generate_paths(graph, flow, task.root), key=_path_key)
+    trees = []
+    for path, weight in paths:
+        nodes = [int(network.nodes[node]) for node in path]
+        is_npu = [node < network.topology.num_npus for node in nodes]
+        # Every NPU on the path is the child of the one before it, over the switches in between.
+        positions = np.flatnonzero(is_npu).tolist()
+        segments = [tuple(nodes[first : last + 1]) for first, last in pairwise(positions)]
+        trees.append(build_placed_tree(network.topology, nodes[0], weight, segments))
     packing = PlacedPacking(
         method="paths to every rank",
-        trees=tuple(_place_path(network, path, weight) for path, weight in paths),
+        trees=tuple(trees),
         # A path of weight w carries w / need of one rank's part. The root's own part is not sent.
         unit=graph.unit * flow.rate / flow.need,
         bound=_build_bound(network, flow),
@@ -190,19 +198,3 @@ def _find_shortest_path(graph: CapacityGraph, left: Int64Array, root: int, rank:
         arcs.append(int(arc_to[rank]))
         rank = int(graph.source[arcs[-1]])
     return arcs[::-1]
-
-
-def _place_path(network: RankNetwork, path: _Path, weight: int) -> PlacedTree:
-    """Convert a path over nodes of the graph to a tree of this weight in the topology.
-
-    The tree is a chain: every NPU on the path is the child of the NPU before it. The path
-    must begin with an NPU, the root, and end with one. Switches between two NPUs become the
-    route of the child, which is stored as nodes of the topology from parent to child, both
-    included. NPUs that are not on the path have no parent.
-    """
-    nodes = [int(network.nodes[node]) for node in path]
-    positions = [
-        position for position, node in enumerate(nodes) if node < network.topology.num_npus
-    ]
-    segments = [tuple(nodes[first : last + 1]) for first, last in pairwise(positions)]
-    return build_placed_tree(network.topology, nodes[0], weight, segments)

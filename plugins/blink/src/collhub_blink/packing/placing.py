@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from collhub_packing import CapacityGraph, DirectNetwork, SpanningTree
@@ -241,23 +241,13 @@ def compute_loads(trees: Sequence[PlacedTree], is_up: bool) -> Counter[tuple[int
     """
     load: Counter[tuple[int, int]] = Counter()
     for tree in trees:
-        _add_load(load, tree.paths(), tree.weight)
+        paths = tree.paths()
         if is_up:
             # Without a separate tree the reduction takes the same routes backwards.
-            upward = (tree.up or tree).paths()
-            _add_load(load, [path[::-1] for path in upward], tree.weight)
+            paths += [path[::-1] for path in (tree.up or tree).paths()]
+        for pair in chain.from_iterable(map(pairwise, paths)):
+            load[pair] += tree.weight
     return load
-
-
-def _add_load(
-    load: Counter[tuple[int, int]],
-    paths: Iterable[Stops],
-    weight: int,
-) -> None:
-    """Add a weight to all links of the paths, in place."""
-    for path in paths:
-        for pair in pairwise(path):
-            load[pair] += weight
 
 
 def collect_exact_bandwidths(topology: Topology) -> dict[tuple[int, int], Fraction]:

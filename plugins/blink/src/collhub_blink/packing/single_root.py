@@ -40,54 +40,37 @@ def build_rooted_packings(task: PackingTask) -> list[PlacedPacking]:
     tree. Before it are:
 
     - If all nodes are ranks: the packing with the fewest trees, then packings with more trees and
-      less depth. If the task limits the depth, only the one with the fewest trees within it.
+      less depth (`find_tree_front`). If the task limits the depth, only the one with the fewest
+      trees within it. Each has the proved minimum of trees and its reason. The trees that
+      `pack_arborescences` grows are used if none better are found within the budget.
     - With switches or idle NPUs: one chain if it reaches the best rate, trees with concentrated
       traffic, trees with spread traffic, and one packing per division into equal hosts.
 
     Raise `InputError` (`depth`) if the task limits the depth and no trees within it are found,
-    or there are switches or idle NPUs.
+    or there are switches or idle NPUs. Ctrl-C ends the search with the packings so far; it is
+    raised if these are too deep.
     """
     network = task.oriented_network
-    rate = broadcast_rate(network.graph, task.root)
-    bound = to_cut_bound(network, rate)
-    if network.is_direct:
-        optimal = list(_generate_front_packings(task, network, int(rate.value), bound))
-    else:
-        optimal = list(_generate_switched_packings(task, network, bound))
-    return [*optimal, build_shallow_packing(task, "one shallow tree", [task.root], bound)]
-
-
-def _generate_front_packings(
-    task: PackingTask,
-    network: RankNetwork,
-    total: int,
-    bound: RateBound,
-) -> Iterator[PlacedPacking]:
-    """Yield packings with the fewest trees for their depth, by ascending number of trees.
-
-    Each packing has more trees and less depth than the one before. All nodes of `network` must be
-    ranks. `total`: sum of the weights of a packing's trees. The start packing is that of
-    `pack_arborescences`. It is used if no packing with fewer trees is found within the budget.
-
-    - With `task.depth` there is one packing, within this depth. If the start packing is deeper:
-      `InputError` (`depth`) if no other is found in the budget, `KeyboardInterrupt` on Ctrl-C.
-    - Otherwise, above 24 nodes, only the first packing is yielded. Up to 24 nodes, the list ends
-      when no shallower packing is found within the budget, or on Ctrl-C, which is not raised.
-
-    Each packing has `bound`, the method `fewest trees`, and a proved lower bound of the number of
-    trees with its reason. Errors are raised at the first step of the iteration.
-    """
     graph = network.graph
-    known = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
-    for result in find_tree_front(task, graph, total, known):
-        yield PlacedPacking(
-            method="fewest trees",
-            trees=place_trees(network, result.trees, direct(graph), graph),
-            unit=graph.unit,
-            bound=bound,
-            at_least=result.lower_bound,
-            reason=result.reason,
-        )
+    rate = broadcast_rate(graph, task.root)
+    bound = to_cut_bound(network, rate)
+    packings: list[PlacedPacking] = []
+    if network.is_direct:
+        total = int(rate.value)
+        known = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
+        for result in find_tree_front(task, graph, total, known):
+            packing = PlacedPacking(
+                method="fewest trees",
+                trees=place_trees(network, result.trees, direct(graph), graph),
+                unit=graph.unit,
+                bound=bound,
+                at_least=result.lower_bound,
+                reason=result.reason,
+            )
+            packings.append(packing)
+    else:
+        packings += _generate_switched_packings(task, network, bound)
+    return [*packings, build_shallow_packing(task, "one shallow tree", [task.root], bound)]
 
 
 def _generate_switched_packings(
@@ -162,10 +145,24 @@ def find_tree_front(
     `_MAX_NODES_OF_A_FRONT` (24) nodes only the first search is made.
 
     If the task has a maximum depth, the only result is the packing with the fewest trees within it.
-    `InputError` (`depth`) is raised if none is found; Ctrl-C is raised if `known` is too deep.
+    It is `known` if these trees are within the depth and none fewer are found. `InputError`
+    (`depth`) is raised if there is no result; its message has the reason if it is proved that one
+    tree is not enough. Ctrl-C is raised if `known` is too deep.
     """
     if task.depth is not None:
-        return [_find_within_depth(task, graph, total, known, task.depth)]
+        # Known trees that are too deep cannot be the result.
+        available = known if _maximum_depth(known) <= task.depth else ()
+        result = find_fewest_broadcast_trees(
+            graph, task.root, total, available, task.budget, task.depth
+        )
+        if not result.trees:
+            reason = f" ({result.reason})" if result.lower_bound > 1 else ""
+            raise InputError(
+                f"no trees of depth {task.depth} at the optimal rate were found{reason}",
+                cure="allow more with -O depth=, or more search with -O time_limit=",
+                code="depth",
+            )
+        return [result]
     front = [find_fewest_broadcast_trees(graph, task.root, total, known, task.budget)]
     if graph.num_nodes > _MAX_NODES_OF_A_FRONT or task.budget.is_interrupted:
         return front
@@ -185,33 +182,6 @@ def find_tree_front(
         front.append(result)
         depth = _maximum_depth(result.trees) - 1
     return front
-
-
-def _find_within_depth(
-    task: PackingTask,
-    graph: CapacityGraph,
-    total: int,
-    available: Sequence[SpanningTree],
-    depth: int,
-) -> TreeSearchResult:
-    """Return the fewest trees of at most `depth` edges from the root that the search finds.
-
-    `total`: sum of their weights. `available`: a packing of at least one tree. It is the
-    result if no packing with fewer trees is found within the budget, unless one of its
-    trees is too deep. Raise `InputError` (`depth`) if there is no result; the message has
-    the reason if it is proved that one tree is not enough. On Ctrl-C the result is
-    `available`, or `KeyboardInterrupt` is raised if it is too deep.
-    """
-    # Known trees that are too deep cannot be the result.
-    known = available if _maximum_depth(available) <= depth else ()
-    result = find_fewest_broadcast_trees(graph, task.root, total, known, task.budget, depth)
-    if not result.trees:
-        message = f"no trees of depth {depth} at the optimal rate were found"
-        if result.lower_bound > 1:
-            message += f" ({result.reason})"
-        cure = "allow more with -O depth=, or more search with -O time_limit="
-        raise InputError(message, cure=cure, code="depth")
-    return result
 
 
 def _maximum_depth(trees: Sequence[SpanningTree]) -> int:

@@ -95,10 +95,9 @@ def _generate_divisions(
     times_s = [channel.time_s(full_task.collective_bytes) for channel in channels]
     fastest_plane = planes[min(range(len(planes)), key=times_s.__getitem__)]
     schedule = _find_fastest_on_plane(fastest_plane, Fraction(1), time_ns)
-    share = None if schedule is None else Share(fastest_plane, Fraction(1), schedule)
-    if share is None:
+    if schedule is None:
         return
-    yield _build_division(full_task, [share], time_ns)
+    yield _build_division(full_task, [Share(fastest_plane, Fraction(1), schedule)], time_ns)
     try:
         yield from _generate_balanced_divisions(planes, channels, full_task, time_ns)
     except InputError as error:
@@ -286,31 +285,17 @@ def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> lis
     """
     widths = [share / count for share, count in zip(shares, units, strict=True)]
     smallest = min((width for width in widths if width), default=1.0)
+    size = sum(shares)
     for base in range(1, _MAX_UNITS + 1):
         # The smallest unit has `base` common units, the other ones the nearest number.
         scales = [round(base * width / smallest) for width in widths]
         weights = [scale * count for scale, count in zip(scales, units, strict=True)]
         total = sum(weights)
         parts = [Fraction(weight, total) for weight in weights]
-        if _are_within_tolerance(parts, shares):
+        errors = [abs(part * size - share) for part, share in zip(parts, shares, strict=True)]
+        if all(error <= _TOLERANCE * share for error, share in zip(errors, shares, strict=True)):
             break
     return parts
-
-
-def _are_within_tolerance(parts: Sequence[Fraction], shares: Sequence[float]) -> bool:
-    """Return whether every fraction differs from its share by at most 1/400 of the share.
-
-    Shares are first divided by their sum, so that they add up to 1. A difference of exactly
-    1/400 of the share is accepted. A share of 0 needs a fraction of 0, but if all shares are
-    0 every fraction is accepted. Without shares the result is True. `ValueError` is raised
-    for lists of different lengths.
-    """
-    total = sum(shares)
-    differences = [abs(part * total - share) for part, share in zip(parts, shares, strict=True)]
-    return all(
-        difference <= _TOLERANCE * share
-        for difference, share in zip(differences, shares, strict=True)
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,7 +335,15 @@ class _CountSearch:
             count //= 4
         if self.best is None:
             self._is_good(1, MIN_GAIN_OF_QUADRUPLING)
-        elif self._may_half_do(self.best):
+            return
+        quarter = self._made.get(self.best.chunks // 4)
+        # Filling a pipeline takes twice as long with half the chunks, four times with a quarter:
+        # the slowdown with half of them is about a third of that with a quarter.
+        is_hopeless = (
+            quarter is not None
+            and _relative_slowdown(self.best, quarter) / 3 > 2 * MIN_GAIN_OF_DOUBLING
+        )
+        if not is_hopeless:
             self._is_good(self.best.chunks // 2, MIN_GAIN_OF_DOUBLING)
 
     def _refine(self, quarter: PackingSchedule) -> bool:
@@ -358,20 +366,6 @@ class _CountSearch:
             if full is not None and _relative_slowdown(full, half) > _MIN_GAIN_OF_SLOW_DOUBLING:
                 self.best = full
         return True
-
-    def _may_half_do(self, schedule: PackingSchedule) -> bool:
-        """Return whether half as many chunks may be almost as fast as `schedule`.
-
-        - Without a schedule with a quarter of the chunks: True.
-        - Otherwise the slowdown with half of the chunks is estimated. It is a third of that with a
-          quarter, because filling the pipelines then takes twice as long instead of four times.
-          True if it is at most twice `MIN_GAIN_OF_DOUBLING`, that is 0.6 %.
-        """
-        quarter = self._made.get(schedule.chunks // 4)
-        if quarter is None:
-            return True
-        # Filling a pipeline takes twice as long with half the chunks, four times with a quarter.
-        return _relative_slowdown(schedule, quarter) / 3 <= 2 * MIN_GAIN_OF_DOUBLING
 
     def _is_good(self, count: int, max_slowdown: float) -> bool:
         """Build the schedule with `count` chunks and store it as the best unless it is much slower.

@@ -62,20 +62,27 @@ def _prepare_without_size(
 
     - With targets (scatter, gather): streams along paths (`_generate_path_streams`).
     - Otherwise, if the first tree has an `up` tree: every stream is reduced on the `up` tree
-      and then broadcast on the tree; every tree must have an `up` tree.
+      and then broadcast on the tree; every tree must have an `up` tree. The data are divided in
+      proportion to the weights of the trees.
     - Otherwise: plain trees, without their routes.
 
     `npus`: NPU of each rank. Cached. Raise `IndexError` for a packing without targets and
     trees; errors of the generators and of `Pipelining` pass through.
     """
     size, occupancy = 0, Occupancy.SERIALIZATION
-    if packing.targets or packing.trees[0].up is not None:
-        streams = _generate_directed_streams(packing)
-        if packing.targets:
-            streams = _generate_path_streams(packing, collective, npus)
-        return Pipelining.of_streams(topology, tuple(streams), collective, size, occupancy)
-    trees = [placed.tree for placed in packing.trees]
-    return Pipelining.of(topology, trees, collective, size, occupancy, npus)
+    if packing.targets:
+        streams = list(_generate_path_streams(packing, collective, npus))
+    elif packing.trees[0].up is not None:
+        streams = []
+        for tree, begin, part in _split_by_weight(range(len(packing.trees)), packing.weights):
+            placed = packing.trees[tree]
+            assert placed.up is not None
+            operations = _join_reduction_and_broadcast(placed, placed.up)
+            streams.append(Stream(tree, 0, begin, part, operations))
+    else:
+        trees = [placed.tree for placed in packing.trees]
+        return Pipelining.of(topology, trees, collective, size, occupancy, npus)
+    return Pipelining.of_streams(topology, tuple(streams), collective, size, occupancy)
 
 
 def measure_chunk_times(
@@ -149,18 +156,6 @@ def _split_by_weight(
         length = Fraction(weights[tree], total)
         yield tree, begin, length
         begin += length
-
-
-def _generate_directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
-    """Yield one stream per tree: a reduction on its `up` tree, then a broadcast on the tree.
-
-    Every tree must have an `up` tree. The data are divided in proportion to the weights.
-    """
-    every_tree = range(len(packing.trees))
-    for tree, begin, part in _split_by_weight(every_tree, packing.weights):
-        placed = packing.trees[tree]
-        assert placed.up is not None
-        yield Stream(tree, 0, begin, part, _join_reduction_and_broadcast(placed, placed.up))
 
 
 def _join_reduction_and_broadcast(placed: PlacedTree, upward: PlacedTree) -> Operations:
