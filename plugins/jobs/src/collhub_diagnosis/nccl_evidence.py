@@ -8,6 +8,7 @@ communicator: the rank of a process in the largest communicator is taken as its 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -21,6 +22,16 @@ MAX_RANKS = 1 << 20
 
 Process = tuple[str, int, int]
 """Host, process number and device of a rank."""
+
+# Acknowledgements of the socket (`OK`) and RCCL's banner precede the JSON. The longest output of
+# this kind has a few tables.
+_RAS_PREAMBLE = re.compile(
+    rb"(?:[^\n{]*\n){1,40}?"
+    rb'(?=\{\s*"(?:[nr]ccl_version|cuda_runtime_version|communicators)"\s*:)'
+)
+# NCCL 2.28 writes no comma between these members of a missing rank.
+_MISSING_COMMA = re.compile(rb'("nvml_dev": -?\d+)(\s*\n\s*"status"\s*:)')
+_RAS_TEXT = re.compile(rb"(?:OK\s+)*[NR]CCL version \d|Job summary\s+={3}")
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,24 @@ class NcclEvidence:
     unresponsive: Mapping[int, str]
     behind: tuple[BehindRanks, ...]
     notes: tuple[str, ...]
+
+
+def correct_ras_json(content: bytes) -> bytes:
+    """Return the output of RAS as valid JSON, with the same line numbers; other contents unchanged.
+
+    Lines before the JSON are emptied: acknowledgements of the socket and a banner, at most 40
+    lines without `{`. The comma that NCCL 2.28 omits before the `status` of a missing rank is
+    inserted.
+    """
+    if match := _RAS_PREAMBLE.match(content):
+        content = b"\n" * match[0].count(b"\n") + content[match.end() :]
+    is_ras = content.lstrip()[:1] == b"{" and b'"communicators"' in content[:4096]
+    return _MISSING_COMMA.sub(rb"\1,\2", content) if is_ras else content
+
+
+def is_ras_text(content: bytes) -> bool:
+    """Whether a file begins like the output of `ncclras` as text, which is not read."""
+    return _RAS_TEXT.match(content) is not None
 
 
 def is_ras_report(root: Mapping[str, object]) -> bool:
@@ -123,7 +152,8 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
     """Return the evidence of all queries of NCCL's RAS (its status service) on the job's ranks.
 
     `reports`: queries in order. The job rank of a process is its rank in the largest communicator
-    of the same query, of equal ones the first. The result has:
+    of the same query, of equal ones the first; a process that RAS does not know has a job rank in
+    this communicator only. The result has:
 
     - `unresponsive`: reason by job rank, for each rank that is missing in any query. The first
       reason counts. Missing processes without a job rank are ignored.
@@ -148,6 +178,8 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
                 for rank, process in communicator.processes.items()
                 if process in rank_of
             }
+            if communicator is largest:
+                job_rank = {rank: rank for rank in (*communicator.counts, *communicator.missing)}
             for rank, reason in communicator.missing.items():
                 if rank in job_rank:
                     unresponsive.setdefault(job_rank[rank], reason)
@@ -249,7 +281,7 @@ class _RasParser:
           `problems` (the text of `problem`; no entry if it is empty).
         - `missing`, per rank in `missing_ranks`: process, host and the first state that applies:
           considered dead, does not respond, is missing.
-        - `processes`: for ranks of both lists.
+        - `processes`: for ranks of both lists whose process RAS knows.
 
         Missing fields count as empty, 0 or false. Raises `InputError` (`invalid-ras`) with the path
         for a wrong type, a number outside 0..2^62 - 1, no `hash`, no `host` of a rank, a rank that
@@ -258,7 +290,7 @@ class _RasParser:
         names = [value.get(key) for key in ("hash", "secondary_hash")]
         if not isinstance(names[0], str) or not isinstance(names[1], str | None):
             self.fail(f"{where}.hash", "it is not a text")
-        processes: dict[int, Process] = {}
+        processes: dict[int, Process | None] = {}
         counts: dict[int, int] = {}
         missing: dict[int, str] = {}
         problems: dict[int, str] = {}
@@ -272,24 +304,33 @@ class _RasParser:
                 problems[rank] = problem
         for rank, entry, path in self.ranks(value, "missing_ranks", where, processes):
             status = self.child(entry, "status", path)
-            host, pid, _ = processes[rank]
+            process = processes[rank]
+            name = "its process, which RAS does not know,"
+            if process is not None:
+                name = f"the process {process[1]} on {process[0]}"
             state = "is considered dead" if status.get("considered_dead") is True else "is missing"
             if status.get("unresponsive") is True and state == "is missing":
                 state = "does not respond"
-            missing[rank] = f"the process {pid} on {host} {state}"
+            missing[rank] = f"{name} {state}"
         size = self.integer(value, "size", where)
         # The second hash distinguishes communicators with the same ranks.
         name = f"{names[0]:.40}" if names[1] is None else f"{names[0]:.40} {names[1]:.80}"
-        return RasCommunicator(name, size, processes, counts, missing, problems)
+        known = {rank: process for rank, process in processes.items() if process is not None}
+        return RasCommunicator(name, size, known, counts, missing, problems)
 
     def ranks(
-        self, value: Mapping[str, object], key: str, where: str, processes: dict[int, Process]
+        self,
+        value: Mapping[str, object],
+        key: str,
+        where: str,
+        processes: dict[int, Process | None],
     ) -> Iterator[tuple[int, Mapping[str, object], str]]:
         """Yield (rank, JSON object, path) for each entry of a list, after adding it to `processes`.
 
         The list is the member `key` of `value`, [] if missing. `where`: the path of `value`. The
-        value in `processes` is (host, pid, device) with at most 200 characters of the host. A
-        missing rank, pid or device is 0.
+        value in `processes` is (host, pid, device) with at most 200 characters of the host; it is
+        None for the pid -1, which RAS writes for a process that it does not know. A missing rank,
+        pid or device is 0.
 
         Raises `InputError` (`invalid-ras`) with the path:
 
@@ -311,7 +352,10 @@ class _RasParser:
             if not isinstance(host, str):
                 self.fail(f"{path}.host", "it is not a text")
             device = self.integer(entry, "cuda_dev", path)
-            processes[rank] = f"{host:.200}", self.integer(entry, "pid", path), device
+            process = None
+            if entry.get("pid") != -1:
+                process = f"{host:.200}", self.integer(entry, "pid", path), device
+            processes[rank] = process
             yield rank, entry, path
 
     def problem(self, status: Mapping[str, object], where: str) -> str:

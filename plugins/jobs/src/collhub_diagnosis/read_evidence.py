@@ -15,7 +15,9 @@ from collhub_diagnosis.nccl_evidence import (
     NcclEvidence,
     RasReport,
     combine_evidence,
+    correct_ras_json,
     is_ras_report,
+    is_ras_text,
     parse_ras,
     read_inspector,
 )
@@ -67,7 +69,7 @@ def is_evidence(path: str) -> bool | None:
     try:
         files = _files(path)
         with open(files[0], "rb") as stream:
-            head = stream.read(4096).lstrip()
+            head = correct_ras_json(stream.read(4096)).lstrip()
     except (OSError, ValueError, InputError):
         return None
     if head[:1] in _PICKLE_STARTS or not head:
@@ -112,7 +114,7 @@ class _EvidenceReader:
     def read(self, file: str) -> None:
         """Read one file, and add its content to the dumps, RAS reports or notes.
 
-        The first rule that applies decides:
+        The first rule that applies decides, after `correct_ras_json`:
 
         1. No `{` after at most 63 blanks: a dump in a pickle, which is recognized by its first
            byte.
@@ -133,7 +135,12 @@ class _EvidenceReader:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise InputError(f"{file}: {reason}", code="not-readable") from None
+        content = correct_ras_json(content)
         if content[:64].lstrip()[:1] != b"{":
+            if is_ras_text(content):
+                message = "this is the text of NCCL's RAS"
+                cure = "query it as JSON, which NCCL 2.28.7 and later write: `ncclras -v -f json`"
+                raise InputError(message, location=Location(file), code="invalid-dump", cure=cure)
             if content[:1] not in _PICKLE_STARTS:
                 message = "this is neither a pickle nor a JSON object"
                 if not content:

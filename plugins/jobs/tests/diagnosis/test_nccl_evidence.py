@@ -43,14 +43,18 @@ def communicator(
     }
 
 
+def write_queries(folder: Path, *reports: Sequence[dict[str, Any]]) -> list[str]:
+    """Write one file per query of RAS, and return their paths."""
+    files = [folder / f"query{number}.json" for number in range(len(reports))]
+    for file, report in zip(files, reports, strict=True):
+        file.write_text(json.dumps({"nccl_version": "2.29.1", "communicators": report}))
+    return [str(file) for file in files]
+
+
 def diagnose(folder: Path, *reports: Sequence[dict[str, Any]]) -> JobVerdict:
     """Diagnose queries of RAS, together with the dumps in the folder if there are any."""
     paths = [str(folder / "dumps")] if (folder / "dumps").is_dir() else []
-    for number, report in enumerate(reports):
-        file = folder / f"query{number}.json"
-        file.write_text(json.dumps({"nccl_version": "2.29.1", "communicators": report}))
-        paths.append(str(file))
-    return diagnose_evidence(read_evidence(paths))
+    return diagnose_evidence(read_evidence([*paths, *write_queries(folder, *reports)]))
 
 
 def hanging_job(folder: Path, stopped: int, without: Sequence[int] = ()) -> None:
@@ -92,6 +96,53 @@ def test_a_dead_peer_is_the_culprit_of_a_collective_that_all_ranks_are_in(tmp_pa
     verdict = diagnose(tmp_path, [communicator("0xa", {0: 1, 1: 1, 2: 1}, missing=[3])])
     assert verdict.culprits == (3,)
     assert verdict.waiting == (0, 1, 2)
+
+
+def test_a_missing_process_that_ras_does_not_know_is_the_rank_of_the_largest_communicator(
+    tmp_path: Path,
+) -> None:
+    hanging_job(tmp_path, stopped=2, without=[2])
+    world = communicator("0xa", {0: 1, 1: 1}, missing=[2, 3])
+    pair = communicator("0xb", {0: 1}, processes=[1, 2], missing=[1])
+    for entry in (*world["missing_ranks"], *pair["missing_ranks"]):
+        # NCCL writes this if it has no information about the process.
+        entry |= {"host": "unknown", "pid": -1, "cuda_dev": 0}
+        entry["status"] = {"unresponsive": True, "considered_dead": True}
+    evidence = read_evidence(write_queries(tmp_path, [world, pair]))
+    reason = "its process, which RAS does not know, is considered dead"
+    assert evidence.nccl.unresponsive == {2: reason, 3: reason}
+
+
+def test_the_json_of_nccl_2_28_without_a_comma_is_read(tmp_path: Path) -> None:
+    hanging_job(tmp_path, stopped=2, without=[2])
+    world = communicator("0xa", {0: 1, 1: 1, 3: 1}, missing=[2])
+    del world["missing_ranks"][0]["status"]
+    world["missing_ranks"][0] |= {"nvml_dev": 2, "status": {"unresponsive": True}}
+    (path,) = write_queries(tmp_path, [world])
+    text = json.dumps(json.loads(Path(path).read_text()), indent=2)
+    assert '"nvml_dev": 2,\n' in text
+    Path(path).write_text(text.replace('"nvml_dev": 2,\n', '"nvml_dev": 2\n'))
+    verdict = diagnose_evidence(read_evidence([str(tmp_path / "dumps"), path]))
+    assert (verdict.kind, verdict.culprits) == ("late", (2,))
+
+
+@pytest.mark.parametrize(
+    "head", ["OK\nOK\n", "RCCL version 2.28.7 compiled with ROCm 7.1\n\nJob summary\n\n"]
+)
+def test_lines_of_the_socket_before_the_json_of_ras_are_ignored(collhub, tmp_path: Path, head: str):
+    (path,) = write_queries(tmp_path, [communicator("0xa", {0: 5, 1: 4, 2: 5})])
+    Path(path).write_text(head + Path(path).read_text())
+    run = collhub("diagnose", path)
+    assert run.code == 0
+    assert "rank 1 by 1" in run.err
+
+
+def test_the_text_of_ras_is_refused_with_the_command_for_its_json(collhub, tmp_path: Path) -> None:
+    file = tmp_path / "ras.txt"
+    file.write_text("NCCL version 2.26.2 compiled with CUDA 12.6\n\nJob summary\n===========\n")
+    (line,) = collhub("diagnose", file).error_lines
+    assert "this is the text of NCCL's RAS" in line
+    assert "ncclras -v -f json" in line
 
 
 def test_unequal_counts_in_one_query_are_no_fault(tmp_path: Path) -> None:
