@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         TreeNode,
         describe_ring_defect,
         describe_tree_defect,
+        name_without_id,
         parse_choice,
     )
     from collhub_nccl_records.plugin_records import read_inspector_lines, read_profiler_events
@@ -50,6 +51,7 @@ __all__ = [
     "describe_ring_defect",
     "describe_tree_defect",
     "input_bytes",
+    "name_without_id",
     "parse_choice",
     "read_deepspeed_lines",
     "read_deepspeed_times",
@@ -63,7 +65,7 @@ _HOMES = {
     "collhub_nccl_records.deepspeed": "DeepSpeedTime read_deepspeed_lines read_deepspeed_times",
     "collhub_nccl_records.log": (
         "ChoiceRecord ChoiceLine CommunicatorFacts Connection NcclLog TreeNode describe_ring_defect"
-        " describe_tree_defect parse_choice"
+        " describe_tree_defect name_without_id parse_choice"
     ),
     "collhub_nccl_records.plugin_records": "read_inspector_lines read_profiler_events",
 }

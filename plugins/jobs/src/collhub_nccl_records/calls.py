@@ -26,7 +26,8 @@ _LETTERS = re.compile(r"[^a-z]")
 class Member:
     """One rank of a communicator: the process that runs it, and its rank there.
 
-    `process`: host and process, unique within the job. `communicator`: its hash in hexadecimal.
+    `process`: host and process, unique within the job. `communicator`: its hash in hexadecimal, or
+    its `name_without_id`.
     `name`: name of the communicator, "" without one. `rank_count`: its ranks, 0 if not recorded.
     `node_count`: its hosts, -1 if not recorded.
     """

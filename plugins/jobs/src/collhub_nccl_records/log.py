@@ -24,6 +24,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _INIT = re.compile(
     r"\bcomm (0x[0-9a-fA-F]{1,16}) rank (\d{1,7}) n[rR]anks (\d{1,7}) cudaDev (\d{1,5})(.*)"
 )
+_INIT_END = re.compile(r"- Init (?:START|COMPLETE)")
 _HASH = re.compile(r"\bcommId (0x[0-9a-fA-F]{1,16})")
 _SPLIT = re.compile(r"\bparent (0x[0-9a-fA-F]{1,16}).{0,60}?\bcolor (-?\d{1,11})")
 _MEMBERSHIP = re.compile(
@@ -153,6 +154,8 @@ class NcclLog:
             return False
         pointer, rank, rank_count, rest = match[1].lower(), int(match[2]), int(match[3]), match[5]
         identity = self._identity(line, pointer, rest)
+        if identity is None and _SPLIT.search(rest) is None and _INIT_END.search(rest):
+            identity = name_without_id(rank_count)
         if identity is None or self._entries >= _MAX_ENTRIES:
             return False
         self._entries += 1
@@ -335,6 +338,11 @@ def _split(number: int, content: bytes) -> Iterator[_Line]:
         yield _Line(number, process, f"{process}:{match[3]}", int(match[4]), message)
 
 
+def name_without_id(rank_count: int) -> str:
+    """Return the name of the communicator of a size in logs of old releases, which have no ids."""
+    return f"{rank_count} ranks"
+
+
 def _children(text: str) -> tuple[int, ...]:
     return tuple(rank for rank in map(int, text.split("/")) if rank != NO_RANK)
 
@@ -368,7 +376,7 @@ class Connection:
 class CommunicatorFacts:
     """Facts of one communicator; -1 and empty containers if the log lacks them.
 
-    `identity`: its hash, or parent and colour of a split. `processes`: host and process by rank;
+    `identity`: its hash, parent and colour of a split, or `name_without_id`. `processes`: host and process by rank;
     `devices`: CUDA device by rank. `rings`: ranks by channel, from the line of rank 0;
     `channel_count`: number of channels that these lines announce, 0 if there are none.
     `successors`: next rank by channel and rank, from lines of every rank. `cut_rings`: channels of

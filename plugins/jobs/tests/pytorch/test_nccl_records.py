@@ -378,6 +378,39 @@ def test_calls_without_a_line_of_initialisation_are_reported() -> None:
     assert any("job.log:5: the log has no line of initialisation" in one.message for one in notes)
 
 
+def old_log(*members: tuple[int, int, int], calls: Sequence[tuple[int, str]]) -> Source:
+    """A log of a release that logs no `commId`; `members`: process, rank and number of ranks."""
+    lines = [
+        f"node0:{100 + process}:7 [0] NCCL INFO comm 0x{size}{process} rank {rank} nranks {size}"
+        f" cudaDev {process} nvmlDev {process} - Init COMPLETE"
+        for process, rank, size in members
+    ]
+    lines += [f"node0:{100 + process}:7 [0] NCCL INFO {text}" for process, text in calls]
+    return source_of("job.log", {"job.log": "\n".join(lines)})
+
+
+def old_call(process: int, size: int) -> tuple[int, str]:
+    return process, call_text(process, "AllReduce").replace("0xa", f"0x{size}")
+
+
+def test_communicators_of_old_logs_without_ids_are_those_of_their_sizes() -> None:
+    world = [(process, process, 4) for process in range(4)]
+    calls = [old_call(process, 4) for process in range(4)]
+    calls += [old_call(process, 2) for process in (1, 3)]
+    source = old_log(*world, (1, 0, 2), (3, 1, 2), calls=calls)
+    workload = read_log(source, RankOptions())
+    assert workload.num_ranks == 4
+    assert [group.ranks for group in workload.groups] == [(1, 3)]
+    assert [len(collectives(workload, rank)) for rank in range(4)] == [1, 2, 1, 2]
+
+
+def test_communicators_of_one_size_in_old_logs_without_ids_are_refused() -> None:
+    members = [(process, process % 2, 2) for process in range(4)]
+    source = old_log(*members, calls=[old_call(process, 2) for process in range(4)])
+    with pytest.raises(InputError, match="'2 ranks': rank 0 is in process .* lack the commId"):
+        read_log(source, RankOptions())
+
+
 def test_only_logs_with_calls_of_all_ranks_are_jobs(records: Path) -> None:
     assert has_calls(log_lines()[0])
     path = records / "init_4ranks.log"

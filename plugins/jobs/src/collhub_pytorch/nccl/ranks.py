@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from collhub_nccl_records import CallRecord, Member
+from collhub_nccl_records import CallRecord, Member, name_without_id
 
 from collhub_pytorch.calls import GroupRecord, kind_of
 from collhub_pytorch.rank_nodes import NONE
@@ -144,6 +144,8 @@ def _check_member(member: Member, known: Mapping[int, Member], file: str) -> Non
         message = f"{label}: rank {member.rank} is in process {pair}"
     if message:
         cure = "name files of one run"
+        if member.communicator == name_without_id(member.rank_count):
+            cure += ", with one communicator of this size: lines of old releases lack the commId"
         raise InputError(message, location=Location(file), cure=cure, code="communicator")
 
 
