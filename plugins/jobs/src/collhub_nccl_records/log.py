@@ -376,9 +376,9 @@ class Connection:
 class CommunicatorFacts:
     """Facts of one communicator; -1 and empty containers if the log lacks them.
 
-    `identity`: its hash, parent and colour of a split, or `name_without_id`. `processes`: host and process by rank;
-    `devices`: CUDA device by rank. `rings`: ranks by channel, from the line of rank 0;
-    `channel_count`: number of channels that these lines announce, 0 if there are none.
+    `identity`: its hash, parent and colour of a split, or `name_without_id`. `processes`: host
+    and process by rank; `devices`: CUDA device by rank. `rings`: ranks by channel, from the line of
+    rank 0; `channel_count`: number of channels that these lines announce, 0 if there are none.
     `successors`: next rank by channel and rank, from lines of every rank. `cut_rings`: channels of
     which the line is truncated. `trees`: by channel and rank. `connections`, `choices`: with their
     number of lines. `channels`: the line with the numbers of channels.

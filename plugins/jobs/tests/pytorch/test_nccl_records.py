@@ -407,7 +407,7 @@ def test_communicators_of_old_logs_without_ids_are_those_of_their_sizes() -> Non
 def test_communicators_of_one_size_in_old_logs_without_ids_are_refused() -> None:
     members = [(process, process % 2, 2) for process in range(4)]
     source = old_log(*members, calls=[old_call(process, 2) for process in range(4)])
-    with pytest.raises(InputError, match="'2 ranks': rank 0 is in process .* lack the commId"):
+    with pytest.raises(InputError, match=r"'2 ranks': rank 0 is in process .* lack the commId"):
         read_log(source, RankOptions())
 
 
