@@ -73,7 +73,9 @@ def samples() -> Sequence[Source]:
     return [ring, staged]
 
 
-_PACKAGES = ("msccl", "collhub_msccl")
+# `sccl` and `SCCLProgram` are the names of the language until 2022.
+_PACKAGES = ("msccl", "sccl", "collhub_msccl")
+_PROGRAM_NAMES = ("MSCCLProgram", "SCCLProgram")
 _CHILD = "collhub_msccl.language.child:main"
 
 
@@ -85,9 +87,9 @@ def read(source: Source, options: LanguageOptions) -> Algorithm:
     an in-place custom collective with separate lists for input and output (`two-buffers`).
 
     Errors before the execution: `InputError` for a file that is no Python, that imports `mscclpp`
-    or uses `MSCCLPPProgram` (`mscclpp-program`), or that neither imports `msccl` or
-    `collhub_msccl` nor uses `MSCCLProgram` (`not-a-program`). `UsageError` if both
-    `options.program` and `--program` in the arguments select a program.
+    or uses `MSCCLPPProgram` (`mscclpp-program`), or that neither imports `msccl`, `sccl` or
+    `collhub_msccl` nor uses `MSCCLProgram` or `SCCLProgram` (`not-a-program`). `UsageError` if
+    both `options.program` and `--program` in the arguments select a program.
 
     Errors after it: `InputError` if the program fails, exceeds a limit of time or memory, or
     gives no valid trace (`program-answer`). `UsageError` unless exactly one program of the file
@@ -100,14 +102,18 @@ def read(source: Source, options: LanguageOptions) -> Algorithm:
     for node in ast.walk(tree):
         is_import = imports_any(node, ("mscclpp",))
         if is_import or (isinstance(node, ast.Name) and node.id == "MSCCLPPProgram"):
-            raise InputError(
-                "is a program of MSCCL++, not of MSCCLang; it was not executed",
-                location=Location(source.name, getattr(node, "lineno", None)),
-                cure="run it with the package mscclpp, and convert the plan (JSON) that it writes",
-                code="mscclpp-program",
-            )
+            message = "is a program of MSCCL++, not of MSCCLang; it was not executed"
+            cure = "read it with --from mscclpp-program"
+            if not is_import:
+                message = (
+                    "is a program of MSCCL++ for msccl-tools, whose plans no release since July"
+                    " 2025 loads; it was not executed"
+                )
+                cure = "write it with mscclpp.language, the language of MSCCL++"
+            location = Location(source.name, getattr(node, "lineno", None))
+            raise InputError(message, location=location, cure=cure, code="mscclpp-program")
     if not any(
-        imports_any(node, _PACKAGES) or (isinstance(node, ast.Name) and node.id == "MSCCLProgram")
+        imports_any(node, _PACKAGES) or (isinstance(node, ast.Name) and node.id in _PROGRAM_NAMES)
         for node in ast.walk(tree)
     ):
         message = (

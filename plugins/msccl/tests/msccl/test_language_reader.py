@@ -124,7 +124,11 @@ def test_refused_statement_is_named_with_its_line(statement: str) -> None:
     assert refusal(PROGRAM + statement) == REFUSALS[statement]
 
 
-RULES = {"x = 1": "no-program", "import mscclpp.language": "mscclpp-program"}
+RULES = {
+    "x = 1": "no-program",
+    "import mscclpp.language": "mscclpp-program",
+    "MSCCLPPProgram()": "mscclpp-program",
+}
 WHOLE = {
     "x = 1": "prog.py: defines no MSCCLProgram",
     "sys.exit()": "prog.py:2: defines no MSCCLProgram: it called sys.exit in line 2",
@@ -133,8 +137,12 @@ WHOLE = {
         "4 ranks, line 4); choose one: -O program=NUMBER or -O program=NAME"
     ),
     "import mscclpp.language": (
-        "prog.py:2: is a program of MSCCL++, not of MSCCLang; it was not executed; run it with the "
-        "package mscclpp, and convert the plan (JSON) that it writes"
+        "prog.py:2: is a program of MSCCL++, not of MSCCLang; it was not executed; read it with "
+        "--from mscclpp-program"
+    ),
+    "MSCCLPPProgram()": (
+        "prog.py:2: is a program of MSCCL++ for msccl-tools, whose plans no release since July 2025"
+        " loads; it was not executed; write it with mscclpp.language, the language of MSCCL++"
     ),
     "chunk(0, Buffer.input, 0)": "prog.py:2: No Program in context",
     "MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 1, protocol='LL64')": (
@@ -275,6 +283,14 @@ def test_file_that_is_no_program_of_the_language_is_not_executed(tmp_path: Path)
 def test_msccl_is_importable_for_the_program_only() -> None:
     read(samples()[0], OPTIONS)
     assert "msccl" not in sys.modules
+
+
+def test_programs_with_the_former_names_of_the_language_are_read() -> None:
+    ring = samples()[0].content().replace(b"msccl.", b"sccl.").replace(b"MSCCLP", b"SCCLP")
+    assert verify(read(Source.of_bytes("ring.py", ring), OPTIONS)).ok
+    text = ring.replace(b"import *", b"import SCCLProgram", 1)
+    with pytest.raises(HubError, match="name 'chunk' is not defined"):
+        read(Source.of_bytes("ring.py", text), OPTIONS)
 
 
 def test_programs_import_modules_beside_them(tmp_path: Path) -> None:

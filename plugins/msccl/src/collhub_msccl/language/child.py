@@ -1,7 +1,7 @@
 """Run one MSCCLang program in a separate process and report its trace.
 
-In that process this implementation is importable as `msccl`; elsewhere an installed `msccl` is not
-replaced.
+In that process this implementation is importable as `msccl`, and as `sccl`, its name until 2022;
+elsewhere an installed `msccl` is not replaced.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ _MODULES: dict[str, tuple[ModuleType, Sequence[str]]] = {
 
 
 def install_modules() -> None:
-    """Insert the package `msccl` and its public modules into `sys.modules`, for all later imports.
+    """Insert the packages `msccl` and `sccl` into `sys.modules`, for all later imports.
 
     Existing entries of these names are replaced, at each call by new modules. The modules are those
     of `_MODULES`, such as `msccl.language`. Each one has the public names of MSCCLang, as this
     distribution defines them. `msccl.language` also has the names of `_LEAKED`, such as
     `defaultdict`, because programs use them without an import. `__all__` lists all of these names,
-    sorted. The package `msccl` has only its modules.
+    sorted. The package `msccl` has only its modules. `sccl` has the same modules, and the name
+    `SCCLProgram` for `MSCCLProgram` in `sccl.language`.
 
     A submodule becomes an attribute of its parent, unless the parent has a public name equal to the
     name of the submodule. In that case the public name remains: `msccl.programs.allreduce_ring` is
@@ -88,6 +89,13 @@ def install_modules() -> None:
             public |= _LEAKED
         mirrors[name] = ModuleType(name, ours.__doc__)
         mirrors[name].__dict__.update(public, __all__=sorted(public))
+    for name, module in list(mirrors.items()):
+        mirrors[name[1:]] = ModuleType(name[1:], module.__doc__)
+        mirrors[name[1:]].__dict__.update(vars(module), __name__=name[1:])
+    old_language = mirrors["sccl.language"]
+    old_language.__dict__.update(
+        SCCLProgram=MSCCLProgram, __all__=["SCCLProgram", *old_language.__all__]
+    )
     # Parents precede their submodules.
     for name, module in mirrors.items():
         # Makes it a package, so that its modules can be imported by name.

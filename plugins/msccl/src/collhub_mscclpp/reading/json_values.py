@@ -157,13 +157,18 @@ def refuse_old_rank(gpu: JsonValue) -> None:
     A rank is in this format if it has one of `_OLD_GPU_KEYS`, or no member
     `remote_buffers`. So a value that is no object raises the error too.
     """
-    for key in _OLD_GPU_KEYS:
-        if gpu.has(key):
-            raise _describe_refusal(gpu, f"{key!r} is a member of the plan format before July 2025")
+    refuse_old_members(gpu)
     if not gpu.has("remote_buffers"):
         raise _describe_refusal(
             gpu, "'remote_buffers' is missing, as in the plan format before July 2025"
         )
+
+
+def refuse_old_members(gpu: JsonValue) -> None:
+    """Raise `InputError` (`old-plan`) if a rank has one of `_OLD_GPU_KEYS`."""
+    for key in _OLD_GPU_KEYS:
+        if gpu.has(key):
+            raise _describe_refusal(gpu, f"{key!r} is a member of the plan format before July 2025")
 
 
 def refuse_old_operation(operation: JsonValue) -> None:

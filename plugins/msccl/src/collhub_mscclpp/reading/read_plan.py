@@ -23,6 +23,7 @@ from collhub_mscclpp.reading.json_values import (
     MAX_CHUNKS,
     MOST_BYTES,
     JsonValue,
+    refuse_old_members,
     refuse_old_rank,
     refuse_old_switch,
 )
@@ -97,8 +98,12 @@ class _PlanParser:
         3. Numbers of ranks that are not in the plan, then errors of thread blocks and
            operations.
 
-        At most 8 errors are listed; a note gives the number of further ones.
+        At most 8 errors are listed; a note gives the number of further ones. A rank with members
+        of the format before July 2025 is the only error: its file has other members throughout.
         """
+        if root.has("gpus"):
+            for entry in root.member("gpus").items():
+                refuse_old_members(entry)
         header = self._parse_or_note(
             lambda: PlanHeader(
                 name=root.member("name").text(),

@@ -141,3 +141,12 @@ def test_operations_are_numbered_with_those_of_pipelines_behind_them() -> None:
     parsed = parse_plan(json.dumps(plan).encode(), "plan.json")
     assert parsed.operations.pipeline.tolist() == [-1, -1, 1, 1]
     assert parsed.path(3) == "$.gpus[0].threadblocks[0].ops[1].ops[1]"
+
+
+def test_an_older_plan_has_one_error_whatever_else_its_header_lacks() -> None:
+    plan = two_ranks()
+    # The name of this member in files of 2024.
+    plan["colletive"] = plan.pop("collective")
+    for gpu in plan["gpus"]:
+        gpu["inputChunks"] = gpu.pop("input_chunks")
+    assert "$.gpus[0]: 'inputChunks' is a member of the plan format" in _only(plan)
