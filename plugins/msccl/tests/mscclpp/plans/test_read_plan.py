@@ -149,4 +149,8 @@ def test_an_older_plan_has_one_error_whatever_else_its_header_lacks() -> None:
     plan["colletive"] = plan.pop("collective")
     for gpu in plan["gpus"]:
         gpu["inputChunks"] = gpu.pop("input_chunks")
-    assert "$.gpus[0]: 'inputChunks' is a member of the plan format" in _only(plan)
+    with pytest.raises(InputError) as caught:
+        parse_plan(json.dumps(plan).encode(), "plan.json")
+    (finding,) = caught.value.diagnostics
+    assert finding.code == "old-plan"
+    assert "$.gpus[0]: 'inputChunks' is a member of the plan format" in str(finding)
