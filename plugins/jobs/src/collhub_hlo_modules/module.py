@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from collhub_hlo_modules.collectives import collective_of, count_devices
 from collhub_hlo_modules.groups import Devices
@@ -288,8 +288,9 @@ class ModuleBuilder:
         - `conditional`: only the branch of `choose_branch` counts.
 
         The iterations are stored in `trip_counts`. An attribute `sharding` marks the module as
-        sharded. After a fusion, the instructions of called bodies without collectives are dropped,
-        unless the module is complete; only their bytes are kept.
+        sharded. A custom call of a computation with collectives is stored as a call of it. After a
+        fusion, the instructions of called bodies without collectives are dropped, unless the module
+        is complete; only their bytes are kept.
 
         Raises `InputError` at the line: `hlo` for a repeated name, an operator that cannot be
         counted, or a parameter without a number; `dangling` for an operand, body or condition that
@@ -305,6 +306,12 @@ class ModuleBuilder:
             if name not in computation.instructions:
                 message = f"operand {name!r} is not defined before this instruction"
                 raise invalid(message, self.file, instruction.line, _DUMP_AGAIN, "dangling")
+        if instruction.opcode == "custom-call":
+            for name in _names(instruction.attributes.get("called_computations", "")):
+                body = self.module.computations.get(name)
+                if body is not None and body.communications:
+                    instruction = replace(instruction, opcode="call", attributes={"to_apply": name})
+                    break
         called = self._find_called(instruction)
         self.module.is_sharded |= "sharding" in instruction.attributes
         try:

@@ -45,9 +45,9 @@ ELEMENT_BITS = {
 _NO_ATTRIBUTES: Mapping[str, str] = {}
 # Attributes that the reader uses; the others are dropped as they are parsed.
 _USED_ATTRIBUTES = frozenset((
-    "backend_config", "body", "branch_computations", "calls", "channel_id", "condition",
-    "custom_call_target", "device_ids", "dim_labels", "dimensions", "direction",
-    "false_computation", "feature_group_count", "frontend_attributes", "index",
+    "backend_config", "body", "branch_computations", "called_computations", "calls",
+    "channel_id", "condition", "custom_call_target", "device_ids", "dim_labels", "dimensions",
+    "direction", "false_computation", "feature_group_count", "frontend_attributes", "index",
     "is_host_transfer", "lhs_contracting_dims", "replica_groups", "sharding",
     "source_target_pairs", "to_apply", "true_computation", "use_global_device_ids",
 ))  # fmt: skip

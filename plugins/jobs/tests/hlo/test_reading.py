@@ -234,6 +234,21 @@ def test_work_of_convolutions_and_library_calls() -> None:
     assert any("custom calls of unknown work" in one for one in findings(module(body)))
 
 
+def test_the_collectives_of_a_custom_call_are_those_of_a_call() -> None:
+    gather = "all-gather(%p), channel_id=1, replica_groups=mesh['x'=2] {'x'}, dimensions={0}"
+    before = (
+        f"%remote (p: f32[4]) -> f32[8] {{\n  %p = f32[4]{{0}} parameter(0)\n"
+        f"  ROOT %g = f32[8]{{0}} {gather}, use_global_device_ids=true\n}}\n"
+    )
+    start = 'custom-call(%a), custom_call_target="compute-on-start", called_computations={%remote}'
+    text = module(f"  ROOT %c = f32[8]{{0}} {start}", before=before)
+    assert load(text).nodes.bytes.tolist() == [16, 16]
+    assert not [one for one in findings(text) if one.startswith("warning")]
+    # Computations without collectives, such as comparators, are not executed by the call.
+    topk = 'custom-call(%a), custom_call_target="TopK", called_computations={%add}'
+    assert count(load(module(f"  ROOT %t = f32[4]{{0}} {topk}")), "t") == 1
+
+
 def test_broadcasts_have_a_root_and_messages_a_pair() -> None:
     data = '{_xla_send_recv_source_target_pairs="{{0,1}}"}'
     body = f"""  %b = f32[4] collective-broadcast(%a), channel_id=1, replica_groups={{{{1,0}}}}
