@@ -19,6 +19,7 @@ from collhub_hlo_modules.collectives import (
     HloCollective,
     collective_of,
     has_pairs,
+    has_root_operand,
     read_call,
 )
 from collhub_hlo_modules.module import (
@@ -270,14 +271,20 @@ class _Evaluation:
         """Append a collective or message to the calls of the program, and return its number.
 
         `name`: its kind, such as `all-reduce`. The reduction is the opcode of the root of
-        `to_apply`, `""` without one. Ragged all-to-alls, and sends and receives without pairs,
-        are counted as losses. Raise `InputError` with the line for invalid attributes.
+        `to_apply`, `""` without one. Ragged all-to-alls, broadcasts from a computed root, and sends
+        and receives without pairs are counted as losses. Raise `InputError` with the line for
+        invalid attributes.
         """
         reduction = self._module.find_reducer(instruction)
         operands = [computation.instructions[operand].shape for operand in instruction.operands]
         devices = self._module.devices
         if name == "ragged-all-to-all":
             self._lose("ragged all-to-alls, whose bytes are an upper bound")
+        if has_root_operand(instruction):
+            self._lose(
+                "broadcasts from a root that the program computes: the first device of the group is"
+                " assumed"
+            )
         if name in ("send", "recv") and not has_pairs(instruction):
             self._lose("sends and receives without source_target_pairs, which are left out")
         call = read_call(instruction, name, operands, reduction, devices, self._file)

@@ -111,6 +111,15 @@ def has_pairs(instruction: HloInstruction) -> bool:
     return not is_host and _PAIRS in attributes.get("frontend_attributes", "")
 
 
+def has_root_operand(instruction: HloInstruction) -> bool:
+    """Check whether a broadcast has its root as last operand, which the program computes.
+
+    True if it has one operand more than results; False for other opcodes.
+    """
+    is_broadcast = instruction.opcode == "collective-broadcast"
+    return is_broadcast and len(instruction.operands) == len(instruction.shape.leaves) + 1
+
+
 def get_pairs_text(instruction: HloInstruction) -> str:
     """Return the pairs (source, target) of a permutation or message, such as `{{0,1},{1,0}}`.
 
@@ -134,8 +143,9 @@ def read_call(
     """Read a collective or message of an HLO module: bytes, dtype, groups, channel, reduction.
 
     `name`: its opcode without `-start`; `operands`: their shapes. `reduction` is stored unchanged.
-    The data is all operands, with two exceptions: only the first one of a send or ragged
-    all-to-all, and the received value of a `recv` (the first array if its shape is a tuple).
+    The data is all operands, with three exceptions: only the first one of a send or ragged
+    all-to-all, the received value of a `recv` (the first array if its shape is a tuple), and not
+    the root of a broadcast (`has_root_operand`).
 
     - `operand_bytes`, `dtype`: bytes of the data, and its different element types in their order,
       joined by `+` ("" without arrays)
@@ -151,6 +161,8 @@ def read_call(
     if name in ("ragged-all-to-all", "send"):
         # Of the others, only the first operand is data.
         shapes = shapes[:1]
+    elif has_root_operand(instruction):
+        del shapes[-1]
     elif name == "recv":
         # The shape of a `recv` may be (data, context, token).
         shape = instruction.shape

@@ -20,7 +20,7 @@ from collhub_hlo.samples import (
 )
 from collhub_hlo.stablehlo_attributes import parse_dense
 
-from hub_core.model import HubError, InputError, JobCollective, NodeKind, Workload
+from hub_core.model import Diagnostic, HubError, InputError, JobCollective, NodeKind, Workload
 from hub_core.plugin_api import Source
 
 HANDLE = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
@@ -369,6 +369,19 @@ def test_several_operands_add_up_and_their_results_are_parts() -> None:
  tensor<4xbf16>)
     %r = stablehlo.slice %p#0 [0:4] : (tensor<8xf32>) -> tensor<4xf32>"""
     assert calls(load(module(body))) == [("all-gather", 20, 40, 1)]
+
+
+def test_the_root_of_a_broadcast_that_the_program_computes_is_no_data() -> None:
+    text = module(
+        '    %root = stablehlo.constant dense<1> : tensor<1xi32>\n'
+        f'    %r = "stablehlo.collective_broadcast"(%a, %root) <{{{HANDLE}, replica_groups ='
+        f" {GROUPS}, has_dynamic_root}}> : (tensor<4xf32>, tensor<1xi32>) -> tensor<4xf32>"
+    )
+    reported: list[Diagnostic] = []
+    source = source_of("test.mlir", text)
+    workload = read_mlir(Source(source.name, source.parts, reported.append), HloOptions())
+    assert workload.nodes.bytes.tolist() == [16, 16]
+    assert any("the first device of the group is assumed" in one.message for one in reported)
 
 
 def test_complex_numbers_have_the_bytes_of_both_parts() -> None:
