@@ -373,7 +373,7 @@ def test_several_operands_add_up_and_their_results_are_parts() -> None:
 
 def test_the_root_of_a_broadcast_that_the_program_computes_is_no_data() -> None:
     text = module(
-        '    %root = stablehlo.constant dense<1> : tensor<1xi32>\n'
+        "    %root = stablehlo.constant dense<1> : tensor<1xi32>\n"
         f'    %r = "stablehlo.collective_broadcast"(%a, %root) <{{{HANDLE}, replica_groups ='
         f" {GROUPS}, has_dynamic_root}}> : (tensor<4xf32>, tensor<1xi32>) -> tensor<4xf32>"
     )
