@@ -175,21 +175,7 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
         # The best result so far is returned, and the statistics report the interruption.
         search.is_interrupted = True
     if not search.candidates:
-        if search.too_large and not search.budget.reason:
-            raise _build_size_error(request, search)
-        if search.not_tried:
-            reason = next(iter(search.not_tried.values()))
-            raise InputError(
-                f"no synthesizer finished an algorithm: {reason}",
-                cure="allow more time",
-                code="limit-reached",
-            )
-        cures = Counter(search.cures).most_common(1)
-        raise InputError(
-            f"no synthesizer fits: {_format_reasons(search)}",
-            cure=cures[0][0] if cures else "",
-            code="nothing-fits",
-        )
+        raise _create_error(request, search)
     if request.target is not None:
         _fit_candidates(search)
     failures: dict[str, FailureTimes] = {}
@@ -197,6 +183,12 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
     if options.robust == "links":
         candidates = _sort_by_worst_failure(request, registry, search, failures)
     best = _select_best(search, candidates)
+    bounds_ns: dict[str, int] = {}
+    for candidate in search.candidates:
+        for name, bound_ns in candidate.result.bounds_ns.items():
+            # Bounds for messages of one size hold for the winner only, the others for all.
+            if candidate is best or not name.endswith(ONE_SIZE):
+                bounds_ns[name] = max(bound_ns, bounds_ns.get(name, 0))
     statistics = _collect_statistics(best, search)
     if best.name in failures:
         statistics["worst failure"] = failures[best.name].describe()
@@ -204,7 +196,7 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
         best.result,
         time_ns=best.time_ns,
         statistics=statistics,
-        bounds_ns=_merge_bounds(best, search.candidates),
+        bounds_ns=bounds_ns,
         not_tried=search.not_tried | dict(best.result.not_tried),
         diagnostics=(*search.warnings, *best.result.diagnostics),
     )
@@ -341,48 +333,55 @@ def _select_best(
     return candidates[0]
 
 
-def _merge_bounds(
-    best: _SynthesizerResult, candidates: Sequence[_SynthesizerResult]
-) -> dict[str, int]:
-    """Return the largest lower bound of the time, by name of the bound, over all candidates.
+def _create_error(request: SynthesisRequest, search: _SynthesizerSearch) -> InputError:
+    """Return the error of a search that has no candidates; the first code that applies:
 
-    Times are in ns. A bound whose name ends with `ONE_SIZE` holds only for algorithms whose
-    messages have one size, so it is taken from `best` only. All other bounds hold for every
-    algorithm. `best` must be one of `candidates`.
+    1. `too-large`, if `search.too_large` has a finding and no limit was reached: its most frequent
+       message (of equal ones the first), the first 3 synthesizers with it, the first one's cure.
+    2. `limit-reached`, if synthesizers were not tried: the first reason of `search.not_tried`.
+    3. `nothing-fits`: `NAMES: REASON; ...` of `search.failures`, and the most frequent cure.
+
+    In 3, texts that differ only in the leading name of the synthesizer are one reason. Failures
+    come before unsupported collectives (`search.unsupporting`), and frequent reasons before rare
+    ones; otherwise the order of `search.failures` is kept. The first `_MAX_REASONS` reasons and
+    `_MAX_NAMES` names of each are shown, then `and N other reasons`, ` and N more`.
     """
-    bounds: dict[str, int] = {}
-    for candidate in candidates:
-        for name, bound_ns in candidate.result.bounds_ns.items():
-            if candidate is best or not name.endswith(ONE_SIZE):
-                bounds[name] = max(bound_ns, bounds.get(name, 0))
-    return bounds
-
-
-def _format_reasons(search: _SynthesizerSearch) -> str:
-    """Return the reasons for failures as one text, separated by "; "; "" without failures.
-
-    A reason is `NAMES: REASON`, with the synthesizers that reported it. Texts that differ only in
-    the leading name of the synthesizer are one reason. Unsupported collectives
-    (`search.unsupporting`) and other failures are never combined.
-
-    Other failures come first, then unsupported collectives, each by descending number of
-    synthesizers. Equally frequent reasons, and the names of a reason, keep the order of
-    `search.failures`. The first `_MAX_NAMES` names of a reason and the first `_MAX_REASONS` reasons
-    are shown; ` and N more` or `and N other reasons` follows if there are further ones.
-    """
-    lines = []
+    if search.too_large and not search.budget.reason:
+        counts = Counter(finding.message for finding in search.too_large.values())
+        ((message, _),) = counts.most_common(1)
+        names = [name for name, finding in search.too_large.items() if finding.message == message]
+        collective = request.collective
+        return InputError(
+            f"{collective.kind} of {collective.num_ranks} ranks is too large: {message} "
+            f"({', '.join(names[:_MAX_NAMES])})",
+            cure=search.too_large[names[0]].cure,
+            code=_TOO_LARGE,
+        )
+    if search.not_tried:
+        reason = next(iter(search.not_tried.values()))
+        return InputError(
+            f"no synthesizer finished an algorithm: {reason}",
+            cure="allow more time",
+            code="limit-reached",
+        )
     groups: dict[tuple[bool, str], list[str]] = {}
     for name, reason in search.failures.items():
         # Most reasons begin with the name of the synthesizer.
         key = (name in search.unsupporting, reason.removeprefix(f"{name} "))
         groups.setdefault(key, []).append(name)
-    order = sorted(groups.items(), key=lambda pair: (pair[0][0], -len(pair[1])))
-    for (_, reason), names in order:
+    reasons = []
+    for (_, reason), names in sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]))):
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        lines.append(f"{', '.join(names[:_MAX_NAMES])}{more}: {reason}")
-    hidden = len(lines) - _MAX_REASONS
-    remaining = [f"and {format_count(hidden, 'other reason')}"] if hidden > 0 else []
-    return "; ".join([*lines[:_MAX_REASONS], *remaining])
+        reasons.append(f"{', '.join(names[:_MAX_NAMES])}{more}: {reason}")
+    hidden = len(reasons) - _MAX_REASONS
+    if hidden > 0:
+        reasons[_MAX_REASONS:] = [f"and {format_count(hidden, 'other reason')}"]
+    cures = Counter(search.cures).most_common(1)
+    return InputError(
+        f"no synthesizer fits: {'; '.join(reasons)}",
+        cure=cures[0][0] if cures else "",
+        code="nothing-fits",
+    )
 
 
 def _parse_candidates(text: str, registry: Registry) -> list[str]:
@@ -416,7 +415,7 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Synthesizer
 
     All results and reasons are stored in `search`; nothing is returned. Names that do not support
     the collective are added to `failures` and `unsupporting`. Before each call, the first rule that
-    applies (`_find_reason_to_stop`, `_find_reason_to_skip`):
+    applies (3: `_find_reason_to_skip`):
 
     1. The network has over 100 000 pairs of an NPU and a link, and the best time is within 1 % of
        the lower bound: the search stops.
@@ -443,7 +442,14 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Synthesizer
         size = request.collective_bytes
         bound_ns = lower_bound_ns(request.collective, request.topology, size, request.npus)
     for index, name in enumerate(order):
-        if reason := _find_reason_to_stop(search, bound_ns):
+        best_ns = search.best_ns
+        # Without a candidate, every synthesizer may use one simulation beyond the work limit.
+        has_ended = best_ns is not None or search.budget.left_s == 0.0
+        reason = search.budget.reason if has_ended else ""
+        if bound_ns is not None and best_ns is not None and best_ns <= _NEAR_BOUND * bound_ns:
+            percent = 100 * (best_ns / bound_ns - 1)
+            reason = f"large network: the best time is {percent:.1f} % above the lower bound"
+        if reason:
             search.not_tried |= dict.fromkeys(order[index:], reason)
             return
         if reason := _find_reason_to_skip(name, request, registry, search, bound_ns):
@@ -465,25 +471,6 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Synthesizer
             search.cures += [finding.cure for finding in error.diagnostics[:1] if finding.cure]
             if error.diagnostics and error.diagnostics[0].code == _TOO_LARGE:
                 search.too_large[name] = error.diagnostics[0]
-
-
-def _find_reason_to_stop(search: _SynthesizerSearch, bound_ns: float | None) -> str:
-    """Return the reason to try no further synthesizer; "" if the search continues.
-
-    The rules in their order:
-
-    1. The best time is at most 1 % above `bound_ns`, the lower bound of the time in ns.
-       None, on networks that are not large, disables this rule.
-    2. A limit of the search was reached. But until there is a candidate, the limit of work
-       does not count; only the limit of time does.
-    """
-    best_ns = search.best_ns
-    if bound_ns is not None and best_ns is not None and best_ns <= _NEAR_BOUND * bound_ns:
-        percent = 100 * (best_ns / bound_ns - 1)
-        return f"large network: the best time is {percent:.1f} % above the lower bound"
-    # Without a candidate, every synthesizer may use one simulation beyond the work limit.
-    has_ended = best_ns is not None or search.budget.left_s == 0.0
-    return search.budget.reason if has_ended else ""
 
 
 def _find_reason_to_skip(
@@ -523,26 +510,6 @@ def _find_reason_to_skip(
     if best_ns is None or is_tried or not math.isinf(_estimate_ns(name, registry, request)):
         return ""
     return "large network: its time cannot be estimated"
-
-
-def _build_size_error(request: SynthesisRequest, search: _SynthesizerSearch) -> InputError:
-    """Build the error (`too-large`) for a request that exceeds the limits of synthesizers.
-
-    The message is the most frequent one in `search.too_large`, which must not be empty; of
-    equally frequent ones it is the first. It is followed by the names of the synthesizers
-    that reported it, at most `_MAX_NAMES`. The cure is the first of these synthesizers'
-    cures. The error is returned, not raised.
-    """
-    counts = Counter(finding.message for finding in search.too_large.values())
-    ((message, _),) = counts.most_common(1)
-    names = [name for name, finding in search.too_large.items() if finding.message == message]
-    ranks = request.collective.num_ranks
-    return InputError(
-        f"{request.collective.kind} of {ranks} ranks is too large: {message} "
-        f"({', '.join(names[:_MAX_NAMES])})",
-        cure=search.too_large[names[0]].cure,
-        code=_TOO_LARGE,
-    )
 
 
 def _get_first_message(error: HubError) -> str:
@@ -623,17 +590,6 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
     bound_ns = lower_bound_ns(request.collective, topology, size, request.npus) or 0.0
 
     def rank(name: str) -> tuple[bool, float, bool, bool]:
-        """Return the sort key of a synthesizer; those with smaller keys run first.
-
-        The key is (is late, time in ns, has no estimate, has the option `within`):
-
-        - Is late: True in two cases. It has the option `within` (a time limit), and the network is
-          large. Or the network is too large for searches, and it adapts to the links or its time is
-          far above the bound. `_sort_by_estimate` has the limits.
-        - Time: the lower bound (0 if unknown) if it adapts to the links; otherwise its estimate
-          (infinite if unknown).
-        - Has no estimate: it does not adapt to the links, and its offer has no estimator.
-        """
         takes_a_time = _has_within_option(name, registry)
         offer = registry.find(Synthesizer, name).offer
         has_estimate = offer.adapts or bool(offer.estimate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,10 +192,10 @@ def _apply_candidate(
     """Return the job with the algorithms of the candidate `name` on a network.
 
     The name is split at `;` (`_SEPARATOR`), without blanks around the parts. If all parts are rules
-    (`_is_rule`: a kind or `*`, then `=`), these are applied in order. Otherwise the entire name is
-    an algorithm, with one rule `KIND=name` per kind of collective that the job calls on devices.
-    Their order is all-reduce, all-gather, reduce-scatter, all-to-all (`_KINDS`), then the uneven
-    kinds. Other kinds and collectives on the host get no rule.
+    (with an `=`, and before the first `=`, `@` or `/` a kind or `*`), they are applied in order.
+    Otherwise the entire name is an algorithm, with one rule `KIND=name` per kind of collective that
+    the job calls on devices. Their order is all-reduce, all-gather, reduce-scatter, all-to-all
+    (`_KINDS`), then the uneven kinds. Other kinds and collectives on the host get no rule.
 
     The job itself is returned for `native`, and if there are no rules. Raises the `HubError` of
     `apply_rules`, for example for an unknown algorithm.
@@ -202,7 +203,10 @@ def _apply_candidate(
     if name == NATIVE:
         return workload
     parts = [part.strip() for part in name.split(_SEPARATOR)]
-    if all(_is_rule(part) for part in parts):
+    kinds_of_rules = {"*", *map(str, STANDARD_KINDS), *map(str, UNEVEN_KINDS)}
+    # The kind of the rule `all-reduce@1MiB/0=ring` is `all-reduce`. An `=` does not suffice for a
+    # rule, because options of a synthesizer contain it too.
+    if all("=" in part and re.split("[=@/]", part)[0] in kinds_of_rules for part in parts):
         return apply_rules(context, workload, parts, network)
     # Imported here: the help of the command needs no numpy.
     import numpy as np
@@ -252,38 +256,25 @@ def create_page_subjects(
     return tuple(subjects)
 
 
-def _is_rule(text: str) -> bool:
-    """Return whether a text is a rule: it has an `=` and begins with a kind of collective or `*`.
-
-    The kind is the text before the first `=`, `@` or `/`: `all-reduce` in
-    `all-reduce@1MiB/0=ring`. It must be the name of a standard or uneven kind in lower case. An
-    `=` does not suffice, because options of a synthesizer contain it too.
-    """
-    kind = text.partition("=")[0].partition("@")[0].partition("/")[0]
-    return "=" in text and kind in {"*", *map(str, STANDARD_KINDS), *map(str, UNEVEN_KINDS)}
-
-
 def comparison_rows(comparison: JobComparison) -> list[tuple[str, ...]]:
     """Return one table row per measurement, in order: algorithms, topology, time, exposed time,
-    speedup. Times are formatted with units; an unknown time is `-`.
+    speedup. Times are formatted with units; an unknown time is `-`. The speedup is `baseline` for
+    the baseline, and `-` if it is unknown.
     """
-    return [
-        (
-            measurement.algorithms,
-            measurement.topology,
-            "-" if measurement.time_ns is None else format_time(measurement.time_ns),
-            "-" if measurement.exposed_ns is None else format_time(measurement.exposed_ns),
-            _format_speedup(comparison, measurement),
+    rows: list[tuple[str, ...]] = []
+    for measurement in comparison.measurements:
+        speedup = comparison.speedup(measurement)
+        speedup_text = "-" if speedup is None else f"{speedup:.2f}"
+        rows.append(
+            (
+                measurement.algorithms,
+                measurement.topology,
+                "-" if measurement.time_ns is None else format_time(measurement.time_ns),
+                "-" if measurement.exposed_ns is None else format_time(measurement.exposed_ns),
+                "baseline" if measurement is comparison.baseline else speedup_text,
+            )
         )
-        for measurement in comparison.measurements
-    ]
-
-
-def _format_speedup(comparison: JobComparison, measurement: JobMeasurement) -> str:
-    if measurement is comparison.baseline:
-        return "baseline"
-    speedup = comparison.speedup(measurement)
-    return "-" if speedup is None else f"{speedup:.2f}"
+    return rows
 
 
 def comparison_failures(comparison: JobComparison) -> list[str]:

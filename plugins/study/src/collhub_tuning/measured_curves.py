@@ -452,15 +452,19 @@ def create_measured_item(outcome: ComparisonOutcome) -> MeasuredItem | None:
     if measured is None:
         return None
     sizes = outcome.question.sizes
-    curves = [
-        CurveItem(
-            library=curve.library.name,
-            version=curve.library.version,
-            variant=curve.library.variant,
-            times_ns=[_to_nanoseconds(curve.times_us.get(size)) for size in sizes],
+    curves = []
+    for curve in measured.curves:
+        times_us = [curve.times_us.get(size) for size in sizes]
+        curves.append(
+            CurveItem(
+                library=curve.library.name,
+                version=curve.library.version,
+                variant=curve.library.variant,
+                times_ns=[
+                    None if time_us is None else round(time_us * 1e3) for time_us in times_us
+                ],
+            )
         )
-        for curve in measured.curves
-    ]
     decisions: list[DecisionItem | None] = []
     for size in sizes:
         decision = decide(outcome, size)
@@ -477,7 +481,3 @@ def create_measured_item(outcome: ComparisonOutcome) -> MeasuredItem | None:
             )
         )
     return MeasuredItem(curves=curves, decisions=decisions, ignored=dict(measured.ignored))
-
-
-def _to_nanoseconds(time_us: float | None) -> int | None:
-    return None if time_us is None else round(time_us * 1e3)

@@ -94,8 +94,14 @@ class ResultCache:
         """
         if self._folder is None or compared in self._distrusted:
             return None
-        rows = _read_rows(self._get_path(self._folder, compared, question))
-        if [size for size, *_ in rows] != list(question.sizes):
+        path = self._get_path(self._folder, compared, question)
+        try:
+            document = json.loads(path.read_bytes())
+            rows = [_check_row(*row) for row in document["results"]]
+            is_intact = document["digest"] == _digest(path, rows)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+        if not is_intact or [size for size, *_ in rows] != list(question.sizes):
             return None
         self._used.add(compared)
         return [
@@ -174,21 +180,6 @@ def _digest(path: Path, rows: Sequence[Sequence[object]]) -> str:
     """
     text = json.dumps([path.name, [list(row) for row in rows]])
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _read_rows(path: Path) -> list[_Row]:
-    """Return the rows of an entry of the cache; [] if its file is missing or damaged.
-
-    It is damaged if it is not JSON, has an invalid row, or its digest differs from that of its path
-    and rows.
-    """
-    try:
-        document = json.loads(path.read_bytes())
-        rows = [_check_row(*row) for row in document["results"]]
-        is_intact = document["digest"] == _digest(path, rows)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return []
-    return rows if is_intact else []
 
 
 def _check_row(*values: object) -> _Row:

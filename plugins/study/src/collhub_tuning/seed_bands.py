@@ -76,7 +76,15 @@ class SeedTimes:
 
         Without seeds the list is empty.
         """
-        best = [self._find_best(times) for times in self.by_seed]
+        # By seed, the shortest time in ns by (topology, size); pairs without times are missing.
+        best: list[dict[tuple[str, int | None], int]] = []
+        for of_seed in self.by_seed:
+            shortest: dict[tuple[str, int | None], int] = {}
+            for candidate, time_ns in of_seed.items():
+                place = candidate.topology, candidate.size
+                if time_ns is not None:
+                    shortest[place] = min(time_ns, shortest.get(place, time_ns))
+            best.append(shortest)
         candidates = dict.fromkeys(each for times in self.by_seed for each in times)
         bands = []
         for candidate in candidates:
@@ -84,8 +92,8 @@ class SeedTimes:
             known = [time_ns for time_ns in times if time_ns is not None]
             place = candidate.topology, candidate.size
             wins = sum(
-                time_ns is not None and time_ns == of_seed[place]
-                for time_ns, of_seed in zip(times, best, strict=True)
+                time_ns is not None and time_ns == shortest[place]
+                for time_ns, shortest in zip(times, best, strict=True)
             )
             bands.append(
                 SeedBand(
@@ -100,18 +108,6 @@ class SeedTimes:
                 )
             )
         return bands
-
-    @staticmethod
-    def _find_best(
-        times: Mapping[CandidateAlgorithms, int | None],
-    ) -> Mapping[tuple[str, int | None], int]:
-        """Return the shortest time in ns by (topology, size); pairs without times are missing."""
-        best: dict[tuple[str, int | None], int] = {}
-        for candidate, time_ns in times.items():
-            place = candidate.topology, candidate.size
-            if time_ns is not None:
-                best[place] = min(time_ns, best.get(place, time_ns))
-        return best
 
 
 def parse_seeds(text: str) -> list[int]:

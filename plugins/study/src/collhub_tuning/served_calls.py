@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -240,10 +241,35 @@ def check_files(
     """Check files in the order given.
 
     `format`: name of a selection format; by default that of the suffix and content of each file.
-    Raises `UsageError` for the first file that cannot be read: missing, above `MAX_BYTES`, of no or
-    several known formats, or one of measurements.
+    A file with errors serves no calls; the errors are among its findings. Raises `UsageError` for
+    the first file that cannot be read: missing, above `MAX_BYTES`, of no or several known formats,
+    or one of measurements.
     """
-    return [_check_file(context, file, format) for file in files]
+    folders = context.selection_folders()
+    checked = []
+    for file in files:
+        try:
+            with open(file, "rb") as stream:
+                content = stream.read(MAX_BYTES + 1)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise _unreadable(file, f"cannot be read: {reason}", "name a tuner file") from None
+        if len(content) > MAX_BYTES:
+            raise _unreadable(file, f"has more than {MAX_BYTES >> 20} MiB", "name a tuner file")
+        name = format or _choose_format(context, file, content)
+        findings: list[Diagnostic] = []
+        part = SourcePart(file, partial(bytes, content), None, len(content))
+        served: tuple[ServedCalls, ...] = ()
+        try:
+            served = tuple(folders.served_calls(Source(file, (part,), findings.append), name))
+        except UsageError:
+            raise
+        except HubError as error:
+            findings += error.diagnostics
+        findings.sort(key=lambda finding: finding.location.line or 0)
+        runtimes = tuple(folders.runtimes_of(name))
+        checked.append(CheckedFile(file, name, served, runtimes, tuple(findings)))
+    return checked
 
 
 def create_file_rows(checked: Sequence[CheckedFile]) -> list[list[str]]:
@@ -262,15 +288,14 @@ def create_file_rows(checked: Sequence[CheckedFile]) -> list[list[str]]:
                 *(format_sizes(calls.min_bytes, calls.max_bytes), format_server(calls)),
             ]
             for calls in one.served
-        ] or [[one.file, one.format, *_describe_no_calls(one.findings)]]
+        ]
+        if any(finding.severity is Severity.ERROR for finding in one.findings):
+            no_calls = ("no call, because of errors", "", "")
+        else:
+            no_calls = ("all", "all sizes", RUNTIME)
+        if not one.served:
+            rows.append([one.file, one.format, *no_calls])
     return rows
-
-
-def _describe_no_calls(findings: Sequence[Diagnostic]) -> tuple[str, str, str]:
-    """Return collective, sizes and server in the row of a file that serves no call."""
-    if any(finding.severity is Severity.ERROR for finding in findings):
-        return ("no call, because of errors", "", "")
-    return ("all", "all sizes", RUNTIME)
 
 
 def create_files_report(checked: Sequence[CheckedFile]) -> TuneFilesReport:
@@ -291,34 +316,6 @@ def create_files_report(checked: Sequence[CheckedFile]) -> TuneFilesReport:
             for one in checked
         ],
     )
-
-
-def _check_file(context: CommandContext, file: str, format: str | None) -> CheckedFile:
-    content = _read(file)
-    folders = context.selection_folders()
-    name = format or _choose_format(context, file, content)
-    findings: list[Diagnostic] = []
-    source = Source(file, (SourcePart(file, lambda: content, None, len(content)),), findings.append)
-    try:
-        served = tuple(folders.served_calls(source, name))
-    except HubError as error:
-        if isinstance(error, UsageError):
-            raise
-        served, findings = (), [*findings, *error.diagnostics]
-    findings.sort(key=lambda finding: finding.location.line or 0)
-    return CheckedFile(file, name, served, tuple(folders.runtimes_of(name)), tuple(findings))
-
-
-def _read(file: str) -> bytes:
-    try:
-        with open(file, "rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise _unreadable(file, f"cannot be read: {reason}", "name a tuner file") from None
-    if len(content) > MAX_BYTES:
-        raise _unreadable(file, f"has more than {MAX_BYTES >> 20} MiB", "name a tuner file")
-    return content
 
 
 def _choose_format(context: CommandContext, file: str, content: bytes) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
 
 from collhub_machine_profiles.nccl_baseline import count_nodes
 
@@ -97,30 +97,37 @@ class MeasuredTimes:
         """Divide the sizes into windows with one algorithm each; yield them, ascending.
 
         A window is (algorithm, first byte, last byte, sizes). It begins at its first size, the
-        first window at 0, and ends before the next one; None for the last one. Only algorithms in
-        `names` (None: all) take part, at sizes where they can win (`_winning_times`). A size
-        without such an algorithm is omitted if the time of the runtime's default is unknown.
+        first one at 0, and ends before the next one; None for the last. Algorithms in `names`
+        (None: all) take part where they can win: at sizes of `winners` those named there, at other
+        sizes those with a time, below `limits_ns` if that has the size.
 
-        1. Consecutive sizes that keep the default (`_default_indices`) are one window of algorithm
-           None.
-        2. Each group of other sizes is divided into the longest runs, from its start, in which one
-           algorithm takes at most (1 + `tolerance`) times the best time (`_find_longest_runs`).
-        3. The last size of such a run moves to the next run of the group while the algorithm of
-           that one is better there (`_move_borders`). Every window keeps its first size.
+        1. A size of `winners` or `limits_ns` without such an algorithm keeps the default, as do
+           all sizes between two neighbouring ones that keep it. Consecutive ones are a window of
+           algorithm None. Remaining sizes without such an algorithm are omitted.
+        2. Each group of other sizes is divided by `_find_longest_runs`, then `_move_borders`.
         """
-        times = {
-            name: self._winning_times(name)
-            for name in self.times_ns
-            if names is None or name in names
-        }
+        times: dict[str, list[int | None]] = {}
+        for name, times_ns in self.times_ns.items():
+            if names is not None and name not in names:
+                continue
+            times[name] = []
+            for size, time_ns in zip(self.sizes, times_ns, strict=True):
+                if size in self.winners:
+                    can_win = name in self.winners[size]
+                else:
+                    can_win = time_ns is not None and time_ns < self.limits_ns.get(size, math.inf)
+                times[name].append(time_ns if can_win else None)
+        # The keys are the sizes at which the time of the runtime's default is known. Sizes with
+        # neither a candidate nor such a reference are undecided.
+        references = {*self.limits_ns, *self.winners}
+        fitting = [_find_best_time(times, index) is not None for index in range(len(self.sizes))]
+        measured = [index for index, size in enumerate(self.sizes) if size in references]
+        decided = sorted({*measured, *(index for index, fits in enumerate(fitting) if fits)})
+        defaults = {index for index in measured if not fitting[index]}
+        for lower, upper in pairwise(measured):
+            if lower in defaults and upper in defaults:
+                defaults |= set(range(lower, upper))
         runs: list[tuple[str | None, list[int]]] = []
-        # At a decided size, a candidate has a time or a reference was measured.
-        decided = [
-            index
-            for index, size in enumerate(self.sizes)
-            if size in self._reference_sizes or _find_best_time(times, index) is not None
-        ]
-        defaults = self._default_indices(times, decided)
         for is_default, group in groupby(decided, key=defaults.__contains__):
             # Choosing the algorithm that stays within the tolerance for the longest run gives the
             # minimum number of windows, because no other choice ends later. Borders then move
@@ -131,51 +138,11 @@ class MeasuredTimes:
             else:
                 longest = _find_longest_runs(times, indices, self.tolerance, self.messages)
                 runs += _move_borders(longest, times, self.messages)
-        for number, (name, run) in enumerate(runs):
+        for number, (winner, run) in enumerate(runs):
             min_bytes = self.sizes[run[0]] if number else 0
             is_last = number == len(runs) - 1
             max_bytes = None if is_last else self.sizes[runs[number + 1][1][0]] - 1
-            yield name, min_bytes, max_bytes, tuple(self.sizes[index] for index in run)
-
-    def _winning_times(self, name: str) -> list[int | None]:
-        """Return the times of an algorithm in ns, one per size; None where it cannot win or has
-        no time.
-
-        At a size whose possible winners are given (`winners`), the algorithm must be one of
-        them. At other sizes, its time must be below the limit of the size in `limits_ns` (not
-        equal to it), if there is one. Raises `KeyError` for an unknown name.
-        """
-        times_ns: list[int | None] = []
-        for size, time_ns in zip(self.sizes, self.times_ns[name], strict=True):
-            if size in self.winners:
-                is_winner = name in self.winners[size]
-            else:
-                is_winner = time_ns is not None and time_ns < self.limits_ns.get(size, math.inf)
-            times_ns.append(time_ns if is_winner else None)
-        return times_ns
-
-    @property
-    def _reference_sizes(self) -> set[int]:
-        """Sizes in bytes at which the time of the runtime's default is known: the keys of
-        `limits_ns` and `winners`.
-        """
-        return {*self.limits_ns, *self.winners}
-
-    def _default_indices(self, times: Times, decided: Sequence[int]) -> set[int]:
-        """Return the indices of sizes that keep the runtime's default.
-
-        `times`: times of the algorithms, None where they cannot win. `decided`: the indices that
-        count, ascending. Of these, a reference is one at whose size the time of the default is
-        known. The default is kept at each reference at which no algorithm can win. If two
-        neighbouring references keep it, all indices between them keep it too, also those that
-        are not in `decided`.
-        """
-        measured = [index for index in decided if self.sizes[index] in self._reference_sizes]
-        defaults = {index for index in measured if _find_best_time(times, index) is None}
-        for lower, upper in pairwise(measured):
-            if lower in defaults and upper in defaults:
-                defaults |= set(range(lower, upper))
-        return defaults
+            yield winner, min_bytes, max_bytes, tuple(self.sizes[index] for index in run)
 
     def slowdowns(self, sizes: Collection[int]) -> dict[str, float]:
         """Return the mean slowdown of each algorithm: its time divided by the fastest time.
@@ -216,8 +183,9 @@ def _find_longest_runs(
     """Divide `indices` into the fewest parts with one algorithm each; return them in order.
 
     The result has (algorithm, indices) for consecutive parts of `indices`; [] without indices. From
-    the start of a part, every algorithm is followed while it takes at most 1 + `tolerance` times
-    the best time in `times`. The part has the length of the longest such sequence.
+    the start of a part, every algorithm is followed while it has a time of at most 1 + `tolerance`
+    times the best time in `times` (any time if the best is 0). The longest such sequence is the
+    part.
 
     If several algorithms reach this length, those within 1 % of the smallest mean slowdown over the
     part are compared. The one with the fewest messages, summed over the part, is used; of equal
@@ -225,39 +193,30 @@ def _find_longest_runs(
 
     At each index, at least one algorithm must have a time; otherwise raises `ZeroDivisionError`.
     """
+    slowdowns: dict[str, list[float]] = {}
+    best_ns = [_find_best_time(times, index) for index in indices]
+    for name, row in times.items():
+        ratios = [_compute_slowdown(row[i], best) for i, best in zip(indices, best_ns, strict=True)]
+        slowdowns[name] = [math.inf if ratio is None else ratio for ratio in ratios]
     runs: list[_Run] = []
     start = 0
     while start < len(indices):
-        lengths = {
-            name: _count_tolerable(times, name, indices[start:], tolerance) for name in times
-        }
+        lengths = {}
+        for name, ratios_of_name in slowdowns.items():
+            tolerable = takewhile(lambda ratio: ratio <= 1 + tolerance, ratios_of_name[start:])
+            lengths[name] = len(list(tolerable))
         longest = max(lengths.values())
-        taken = list(indices[start : start + longest])
+        end = start + longest
+        part = list(indices[start:end])
         candidates = [name for name, length in lengths.items() if length == longest]
-        merits = [
-            Merit(
-                round(_SLOWDOWN_SCALE * _compute_mean_slowdown(times, name, taken)),
-                sum(_count_messages(messages, name, index) for index in taken),
-            )
-            for name in candidates
-        ]
-        runs.append((candidates[choose_best(merits)], taken))
-        start += longest
+        merits = []
+        for name in candidates:
+            mean_slowdown = sum(slowdowns[name][start:end]) / longest
+            num_messages = sum(_count_messages(messages, name, index) for index in part)
+            merits.append(Merit(round(_SLOWDOWN_SCALE * mean_slowdown), num_messages))
+        runs.append((candidates[choose_best(merits)], part))
+        start = end
     return runs
-
-
-def _count_tolerable(times: Times, name: str, indices: Sequence[int], tolerance: float) -> int:
-    """Return the number of the first `indices` at which an algorithm is within the tolerance.
-
-    At each of them it takes at most 1 + `tolerance` times the best time of all algorithms in
-    `times`; if the best time is 0, any time is accepted. The first index at which this is
-    false, or the algorithm has no time, ends the count.
-    """
-    for number, index in enumerate(indices):
-        ratio = _compute_slowdown(times[name][index], _find_best_time(times, index))
-        if ratio is None or ratio > 1 + tolerance:
-            return number
-    return len(indices)
 
 
 def _move_borders(runs: list[_Run], times: Times, messages: Messages) -> list[_Run]:
@@ -269,29 +228,22 @@ def _move_borders(runs: list[_Run], times: Times, messages: Messages) -> list[_R
     The lists are changed and returned.
     """
     for (name, run), (later, next_run) in pairwise(runs):
-        while len(run) > 1 and _is_better(times, messages, later, name, run[-1]):
+        while len(run) > 1:
+            index = run[-1]
+            time_ns, later_ns = times[name][index], times[later][index]
+            if time_ns is None or later_ns is None:
+                break
+            merit = Merit(time_ns, _count_messages(messages, name, index))
+            later_merit = Merit(later_ns, _count_messages(messages, later, index))
+            # Of equal merits, the first is the best.
+            if choose_best([merit, later_merit]) == 0:
+                break
             next_run.insert(0, run.pop())
     return runs
 
 
-def _is_better(times: Times, messages: Messages, name: str, than: str, index: int) -> bool:
-    time_ns, reference_ns = times[name][index], times[than][index]
-    if time_ns is None or reference_ns is None:
-        return False
-    reference = Merit(reference_ns, _count_messages(messages, than, index))
-    return choose_best([reference, Merit(time_ns, _count_messages(messages, name, index))]) == 1
-
-
 def _count_messages(messages: Messages, name: str, index: int) -> int:
     return messages[name][index] if name in messages else 0
-
-
-def _compute_mean_slowdown(times: Times, name: str, indices: Sequence[int]) -> float:
-    ratios = [
-        _compute_slowdown(times[name][index], _find_best_time(times, index)) or 1.0
-        for index in indices
-    ]
-    return sum(ratios) / len(ratios)
 
 
 def _find_best_time(times: Times, index: int) -> int | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import lcm
 from pathlib import Path
 
@@ -126,7 +127,17 @@ def write_folder(
         with suppress(InputError):
             previous = read_declared_formats(target)
             stale = {f"{form.name}/{file}" for form in previous for file in form.files}
-    written = context.selection_folders().put(folder, _create_artifacts(outcome), force=force)
+    text = json.dumps(to_json(create_tuning_report(outcome)), indent=2) + "\n"
+    artifacts = [
+        Artifact(REPORT_FILE, text.encode()),
+        Artifact(PAGE_FILE, tuning_page(outcome).encode()),
+    ]
+    for form in outcome.formats:
+        artifacts += [
+            replace(artifact, name=f"{form.name}/{artifact.name}")
+            for artifact in form.result.artifacts
+        ]
+    written = context.selection_folders().put(folder, artifacts, force=force)
     for file in sorted(stale - {path.relative_to(target).as_posix() for path in written.paths}):
         # A runtime would load them together with the new files.
         try:
@@ -141,7 +152,7 @@ def write_folder(
 def check_folder(context: CommandContext, folder: str) -> list[CheckedFormat]:
     """Check the current files of every format that the folder's report declares, in its order.
 
-    Raises `InputError` if the report is missing or invalid.
+    Raises `InputError` if the report is missing or invalid, or if a file cannot be read.
     """
     return [
         _check_format(context, Path(folder) / declared.name, declared)
@@ -201,18 +212,16 @@ def _check_name(name: object) -> str:
     return name
 
 
-def _create_artifacts(outcome: TuningOutcome) -> Iterator[Artifact]:
-    text = json.dumps(to_json(create_tuning_report(outcome)), indent=2) + "\n"
-    yield Artifact(REPORT_FILE, text.encode())
-    yield Artifact(PAGE_FILE, tuning_page(outcome).encode())
-    for written in outcome.formats:
-        for artifact in written.result.artifacts:
-            name = f"{written.name}/{artifact.name}"
-            yield Artifact(name, artifact.content, artifact.executable)
-
-
 def _check_format(context: CommandContext, folder: Path, declared: DeclaredFormat) -> CheckedFormat:
-    contents = _read_files(folder)
+    try:
+        contents = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+    except OSError as error:
+        path = error.filename or folder
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     missing = [name for name in declared.files if name not in contents]
     diagnostics = [
         Diagnostic("missing-file", "the file is gone", location=Location(str(folder / name)))
@@ -231,23 +240,6 @@ def _check_format(context: CommandContext, folder: Path, declared: DeclaredForma
     diagnostics += _note_unserved_sizes(declared, served)
     stretches = compare_coverage(declared.served, served)
     return CheckedFormat(declared.name, tuple(stretches), tuple(diagnostics))
-
-
-def _read_files(folder: Path) -> dict[str, bytes]:
-    """Read all files below a folder, at any depth, by their relative paths with slashes, sorted.
-
-    Raises `InputError` with the path of the first file that cannot be read. A folder that does not
-    exist has no files.
-    """
-    try:
-        return {
-            path.relative_to(folder).as_posix(): path.read_bytes()
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
-    except OSError as error:
-        path = error.filename or folder
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _note_unserved_sizes(
@@ -282,16 +274,11 @@ def _read_served_calls(
 ) -> tuple[Sequence[ServedCalls], list[Diagnostic]]:
     findings: list[Diagnostic] = []
     parts = tuple(
-        SourcePart(file, _create_getter(content), None, len(content))
+        SourcePart(file, partial(bytes, content), None, len(content))
         for file, content in contents.items()
     )
     source = Source(name, parts, findings.append)
     return context.selection_folders().served_calls(source, name), findings
-
-
-def _create_getter(content: bytes) -> Callable[[], bytes]:
-    """Return a function that returns `content`."""
-    return lambda: content
 
 
 def create_check_rows(checked: Sequence[CheckedFormat]) -> list[list[str]]:

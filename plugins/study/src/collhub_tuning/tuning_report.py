@@ -18,7 +18,7 @@ from collhub_tuning.comparison_report import comparison_failures
 from collhub_tuning.measured_curves import create_measured_item
 from collhub_tuning.measurement_plan import PlannedRun, plan_lines
 from collhub_tuning.served_calls import format_server, format_sizes, list_served_calls
-from collhub_tuning.tuned_collectives import DefaultWindow, TunedCollective
+from collhub_tuning.tuned_collectives import TunedCollective
 from collhub_tuning.tuning_records import (
     DefaultDecision,
     DefaultWindowItem,
@@ -79,15 +79,24 @@ def create_tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
 
     A window is a range of sizes with one algorithm, or with the runtime's default. The
     order is that of the collectives, then of the sizes. A collective without windows has
-    one row with "all sizes" and "none".
+    one row with "all sizes" and "none". A row of the default has the times of the default at
+    the first and last size of the window, joined by " .. " (one for a single size, unknown
+    ones are left out), and two empty cells.
     """
     rows = []
     for tuned in outcome.tuned:
         by_size = [(window.min_bytes, _format_row(tuned, window)) for window in tuned.windows]
-        by_size += [
-            (window.min_bytes, _format_default_row(tuned, window))
-            for window in tuned.default_windows
-        ]
+        for window in tuned.default_windows:
+            sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
+            defaults = [tuned.decisions[size].default for size in sizes if size in tuned.decisions]
+            times = " .. ".join(
+                format_time(default.band.time_us * 1e3)
+                for default in defaults
+                if default is not None
+            )
+            sizes_text = format_sizes(window.min_bytes, window.max_bytes)
+            row = [tuned.label, sizes_text, RUNTIME_DEFAULT, times, "", ""]
+            by_size.append((window.min_bytes, row))
         rows += [row for _, row in sorted(by_size)]
         if not by_size:
             rows.append([tuned.label, "all sizes", "none", "", "", ""])
@@ -243,20 +252,6 @@ def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
     ]
 
 
-def _format_default_row(tuned: TunedCollective, window: DefaultWindow) -> list[str]:
-    """Return the six cells of a row for sizes that keep the runtime's default.
-
-    They are the label of the collective, the range of sizes, `RUNTIME_DEFAULT`, times of the
-    default, and two empty cells. The times are those at the first and the last size of the
-    window, joined by ` .. `; one time for a single size, and "" if none is known.
-    """
-    sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
-    defaults = [tuned.decisions[size].default for size in sizes if size in tuned.decisions]
-    times = " .. ".join(format_time(one.band.time_us * 1e3) for one in defaults if one is not None)
-    sizes_text = format_sizes(window.min_bytes, window.max_bytes)
-    return [tuned.label, sizes_text, RUNTIME_DEFAULT, times, "", ""]
-
-
 def _default_notes(tuned: TunedCollective) -> list[str]:
     """Return one line per reason why measured sizes keep the runtime's default.
 
@@ -339,11 +334,31 @@ def _create_collective_item(tuned: TunedCollective) -> TunedItem:
         for window in tuned.windows
         for size in window.sizes
     }
+    windows = []
+    for window in tuned.windows:
+        measured = [
+            WindowSize(
+                size=size,
+                # An algorithm is only chosen for sizes at which it has a time.
+                time_ns=window_times_ns[size] or 0,
+                ratio_to_bound=tuned.ratio(window.algorithm, size),
+                slowdown=tuned.times.slowdowns([size])[window.algorithm],
+            )
+            for size in window.sizes
+        ]
+        windows.append(
+            WindowItem(
+                min_bytes=window.min_bytes,
+                max_bytes=window.max_bytes,
+                algorithm=window.algorithm,
+                measured=measured,
+            )
+        )
     return TunedItem(
         collective=question.kind,
         root=question.root,
         mode=question.mode,
-        windows=[_create_window_item(tuned, window) for window in tuned.windows],
+        windows=windows,
         baselines=list_baselines(tuned.outcome, window_times_ns),
         measured=create_measured_item(tuned.outcome),
         decisions=_list_decisions(tuned),
@@ -355,24 +370,6 @@ def _create_collective_item(tuned: TunedCollective) -> TunedItem:
         ],
         left_out=comparison_failures(tuned.outcome),
         runtime=UNSET if question.runtime == IDEAL else question.runtime,
-    )
-
-
-def _create_window_item(tuned: TunedCollective, window: SelectedWindow) -> WindowItem:
-    return WindowItem(
-        min_bytes=window.min_bytes,
-        max_bytes=window.max_bytes,
-        algorithm=window.algorithm,
-        measured=[
-            WindowSize(
-                size=size,
-                # An algorithm is only chosen for sizes at which it has a time.
-                time_ns=tuned.times.time_ns(window.algorithm, size) or 0,
-                ratio_to_bound=tuned.ratio(window.algorithm, size),
-                slowdown=tuned.times.slowdowns([size])[window.algorithm],
-            )
-            for size in window.sizes
-        ],
     )
 
 

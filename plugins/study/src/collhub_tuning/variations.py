@@ -27,7 +27,6 @@ from hub_core.model import (
     parse_time,
 )
 from hub_core.network import (
-    Dimension,
     LinkChanges,
     Topology,
     find_separation,
@@ -134,15 +133,14 @@ def _scale_bandwidths(topology: Topology, bytes_per_s: float) -> Topology:
     links if the topology has dimensions.
     """
     fastest = float(topology.bandwidth_bytes_per_s.max(initial=0.0))
-
-    def scale(dimension: Dimension) -> Dimension:
+    dimensions = []
+    for dimension in topology.dimensions:
         rate = dimension.bandwidth_bytes_per_s / fastest * bytes_per_s
-        return replace(dimension, bandwidth_bytes_per_s=rate)
-
+        dimensions.append(replace(dimension, bandwidth_bytes_per_s=rate))
     return replace(
         topology,
         bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s / fastest * bytes_per_s,
-        dimensions=tuple(map(scale, topology.dimensions)),
+        dimensions=tuple(dimensions),
     )
 
 
@@ -157,13 +155,11 @@ def _scale_latencies(topology: Topology, latency_s: float) -> Topology:
     latencies: Float64Array = np.full(topology.num_links, latency_s)
     if slowest:
         latencies = topology.latency_s / slowest * latency_s
-
-    def scale(dimension: Dimension) -> Dimension:
+    dimensions = []
+    for dimension in topology.dimensions:
         scaled_s = dimension.latency_s / slowest * latency_s if slowest else latency_s
-        return replace(dimension, latency_s=scaled_s)
-
-    dimensions = tuple(map(scale, topology.dimensions))
-    return replace(topology, latency_s=latencies, dimensions=dimensions)
+        dimensions.append(replace(dimension, latency_s=scaled_s))
+    return replace(topology, latency_s=latencies, dimensions=tuple(dimensions))
 
 
 def _split_links(text: str) -> tuple[str, ...]:
@@ -238,14 +234,21 @@ def sensitivity_rows(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) -
 
     The first text is the size; the variations are in the order of `varied`. The winner is
     the first of `ranking`, "none" without a time. But on a variation, the winner of the
-    base network is the winner if it is not slower than this one (`_find_winner`).
+    base network is the winner if it is not slower than this one.
     """
     rows = []
     for size in base.question.sizes:
         ranking = base.ranking(size)
         chosen = ranking[0].algorithm if ranking else ""
-        winners = [_find_winner(variation.outcome, size, chosen) for variation in varied]
-        rows.append([format_bytes(size), chosen or "none", *winners])
+        row = [format_bytes(size), chosen or "none"]
+        for variation in varied:
+            slowdown = _compute_slowdown(variation.outcome, size, chosen)
+            if slowdown is not None and slowdown <= 1.0:
+                row.append(chosen)
+                continue
+            ranking = variation.outcome.ranking(size)
+            row.append(ranking[0].algorithm if ranking else "none")
+        rows.append(row)
     return rows
 
 
@@ -340,19 +343,6 @@ def _compute_slowdown(outcome: ComparisonOutcome, size: int, name: str) -> float
     if not times or not ranking[0].time_ns or not times[0]:
         return None
     return times[0] / ranking[0].time_ns
-
-
-def _find_winner(outcome: ComparisonOutcome, size: int, chosen: str) -> str:
-    """Return the winner at a size on a variation of the network; `none` if no algorithm has a time.
-
-    If `chosen`, the winner on the base network, is not slower than this winner, it is returned
-    instead.
-    """
-    slowdown = _compute_slowdown(outcome, size, chosen)
-    if slowdown is not None and slowdown <= 1.0:
-        return chosen
-    ranking = outcome.ranking(size)
-    return ranking[0].algorithm if ranking else "none"
 
 
 @dataclass(frozen=True, slots=True)

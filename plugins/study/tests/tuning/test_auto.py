@@ -135,7 +135,9 @@ def test_only_an_unsupported_collective_comes_last_not_the_text_of_a_reason() ->
         "c": "c needs links",
     }
     search.unsupporting = {"a"}
-    assert auto._format_reasons(search) == (
+    error = auto._create_error(request_for(), search)
+    assert error.diagnostics[0].message == (
+        "no synthesizer fits: "
         "b: does not support switches; c: needs links; a: does not support scatter"
     )
 
