@@ -195,6 +195,19 @@ def profile_document(profile: MachineProfile) -> dict[str, object]:
             "nvls_speed": gpu.nvls_speed,
             "nvls_channels": gpu.nvls_channels,
         }
+    networks = []
+    for network in profile.networks:
+        values = zip(NETWORK_NAMES, network.values, strict=True)
+        networks.append(
+            {
+                "collective": "all-reduce",
+                "library": _library_document(network.library),
+                "ranks_per_node": network.ranks_per_node,
+                "nodes": list(network.nodes),
+                "points": network.points,
+                "constants": {name: float(f"{value:.5g}") for name, value in values},
+            }
+        )
     return {
         "schema": SCHEMA,
         "name": profile.name,
@@ -206,7 +219,7 @@ def profile_document(profile: MachineProfile) -> dict[str, object]:
         "nccl": nccl,
         "constants_version": CONSTANTS_VERSION,
         "constants": constants,
-        "network": [_network_document(network) for network in profile.networks] or None,
+        "network": networks or None,
         "tables": [_table_document(table) for table in profile.tables],
         "errors": [error.document() for error in profile.errors],
         "date": profile.day or None,
@@ -226,18 +239,6 @@ def _table_document(table: MedianTimes) -> dict[str, object]:
         document["dtype"] = table.dtype
     pairs = zip(table.sizes, table.times_us, strict=True)
     return {**document, "points": [[int(size), float(f"{time:.6g}")] for size, time in pairs]}
-
-
-def _network_document(network: NetworkModel) -> dict[str, object]:
-    values = zip(NETWORK_NAMES, network.values, strict=True)
-    return {
-        "collective": "all-reduce",
-        "library": _library_document(network.library),
-        "ranks_per_node": network.ranks_per_node,
-        "nodes": list(network.nodes),
-        "points": network.points,
-        "constants": {name: float(f"{value:.5g}") for name, value in values},
-    }
 
 
 def _library_document(library: Library) -> dict[str, str]:

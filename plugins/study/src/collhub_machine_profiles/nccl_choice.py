@@ -379,12 +379,15 @@ def _launch(
     if is_multicast and not is_ll:
         limit = -(-_SPREAD_BLOCKS[architecture] // ranks)
     if is_hopper:
+        base_us = 4.5 if is_ll else 7.8
         rate = 65.0 if is_all_reduce else 44.0
         peak = 480.0 if name == "RSxLDMC_AGxSTMC" else 320.0
     else:
+        base_us = 19.5 if is_all_reduce else 13.0
+        if is_ll:
+            base_us = 8.5 if collective == "all-gather" else 11.0
         rate = 55.0
         peak = 1000.0 if name == "RSxLDMC_AGxSTMC" else 600.0
-    base_us = _base_us(collective, is_hopper, is_ll)
     times = [
         _time_us(moved, base_us, blocks, rate, multiplier, peak) for blocks in range(1, limit + 1)
     ]
@@ -393,14 +396,6 @@ def _launch(
     )
     prefix = {"all-reduce": "AllReduce", "all-gather": "AllGather"}.get(collective, "ReduceScatter")
     return SymmetricLaunch(f"{prefix}_{name}", blocks, times[blocks - 1])
-
-
-def _base_us(collective: str, is_hopper: bool, is_ll: bool) -> float:
-    if is_hopper:
-        return 4.5 if is_ll else 7.8
-    if is_ll:
-        return 8.5 if collective == "all-gather" else 11.0
-    return 19.5 if collective == "all-reduce" else 13.0
 
 
 def _time_us(

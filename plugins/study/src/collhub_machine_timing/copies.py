@@ -77,8 +77,15 @@ def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64
             row_of_copy[rows_of_part] = equal[index % distinct_parts]
     kept = np.sort(np.concatenate(chosen))
     position = positions_in(kept, len(steps))
-    copy = replace(algorithm, steps=_select_rows(steps, kept, position))
-    return copy, position[row_of_copy], copies
+    columns = {name: getattr(steps, name)[kept] for name in COLUMN_DTYPES}
+    tables = []
+    for parent, child in (steps.data_edges, steps.control_edges):
+        # Parts are chosen completely, so the parent of a kept child is kept too.
+        is_kept = position[child] >= 0
+        tables.append((position[parent[is_kept]], position[child[is_kept]]))
+    data, control = tables
+    kept_steps = StepTable.from_columns(steps.num_ranks, columns, data, control)
+    return replace(algorithm, steps=kept_steps), position[row_of_copy], copies
 
 
 def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
@@ -130,8 +137,17 @@ def _build_signatures(
     partner = np.full(len(steps), -1, np.int64)
     partner[messages.send] = local[messages.receive]
     partner[messages.receive] = local[messages.send]
+    # The distinct lanes of a rank in a part are numbered from 0 in ascending order.
+    lane = steps.lane.astype(np.int64)
+    width = max(int(lane.max(initial=-1)) + 1, 1)
+    group = labels(part, steps.rank)
+    in_lanes = np.flatnonzero(lane >= 0)
+    used, index = np.unique(group[in_lanes] * width + lane[in_lanes], return_inverse=True)
+    first = np.searchsorted(used // width, np.arange(int(group.max(initial=0)) + 1))
+    lane_number = np.full(len(steps), -1, np.int64)
+    lane_number[in_lanes] = index - first[group[in_lanes]]
     columns = [getattr(steps, name).astype(np.int64) for name in _TIMED]
-    columns += [partner, steps.channel % planes, _number_lanes(steps, part)]
+    columns += [partner, steps.channel % planes, lane_number]
     table = np.stack(columns, axis=1)
     parents, children = steps.edges()
     edges = np.stack([local[parents], local[children]], axis=1)
@@ -145,43 +161,3 @@ def _build_signatures(
             np.split(table[order], starts), np.split(edges[by_part], edge_starts), strict=True
         )
     ]
-
-
-def _number_lanes(steps: StepTable, part: Int64Array) -> Int64Array:
-    """Return the number of each row's lane among the lanes of its rank in its part:
-    int64[rows].
-
-    `part`: number of the part of the algorithm to which each row belongs. The distinct
-    lanes of each rank in each part are numbered from 0 in ascending order, without gaps,
-    so rows with the same lane have the same number. Rows without a lane (negative) have
-    -1.
-    """
-    lane = steps.lane.astype(np.int64)
-    width = int(lane.max(initial=-1)) + 1
-    group = labels(part, steps.rank)
-    in_lanes = np.flatnonzero(lane >= 0)
-    keys = group[in_lanes] * max(width, 1) + lane[in_lanes]
-    used, index = np.unique(keys, return_inverse=True)
-    first = np.searchsorted(used // max(width, 1), np.arange(int(group.max(initial=0)) + 1))
-    number = np.full(len(steps), -1, np.int64)
-    number[in_lanes] = index - first[group[in_lanes]]
-    return number
-
-
-def _select_rows(steps: StepTable, kept: Int64Array, position: Int64Array) -> StepTable:
-    """Return a step table with the rows `kept`, in the order of `kept` within each rank.
-
-    `kept`: row indices of `steps`, ascending at the caller. `position`: int64 per row of
-    `steps`, its index in `kept`, or -1 if it is not kept. Kept rows have unchanged columns. A
-    data or control dependency is kept if its child is kept. Its parent and child get their new
-    numbers. The number of ranks is unchanged, also if a rank loses all of its rows.
-
-    Raises `InputError` (`dangling`) if a kept child depends on a row that is not kept.
-    """
-    columns = {name: getattr(steps, name)[kept] for name in COLUMN_DTYPES}
-    tables = []
-    for parent, child in (steps.data_edges, steps.control_edges):
-        is_kept = position[child] >= 0
-        tables.append((position[parent[is_kept]], position[child[is_kept]]))
-    data, control = tables
-    return StepTable.from_columns(steps.num_ranks, columns, data, control)

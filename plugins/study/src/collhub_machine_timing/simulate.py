@@ -13,7 +13,6 @@ import numpy as np
 from collhub_machine_timing.plugin import MachineOptions
 from collhub_machine_timing.runs import (
     CaseRun,
-    Search,
     build_cases,
     find_best_run,
     load_links,
@@ -51,10 +50,6 @@ def simulate(request: SimulationRequest, options: MachineOptions) -> SimulationR
     search = find_best_run(
         cases, request.collective_bytes, options.protocol, instances, pieces or None, options.chunk
     )
-    return _build_result(search, request.collective_bytes)
-
-
-def _build_result(search: Search, collective_bytes: int) -> SimulationResult:
     best = search.best
     of_row = best.instructions.of_row[best.case.row_of_copy]
     start_ns, end_ns = (_to_ns(times)[of_row] for times in (best.begin_ps, best.end_ps))
@@ -78,7 +73,7 @@ def _build_result(search: Search, collective_bytes: int) -> SimulationResult:
         rank_ns,
         start_ns,
         end_ns,
-        _link_loads(best, collective_bytes),
+        _link_loads(best, request.collective_bytes),
         diagnostics,
         rank_exposed_ns=rank_ns,
         details={

@@ -324,16 +324,6 @@ def _create_report(
     return CalibrateReport(machines=items, skipped=skipped)
 
 
-def _name_library(error: ErrorEntry) -> str:
-    """Return the library of an entry with its version and variant, as `NCCL 2.29.2, graph 1`.
-
-    `error.library` has the name and, after a comma, the variant. The version is inserted after the
-    name; an empty version or variant is left out.
-    """
-    name, comma, variant = error.library.partition(", ")
-    return f"{f'{name} {error.version}'.strip()}{comma}{variant}"
-
-
 def _create_error_item(error: ErrorEntry) -> HeldOutError:
     """Return the record of the held-out errors of one predictor.
 
@@ -357,23 +347,28 @@ def _create_error_item(error: ErrorEntry) -> HeldOutError:
 
 
 def _print_errors(context: CommandContext, machines: Sequence[CalibratedMachine]) -> None:
-    header = (
-        *("machine", "predictor", "collective", "ranks", "nodes", "library"),
-        *("points", "median", "p90", "worst"),
-    )
-    rows = [
-        (
-            machine.profile.name,
-            error.predictor,
-            error.collective,
-            str(error.ranks),
-            str(error.nodes),
-            _name_library(error),
-            str(error.points),
-            *(f"{100 * value:.1f} %" for value in (error.median, error.p90, error.worst)),
-        )
-        for machine in machines
-        for error in machine.profile.errors
-    ]
+    rows = []
+    for machine in machines:
+        for error in machine.profile.errors:
+            # As `NCCL 2.29.2, graph 1`: the version is inserted between name and variant.
+            name, comma, variant = error.library.partition(", ")
+            library = f"{f'{name} {error.version}'.strip()}{comma}{variant}"
+            figures = (error.median, error.p90, error.worst)
+            rows.append(
+                (
+                    machine.profile.name,
+                    error.predictor,
+                    error.collective,
+                    str(error.ranks),
+                    str(error.nodes),
+                    library,
+                    str(error.points),
+                    *(f"{100 * value:.1f} %" for value in figures),
+                )
+            )
     if rows:
+        header = (
+            *("machine", "predictor", "collective", "ranks", "nodes", "library"),
+            *("points", "median", "p90", "worst"),
+        )
         context.print_table(header, rows, ("ranks", "nodes", "points", "median", "p90", "worst"))

@@ -373,8 +373,9 @@ def read_points(
 
     Raises the errors of `read_measurements`, such as `InputError` for a file without usable points.
     If its code is `unknown-measurements`, the first MiB of that file is searched for a machine
-    profile, predicted times of NCCL, and rules of a tuner. If one occurs, the `InputError` names it
-    with its line instead. Raises `OSError` if the file cannot be read again.
+    profile, predicted times of NCCL, and rules of a tuner. The first of them in `_NOT_MEASURED`
+    is named, with its first line, by the `InputError` instead. Raises `OSError` if the file cannot
+    be read again.
     """
     try:
         read = read_measurements(
@@ -387,29 +388,15 @@ def read_points(
             registry=registry,
         )
     except InputError as error:
-        finding = error.diagnostics[0]
-        if finding.code == "unknown-measurements" and finding.location.file is not None:
-            _refuse_unmeasured(finding.location.file)
+        code, file = error.diagnostics[0].code, error.diagnostics[0].location.file
+        if code != "unknown-measurements" or file is None or not Path(file).is_file():
+            raise
+        with open(file, "rb") as opened:
+            content = opened.read(_SEARCHED_BYTES)
+        for pattern, message, cure in _NOT_MEASURED:
+            match = re.search(pattern, content, re.MULTILINE)
+            if match:
+                line = content.count(b"\n", 0, match.start()) + 1
+                raise refuse(file, line, message, cure) from error
         raise
     return MeasurementSet(merge_calls(read.points), read.skipped, read.sources)
-
-
-def _refuse_unmeasured(file: str) -> None:
-    """Raise `InputError` if a file has a machine profile, predicted times of NCCL, or rules
-    of a tuner.
-
-    Such files contain one of the patterns in `_NOT_MEASURED` in their first MiB
-    (`_SEARCHED_BYTES`). The first pattern of this table that matches gives the message
-    and the cure; the line is that of its first match. A path that is not a file is
-    ignored. Raises `OSError` for an unreadable file.
-    """
-    path = Path(file)
-    if not path.is_file():
-        return
-    with path.open("rb") as opened:
-        content = opened.read(_SEARCHED_BYTES)
-    for pattern, message, cure in _NOT_MEASURED:
-        match = re.search(pattern, content, re.MULTILINE)
-        if match:
-            line = content.count(b"\n", 0, match.start()) + 1
-            raise refuse(file, line, message, cure)

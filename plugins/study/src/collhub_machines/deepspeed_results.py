@@ -7,7 +7,6 @@ exact bytes as keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
@@ -37,8 +36,9 @@ def read_deepspeed(facts: MeasurementRequest, options: NoOptions) -> Measurement
     """Read the times by collective and size of DeepSpeed from a log or a JSON summary.
 
     A text that begins with `{` after white space is JSON. A log without a summary gives the times
-    of single calls. Several times of one operation and size become their median. The size in bytes
-    is that of the full buffer: the size in the file, for an all-gather times ranks.
+    of single calls. Several times of one operation and size become their median, at the place and
+    line of the first. The size in bytes is that of the full buffer: the size in the file, for an
+    all-gather times ranks.
 
     - Ranks: JSON, `metadata.world_size`, otherwise (missing or 0) `facts.ranks`. Log:
       `facts.ranks`, otherwise derived from the bandwidths in the log.
@@ -61,26 +61,30 @@ def read_deepspeed(facts: MeasurementRequest, options: NoOptions) -> Measurement
         numbered = enumerate(text.encode().split(b"\n"), 1)
         ranks, times, lines = read_deepspeed_times(numbered, file, facts.ranks)
         skipped += [note(file, line.line, line.message, line.cure) for line in lines]
+    groups: dict[tuple[str, int], list[DeepSpeedTime]] = {}
+    for time in times:
+        groups.setdefault((time.operation, time.bytes), []).append(time)
     points: list[Measurement] = []
     nodes = facts.nodes or 1
-    for time in _combine(times):
-        name = collective_name(time.operation)
+    for (operation, num_bytes), group in groups.items():
+        line, time_us = group[0].line, median(time.duration_us for time in group)
+        name = collective_name(operation)
         if name is None:
-            skipped.append(note(file, time.line, f"{time.operation[:40]!r} is no collective"))
+            skipped.append(note(file, line, f"{operation[:40]!r} is no collective"))
             continue
-        if not is_json and time.duration_us < _MIN_TIME_US:
-            message = f"{time.duration_us / 1000:.2f} ms is too short for two decimals of ms"
-            skipped.append(note(file, time.line, message, "write the summary as JSON"))
+        if not is_json and time_us < _MIN_TIME_US:
+            message = f"{time_us / 1000:.2f} ms is too short for two decimals of ms"
+            skipped.append(note(file, line, message, "write the summary as JSON"))
             continue
         point = Measurement(
-            name, ranks, nodes, time.bytes, time.duration_us, Library(LIBRARY),
-            source="deepspeed", file=file, line=time.line,
+            name, ranks, nodes, num_bytes, time_us, Library(LIBRARY),
+            source="deepspeed", file=file, line=line,
         )  # fmt: skip
         reason = point.defect()
         if reason is None:
             points.append(point)
         else:
-            skipped.append(note(file, time.line, reason))
+            skipped.append(note(file, line, reason))
     if not points:
         raise refuse_without_results(file, skipped)
     if not times[0].is_minimum:
@@ -90,30 +94,14 @@ def read_deepspeed(facts: MeasurementRequest, options: NoOptions) -> Measurement
     return MeasurementSet(points, skipped, {})
 
 
-def _combine(times: list[DeepSpeedTime]) -> Iterator[DeepSpeedTime]:
-    """Yield one time for each operation and size: the median of the times that the file has.
-
-    Of two middle times, the mean counts. Operations and sizes are in the order of their
-    first times. The line and `is_minimum` are those of the first time; `count` is the sum
-    of the counts. Without times there are none.
-    """
-    groups: dict[tuple[str, int], list[DeepSpeedTime]] = {}
-    for time in times:
-        groups.setdefault((time.operation, time.bytes), []).append(time)
-    for group in groups.values():
-        first = group[0]
-        yield DeepSpeedTime(
-            first.line, first.operation, first.bytes, median(time.duration_us for time in group),
-            sum(time.count for time in group), first.is_minimum,
-        )  # fmt: skip
-
-
 def _parse_json(facts: MeasurementRequest, text: str) -> tuple[int, list[DeepSpeedTime]]:
     """Return (ranks, times) of a DeepSpeed summary in JSON, in the order of the file.
 
     Ranks are `metadata.world_size`, otherwise (missing or 0) those of `facts`. The times are the
     averages by operation and size: from `straggler_analysis` if it has entries, otherwise from
-    `summary`. A missing table gives no times.
+    `summary`. A missing table gives no times. The operation is the hub's name of the collective,
+    or the name in the file if it is none; the prefix `inference_`, text after ` | ` and suffixes of
+    torch are ignored.
 
     Each average becomes a `DeepSpeedTime` with line 0 and the time converted from ms to us. Its
     bytes are the size of the file, for an all-gather times the ranks. It also has the number of
@@ -135,30 +123,21 @@ def _parse_json(facts: MeasurementRequest, text: str) -> tuple[int, list[DeepSpe
     )
     times = []
     for operation, sizes in _object(table).items():
+        # Names are those of torch, as in the log: `all_gather_into_tensor` is an all-gather.
+        text = operation.partition(" | ")[0].strip().removeprefix("inference_")
+        for suffix in ("_into_tensor", "_tensor", "_base", "_coalesced", "_single", "_object_list"):
+            text = text.removesuffix(suffix)
+        name = collective_name(text) or operation
         for size, entry in _object(sizes).items():
             value = _object(entry).get(key)
             bytes_ = whole_number(size)
             if bytes_ is None or not is_finite_number(value):
                 message = f"{operation[:40]}.{size[:40]}: a size in bytes with {key} was expected"
                 raise refuse(file, None, message, "write what log_all(return_dict=True) returns")
-            # Names of operations as in the log: `all_gather_into_tensor`.
-            name = _collective(operation)
             total = bytes_ * ranks if name in _PER_RANK else bytes_
             count = _integer(_object(entry).get("count"))
             times.append(DeepSpeedTime(0, name, total, float(value) * 1000, count, bool(minima)))
     return ranks, times
-
-
-def _collective(operation: str) -> str:
-    """Return the hub's name of an operation of DeepSpeed; `operation` if it is no collective.
-
-    The prefix `inference_`, text after ` | `, and suffixes of torch such as `_into_tensor` and
-    `_base` are ignored: `all_gather_into_tensor` is `all-gather`.
-    """
-    text = operation.partition(" | ")[0].strip().removeprefix("inference_")
-    for suffix in ("_into_tensor", "_tensor", "_base", "_coalesced", "_single", "_object_list"):
-        text = text.removesuffix(suffix)
-    return collective_name(text) or operation
 
 
 def _object(value: Any) -> dict[str, Any]:

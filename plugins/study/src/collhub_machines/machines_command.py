@@ -43,23 +43,25 @@ def list_machines(context: CommandContext, as_json: bool) -> int:
     if as_json:
         context.print_report(MachinesReport(machines=[_create_item(one) for one in profiles]))
         return ExitCode.DONE
-    header = ("name", "gpu", "library", "model", "tables", "network", "machine")
-    context.print_table(
-        header,
-        [
+    rows = []
+    for profile in profiles:
+        counts = sorted({count for one in profile.networks for count in one.nodes})
+        network = ", ".join(f"{count} nodes" for count in counts) or "none"
+        if len(counts) > 2:
+            network = f"{counts[0]} to {counts[-1]} nodes"
+        rows.append(
             (
                 profile.name,
                 profile.gpu,
                 str(profile.library),
                 _origin(profile),
                 str(len(profile.tables)),
-                _node_counts(profile),
+                network,
                 profile.label,
             )
-            for profile in profiles
-        ],
-        ("tables",),
-    )
+        )
+    header = ("name", "gpu", "library", "model", "tables", "network", "machine")
+    context.print_table(header, rows, ("tables",))
     return ExitCode.DONE
 
 
@@ -96,13 +98,6 @@ def _origin(profile: MachineProfile) -> str:
     """
     sources = {constant.source for constant in profile.constants.values()}
     return next((source for source in ("fit", "sibling", "prior") if source in sources), "none")
-
-
-def _node_counts(profile: MachineProfile) -> str:
-    counts = sorted({count for network in profile.networks for count in network.nodes})
-    if len(counts) > 2:
-        return f"{counts[0]} to {counts[-1]} nodes"
-    return ", ".join(f"{count} nodes" for count in counts) or "none"
 
 
 @machines.command()

@@ -154,7 +154,9 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
         raise refuse(file, 1, "config.devices lists no ranks", "give --ranks N and --nodes M")
     nodes = len({_text(device.get("hostname")) for device in devices}) or facts.nodes or 1
     machine = _text(devices[0].get("device_info")) if devices else ""
-    library = Library("NCCL", _json_version(document), _json_variant(document))
+    code = _whole(document.get("nccl_version"))
+    version = version_text(str(code)) if 1000 <= code < 10**6 else ""
+    library = Library("NCCL", version, _json_variant(document))
     day = _DAY.match(_text(document.get("start_time")))
     for index, entry in enumerate(_list(document.get("results"))):
         result = _object(entry)
@@ -246,11 +248,6 @@ def _is_wrong(count: object) -> bool:
 def _dtype(name: str, collective: str) -> str:
     reduces = collective in {"all-reduce", "reduce-scatter", "reduce"}
     return "int8" if reduces and name in {"int8", "uint8"} else ""
-
-
-def _json_version(document: dict[str, Any]) -> str:
-    code = _whole(document.get("nccl_version"))
-    return version_text(str(code)) if 1000 <= code < 10**6 else ""
 
 
 def _json_variant(document: dict[str, Any]) -> str:
