@@ -104,55 +104,33 @@ def _concatenate(
     """Concatenate the rows of the parts; return (columns, data and control dependencies).
 
     Columns are arrays by name, one entry per row, part after part. Dependencies are (parent
-    rows, child rows) of the concatenated table. Channels and lanes are renumbered so that
-    every part has separate ones (`_number_channels`, `_number_lanes`); with `is_shared` they
-    are not changed. There must be at least one part.
+    rows, child rows) of the concatenated table. With `is_shared`, channels and lanes are not
+    changed. Otherwise every part gets separate ones: the channels of its messages increase by 1 +
+    the largest one of all previous parts after their renumbering, and the lanes of a rank by 1 +
+    the largest one of the rank. Channels of local steps, and -1 (no lane), are not changed. There
+    must be at least one part, and all have the same ranks.
     """
     columns: StepColumns = {}
     for name in COLUMN_DTYPES:
         columns[name] = np.concatenate([getattr(part, name) for part in parts])
     if not is_shared:
-        columns["channel"] = np.concatenate(_number_channels(parts))
-        columns["lane"] = np.concatenate(_number_lanes(parts))
+        # Parts share neither channels nor lanes: a message that overtakes another one of its
+        # channel would be mistaken for it, and steps of a lane run one after another.
+        channels, lanes = [], []
+        first_channel = 0
+        first_lane = np.zeros(parts[0].num_ranks, np.int64)
+        for part in parts:
+            is_message = part.sends | part.receives
+            channel = part.channel.astype(np.int64)
+            channel[is_message] += first_channel
+            first_channel = max(first_channel, int(channel[is_message].max(initial=-1)) + 1)
+            channels.append(channel)
+            lane = part.lane.astype(np.int64)
+            lane = np.where(lane >= 0, lane + first_lane[part.rank], lane)
+            np.maximum.at(first_lane, part.rank, lane + 1)
+            lanes.append(lane)
+        columns["channel"], columns["lane"] = np.concatenate(channels), np.concatenate(lanes)
     return columns, _collect_dependencies(parts, "data"), _collect_dependencies(parts, "control")
-
-
-# Parts share neither channels nor lanes: a message that overtakes another one of its channel would
-# be mistaken for it, and steps of a lane run one after another.
-
-
-def _number_channels(parts: Sequence[StepTable]) -> list[Int64Array]:
-    """Return the channels of each part, renumbered so that messages of parts share no channel.
-
-    The channels of sends and receives of a part are increased by 1 + the largest channel of
-    all previous parts after their renumbering; those of the first part do not change.
-    Channels of local steps are not changed.
-    """
-    shifted: list[Int64Array] = []
-    first = 0
-    for part in parts:
-        is_message = part.sends | part.receives
-        channel = part.channel.astype(np.int64)
-        shifted.append(np.where(is_message, channel + first, channel))
-        last = int(shifted[-1][is_message].max(initial=-1))
-        first = max(first, last + 1)
-    return shifted
-
-
-def _number_lanes(parts: Sequence[StepTable]) -> list[Int64Array]:
-    """Return the lanes of each part, renumbered so that parts share no lane of a rank.
-
-    On each rank, the lanes of a part are increased by 1 + the largest lane of all previous
-    parts on this rank, after their renumbering; they do not change if there is none. -1 (no
-    lane) is not changed. There must be at least one part, and all have the same ranks.
-    """
-    shifted: list[Int64Array] = []
-    first = np.zeros(parts[0].num_ranks, np.int64)
-    for part in parts:
-        lane = part.lane.astype(np.int64)
-        shifted.append(np.where(lane >= 0, lane + first[part.rank], lane))
-        np.maximum.at(first, part.rank, shifted[-1] + 1)
-    return shifted
 
 
 def _collect_dependencies(parts: Sequence[StepTable], name: str) -> StepPairs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -116,36 +117,24 @@ def _check_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64A
     """Return `ranks` as an int64 array in the given order, after checking them.
 
     There must be exactly `expected` distinct numbers, each in 0..`num_ranks` - 1. Otherwise
-    `UsageError` (`ranks`) is raised with the text of `_find_defect`. Its cure has an example of at
-    most 4 ranks, such as `0,1,2,3,...` for 5 expected ranks. If `expected` is 0, an empty list is
-    valid.
+    `UsageError` (`ranks`) is raised for the first of: a wrong number of ranks, the first rank out
+    of range, the smallest rank that occurs more than once. Its cure has an example of at most 4
+    ranks, such as `0,1,2,3,...` for 5 expected ranks. If `expected` is 0, an empty list is valid.
     """
-    message = _find_defect(ranks, expected, num_ranks)
-    if message is None:
+    outside = [rank for rank in ranks if not 0 <= rank < num_ranks]
+    doubled = sorted(rank for rank, count in Counter(ranks).items() if count > 1)
+    if len(ranks) != expected:
+        message = f"{len(ranks)} ranks are given, the algorithm has {expected}"
+    elif outside:
+        message = f"rank {outside[0]} is not in 0..{num_ranks - 1}"
+    elif doubled:
+        message = f"rank {doubled[0]} is given more than once"
+    else:
         return np.asarray(ranks, np.int64)
     example = ",".join(str(rank) for rank in range(expected)[:4])
     more = ",..." if expected > 4 else ""
     cure = f"name each of the {expected} ranks once, for example {example}{more}"
     raise UsageError(message, cure=cure, code="ranks")
-
-
-def _find_defect(ranks: Sequence[int], expected: int, num_ranks: int) -> str | None:
-    """Return why `ranks` are not `expected` distinct ranks below `num_ranks`; None if they are.
-
-    The first of these reasons is returned as text: a wrong number of ranks, the first rank in
-    the list that is negative or at least `num_ranks`, the smallest rank that occurs more than
-    once.
-    """
-    if len(ranks) != expected:
-        return f"{len(ranks)} ranks are given, the algorithm has {expected}"
-    outside = [rank for rank in ranks if not 0 <= rank < num_ranks]
-    if outside:
-        return f"rank {outside[0]} is not in 0..{num_ranks - 1}"
-    times = np.bincount(np.asarray(ranks, np.int64))
-    doubled = np.flatnonzero(times > 1)
-    if len(doubled):
-        return f"rank {int(doubled[0])} is given more than once"
-    return None
 
 
 def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMoves:

@@ -82,8 +82,11 @@ def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
 
     If exactly three dimensions are larger than 1, the first extends to the right, the second down,
     and the third to the upper right by `_DEPTH` (52, -40) per node. With n nodes in the third, the
-    first offset is `across` + 52 * (n - 1) and the second `_SPACING` + 40 * (n - 1). Otherwise the
-    offsets are those of `_compute_flat_steps`. The list is empty for no dimensions.
+    first offset is `across` + 52 * (n - 1) and the second `_SPACING` + 40 * (n - 1).
+
+    Otherwise dimensions extend alternately right and down. Their offset is the extent (offset times
+    size - 1) of all previous ones of the same direction, plus `across` or `_SPACING`, plus `_GAP`
+    from the third one on: sizes 2, 2, 2 and `across` 80 give (80, 0), (0, 70), (190, 0).
     """
     large = [size for size in sizes if size > 1]
     across = max(_SPACING, width + _NPU_GAP)
@@ -96,34 +99,20 @@ def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
             _DEPTH,
         ]
     else:
-        steps = _compute_flat_steps(large, across)
+        # Extent of all dimensions so far, to the right and down.
+        extent = [0.0, 0.0]
+        steps = []
+        for axis, size in enumerate(large):
+            # From the third dimension on, a gap separates the grids of the first two dimensions.
+            gap = _GAP if axis > 1 else 0.0
+            length = extent[axis % 2] + (across, _SPACING)[axis % 2] + gap
+            extent[axis % 2] += length * (size - 1)
+            step = np.zeros(2)
+            step[axis % 2] = length
+            steps.append(step)
     for axis, size in enumerate(sizes):
         if size == 1:
             steps.insert(axis, np.zeros(2))
-    return steps
-
-
-def _compute_flat_steps(sizes: list[int], across: float) -> list[Float64Array]:
-    """Return the offset (x, y) between neighbours of every dimension, alternately right and down.
-
-    Offsets in pixels: (length, 0) for dimensions 0, 2, ... and (0, length) for 1, 3, ...; y grows
-    downwards. The length is the extent of all previous dimensions of the same direction, plus
-    `across` to the right or `_SPACING` (70) down, plus `_GAP` (30) from the third dimension on.
-    The extent of a dimension is its length times (its size - 1). For example, sizes (2, 2, 2) and
-    `across` 80 give (80, 0), (0, 70) and (190, 0).
-    """
-    # Extent of all dimensions so far, to the right and down.
-    extent = [0.0, 0.0]
-    spacing = (across, _SPACING)
-    steps = []
-    for axis, size in enumerate(sizes):
-        # From the third dimension on, a gap separates the grids of the first two dimensions.
-        gap = _GAP if axis > 1 else 0.0
-        length = extent[axis % 2] + spacing[axis % 2] + gap
-        extent[axis % 2] += length * (size - 1)
-        step = np.zeros(2)
-        step[axis % 2] = length
-        steps.append(step)
     return steps
 
 

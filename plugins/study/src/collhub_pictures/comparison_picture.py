@@ -244,11 +244,26 @@ def _format_label(plot: _Plot, curve: Curve) -> str:
 def draw_page(request: BandwidthComparison) -> bytes:
     """Return the picture and a table of its numbers as an ASCII HTML document.
 
+    The table has a header with the sizes in their order, then one row per algorithm, also without
+    values, by descending bandwidth at the largest size, then at the next smaller one; equal rows
+    keep their order. The bound, if there is one, is last. A missing value is `-`. At each size, the
+    cell of the algorithm with the highest bandwidth above 0 is marked; of equal ones the first in
+    the request. Cells of the bound are never marked. Names are escaped.
+
     Equal numbers give equal bytes. The page loads no other file and has no script. Raises
     `UsageError` if no algorithm has a bandwidth.
     """
     title = _escape_text(request.title)
     picture = draw(request).decode("ascii")
+    sizes = "".join(
+        f'<th scope="col">{_escape_text(format_bytes(size))}</th>' for size in request.sizes
+    )
+    rows = [f'<tr><th scope="row">algorithm</th>{sizes}</tr>']
+    fastest = find_winners(request.series, len(request.sizes))
+    for series in rank_series(request.series):
+        rows.append(_format_row(series, [name == series.name for name in fastest]))
+    if request.bound is not None:
+        rows.append(_format_row(request.bound, [False] * len(request.sizes)))
     lines = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -256,35 +271,11 @@ def draw_page(request: BandwidthComparison) -> bytes:
         f"<title>{title}</title><style>{_PAGE_STYLE}</style></head><body>",
         f"{picture.rstrip()}",
         f"<div><table><caption>{_TABLE_CAPTION}</caption>",
-        *_write_table(request),
+        *rows,
         "</table></div></body></html>",
         "",
     ]
     return "\n".join(lines).encode("ascii", "xmlcharrefreplace")
-
-
-def _write_table(request: BandwidthComparison) -> Iterator[str]:
-    """Yield the rows of the HTML table of bandwidths, each as one text.
-
-    1. The header: `algorithm`, then the sizes in their order.
-    2. One row per algorithm, also without values. Rows are sorted by descending bandwidth at
-       the largest size, then at the next smaller one. Equal rows keep their order.
-    3. The bound, if the request has one.
-
-    A missing value is `-`. At each size, the cells of the algorithm with the highest
-    bandwidth are marked; of equal ones the first in the request counts. A size at which all
-    bandwidths are 0 or missing has no mark. Cells of the bound are never marked. Names are
-    escaped.
-    """
-    sizes = "".join(
-        f'<th scope="col">{_escape_text(format_bytes(size))}</th>' for size in request.sizes
-    )
-    yield f'<tr><th scope="row">algorithm</th>{sizes}</tr>'
-    fastest = find_winners(request.series, len(request.sizes))
-    for series in rank_series(request.series):
-        yield _format_row(series, [name == series.name for name in fastest])
-    if request.bound is not None:
-        yield _format_row(request.bound, [False] * len(request.sizes))
 
 
 def _format_row(series: BandwidthSeries, is_fastest: list[bool]) -> str:

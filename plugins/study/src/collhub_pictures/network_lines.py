@@ -195,7 +195,16 @@ def compute_line_loads(
         lines.source.tolist(), lines.destination.tolist(), lines.is_arrow.tolist(), strict=True
     ):
         directions = [(source, destination), *([] if is_arrow else [(destination, source)])]
-        result.append(_merge_directions([by_pair.get(pair) for pair in directions], time_ns))
+        fractions, texts = [], []
+        for pair in directions:
+            if pair not in by_pair:
+                texts.append("unused")
+                continue
+            num_bytes, busy_ns = by_pair[pair].bytes, by_pair[pair].busy_ns
+            percent = 100 * busy_ns / max(time_ns, 1)
+            fractions.append(busy_ns / max(time_ns, 1))
+            texts.append(f"{format_bytes(num_bytes)}, busy {percent:.0f} %")
+        result.append(LineLoad(max(fractions, default=None), " / ".join(texts)))
         drawn.update(directions)
     if unknown := by_pair.keys() - drawn:
         source, destination = min(unknown)
@@ -222,17 +231,6 @@ def _missing_link_error(topology: Topology, source: int, destination: int) -> Us
         cure="name the topology that was simulated",
         code="load-without-link",
     )
-
-
-def _merge_directions(directions: Sequence[LinkLoad | None], time_ns: int) -> LineLoad:
-    fractions = [load.busy_ns / max(time_ns, 1) for load in directions if load is not None]
-    texts = [
-        "unused"
-        if load is None
-        else f"{format_bytes(load.bytes)}, busy {100 * load.busy_ns / max(time_ns, 1):.0f} %"
-        for load in directions
-    ]
-    return LineLoad(max(fractions, default=None), " / ".join(texts))
 
 
 # Colours that are distinguishable with any colour vision (Okabe and Ito, Color Universal Design,
@@ -332,7 +330,11 @@ def create_looks_by_load(lines: DrawnLines, loads: Sequence[LineLoad], time_text
     (`_compute_widths`). Without lines all is empty.
     """
     quarters = len(LOAD_COLOURS)
-    classes = [_find_quarter(load.busy) for load in loads]
+    classes = [-1] * len(loads)
+    for row, load in enumerate(loads):
+        if load.busy is not None:
+            # Each quarter includes its upper limit, and the first one also 0.
+            classes[row] = min(max(math.ceil(load.busy * quarters) - 1, 0), quarters - 1)
     widths = _compute_widths(lines)
     rows = []
     for quarter in range(quarters - 1, -1, -1):
@@ -344,18 +346,6 @@ def create_looks_by_load(lines: DrawnLines, loads: Sequence[LineLoad], time_text
         rows.append(LegendRow(_UNUSED, _MAX_WIDTH, f"unused: {format_count(count, 'line')}"))
     colours = [_UNUSED if index < 0 else LOAD_COLOURS[index] for index in classes]
     return LineLooks(colours, widths.tolist(), rows)
-
-
-def _find_quarter(busy: float | None) -> int:
-    """Return the class of a busy fraction, from 0 to 3; -1 for unused lines (None).
-
-    The classes are the quarters of the range 0 to 1; each includes its upper limit, and
-    the first one also 0. A fraction above 1 is in the last class.
-    """
-    if busy is None:
-        return -1
-    quarters = len(LOAD_COLOURS)
-    return min(max(math.ceil(busy * quarters) - 1, 0), quarters - 1)
 
 
 def _compute_widths(lines: DrawnLines) -> Float64Array:

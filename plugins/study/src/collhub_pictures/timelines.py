@@ -263,26 +263,14 @@ def _create_arrow_ends(
 def create_row_events(run: RunTimes) -> Iterator[TraceEvent]:
     """Yield the names of processes and threads, then all slices and arrows sorted by time.
 
-    At equal times, slices come first, then starts of arrows, then their ends.
+    At equal times, slices come first, then starts of arrows, then their ends. Process r is `rank
+    r`, also without rows. Then come the threads that started rows use, by rank, then by thread
+    (`assign_tracks`). With n kinds of track, thread n * k + c is the parallel track k of kind c,
+    both from 0; its name is that of the kind, from k = 1 on with k + 1, for example `send 2`. Sort
+    indices order the threads of a rank by kind, then by k.
     """
     shown = ShownTimes.of(run)
     track = assign_tracks(run, shown)
-    yield from _create_names(run, track)
-    slices = _create_slices(run, shown, track)
-    starts, finishes = create_arrows(run, shown, track)
-    yield from heapq.merge(slices, starts, finishes, key=get_time)
-
-
-def _create_names(run: RunTimes, track: Int64Array) -> Iterator[TraceEvent]:
-    """Yield the names and sort indices of the processes (ranks) and threads (tracks) of a trace.
-
-    First come the events of all ranks in ascending order, also of ranks without rows: process r is
-    `rank r`. Then come the threads that a started row uses, by rank, then by thread.
-
-    `track`: thread of every row (`assign_tracks`). With n kinds of track, thread n * k + c is the
-    parallel track k of kind c, both from 0. It is named after its kind; from k = 1 on the number k
-    + 1 follows, for example `send 2`. Sort indices order the threads of a rank by kind, then by k.
-    """
     table, tracks = run.subject.table, run.subject.tracks
     for rank in range(table.num_ranks):
         yield from name_process(rank, f"rank {rank}")
@@ -290,12 +278,13 @@ def _create_names(run: RunTimes, track: Int64Array) -> Iterator[TraceEvent]:
     used = np.unique(np.stack([ranks, track[run.rows]]), axis=1)
     for rank, thread in used.T.tolist():
         number, sort = divmod(thread, len(tracks))
-        name = tracks[sort]
-        if number:
-            name = f"{name} {number + 1}"
+        name = f"{tracks[sort]} {number + 1}" if number else tracks[sort]
         # All tracks of one sort are adjacent.
         order = sort * len(run.rows) + number
         yield from name_thread(rank, thread, name, order)
+    slices = _create_slices(run, shown, track)
+    starts, finishes = create_arrows(run, shown, track)
+    yield from heapq.merge(slices, starts, finishes, key=get_time)
 
 
 def _create_slices(run: RunTimes, shown: ShownTimes, track: Int64Array) -> Iterator[TraceEvent]:

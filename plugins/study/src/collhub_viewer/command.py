@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -153,29 +154,15 @@ def _read_subjects(
             return [TopologyDrawing(source, topology)]
     try:
         opened = context.open_input(source, request.source_format, more)
-    except HubError as error:
-        network = _try_network(context, source, request.source_format)
-        if network is None:
-            raise error
-        return [TopologyDrawing(source, network)]
+    except HubError:
+        if path.exists():
+            with suppress(HubError):
+                network = context.read_topology(source, request.source_format)
+                return [TopologyDrawing(source, network)]
+        raise
     if opened.holds_workload:
         return [_simulate_job(context, opened, request)]
     return [_simulate_algorithm(context, opened, request)]
-
-
-def _try_network(
-    context: CommandContext, source: str, source_format: str | None
-) -> Topology | None:
-    """Read a file as a network; None if it does not exist or cannot be read as one.
-
-    Does not raise `HubError`.
-    """
-    if not Path(source).exists():
-        return None
-    try:
-        return context.read_topology(source, source_format)
-    except HubError:
-        return None
 
 
 def _simulate_algorithm(

@@ -80,15 +80,16 @@ def read_report(path: Path) -> PageSubject | None:
 def read_tuned_folder(folder: Path) -> list[PageSubject]:
     """Return the comparisons of a tuned folder, then one subject with its files as text.
 
-    The comparisons are those of `folder/report.json`, one per collective; there are none if it
-    has another schema. The text subject has the name of the folder and pairs (path in the
-    folder, text) of all files, also of subfolders: first those named `report.md`, then the
-    others, each sorted by path. At most `_MAX_FILES` (200) files are shown, each cut after
-    `_MAX_FILE_BYTES` (10^6) with a note. Bytes that are not UTF-8 are replaced. Symbolic links
-    are omitted.
+    The comparisons are those of `folder/report.json` in its order, one per collective
+    (`_compare_selected`), with the title `COLLECTIVE on TOPOLOGY` and `, MODE` if there are
+    several; none if it has another schema. The text subject has the name of the folder and pairs
+    (path in the folder, text) of all files, also of subfolders: first those named `report.md`, then
+    the others, each sorted by path. At most `_MAX_FILES` (200) files are shown, each cut after
+    `_MAX_FILE_BYTES` (10^6) with a note. Bytes that are not UTF-8 are replaced. Symbolic links are
+    omitted.
 
-    Raises `OSError` for a missing report or an unreadable file, and `InputError` for a report
-    that is no JSON object or violates its schema.
+    Raises `OSError` for a missing report or an unreadable file, and `InputError` for a report that
+    is no JSON object in its first 10^8 bytes, or violates its schema (`invalid-report`).
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     paths.sort(key=lambda path: path.name != "report.md")
@@ -100,33 +101,22 @@ def read_tuned_folder(folder: Path) -> list[PageSubject]:
         if len(content) > _MAX_FILE_BYTES:
             text += "\n(the rest of the file is omitted)\n"
         files.append((path.relative_to(folder).as_posix(), text))
-    return [*_read_tuned_report(folder / "report.json"), TextFiles(folder.name, tuple(files))]
-
-
-def _read_tuned_report(path: Path) -> list[PageSubject]:
-    """Return the report of a tuned folder as one comparison per collective, in the report's order.
-
-    Each one is a `ReportDocument` with the result of `_compare_selected`. The title is `COLLECTIVE
-    on TOPOLOGY`, followed by `, MODE` if the report has several collectives. Returns [] for a JSON
-    object of another schema.
-
-    Raises `InputError` for a file that is no JSON object, and `InputError` (`invalid-report`) with
-    all violations of the schema. Raises `OSError` for an unreadable file. Only the first 10^8 bytes
-    are read, so a longer report is no valid JSON.
-    """
-    with path.open("rb") as file:
-        document: Any = parse_json_object(file.read(_MAX_REPORT_BYTES), str(path))
+    report_file = folder / "report.json"
+    with report_file.open("rb") as file:
+        document: Any = parse_json_object(file.read(_MAX_REPORT_BYTES), str(report_file))
+    texts = TextFiles(folder.name, tuple(files))
     if document.get("schema") != _TUNED_SCHEMA:
-        return []
+        return [texts]
     if violations := schema_violations(document, f"{_TUNED_SCHEMA.removeprefix('collhub/')}.json"):
-        raise InputError([one.finding(Location(str(path)), "invalid-report") for one in violations])
+        location = Location(str(report_file))
+        raise InputError([one.finding(location, "invalid-report") for one in violations])
     subjects: list[PageSubject] = []
     for collective in document["collectives"]:
         title = f"{collective['collective']} on {document['topology']}"
         if len(document["collectives"]) > 1:
             title += f", {collective['mode']}"
         subjects.append(ReportDocument(title, _compare_selected(document, collective)))
-    return subjects
+    return [*subjects, texts]
 
 
 def _compare_selected(document: Any, collective: Any) -> dict[str, Any]:

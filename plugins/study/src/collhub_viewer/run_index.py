@@ -136,7 +136,13 @@ def _index_steps_until(
     """
     sort, sort_names = _sort_rows(subject)
     laned = arrange_steps(run, sort, timeline.excerpt, max_steps)
-    partner = _mirror_partners(run)
+    matched = run.subject.partners(run.start, run.end)
+    rows = np.flatnonzero(matched != np.arange(len(matched)))
+    partner = np.full(len(matched), -1, np.int64)
+    partner[rows] = matched[rows]
+    # The partner of a receive is its send; that of the send is the receive.
+    messages = rows[run.subject.is_message[rows]]
+    partner[matched[messages]] = messages
     kind, is_local, is_computation = _classify_rows(subject)
     index: Index = {
         # The folder of a file would fill the page.
@@ -243,23 +249,6 @@ def _list_classes(subject: AlgorithmSteps | JobNodes) -> list[tuple[str, str]]:
         return [*_STEP_CLASSES.values(), (_WAIT, "wait")]
     named = [(one.label, "collective") for one in JobCollective if one >= 0]
     return [*_NODE_CLASSES.values(), *named, (_WAIT, "wait")]
-
-
-def _mirror_partners(run: RunTimes) -> Int64Array:
-    """Return for every row the row with which it is matched: int64, -1 without one.
-
-    A receive is matched with its send, and this send with the receive. In a job, both must have
-    begun. Of a collective of a job, only finished members are matched: each with the finished
-    member of the same call that began last, which itself has -1. Other rows, such as computations
-    and messages without a partner, have -1.
-    """
-    partner = run.subject.partners(run.start, run.end)
-    rows = np.flatnonzero(partner != np.arange(len(partner)))
-    mirrored = np.full(len(partner), -1, np.int64)
-    mirrored[rows] = partner[rows]
-    messages = rows[run.subject.is_message[rows]]
-    mirrored[partner[messages]] = messages
-    return mirrored
 
 
 def _index_steps(
