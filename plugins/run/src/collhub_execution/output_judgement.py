@@ -26,7 +26,6 @@ from hub_core.model import (
     REDUCING,
     Collective,
     CollectiveKind,
-    Contributions,
     Diagnostic,
     Location,
     ReduceOp,
@@ -200,8 +199,20 @@ def compute_expected_parts(
         contract = collective.postcondition()
         if contract is None:
             return None
-        parts = _split_by_unit(collective, inputs)
-        cells = _collect_cells(contract, collective.num_ranks)
+        # One matrix per rank with a row per unit of INPUT. All have equally many columns, of which
+        # ranks without INPUT do not decide; 1 if no rank has any (an empty tensor).
+        input_units = collective.input_units().tolist()
+        pairs = list(zip(inputs, input_units, strict=True))
+        num_elements = max((array.size // size for array, size in pairs if size), default=1)
+        parts = [array.reshape(size, num_elements) for array, size in pairs]
+        # Contributions by rank and unit of its OUTPUT, in the order of the contract. Defaults, so
+        # that ranks and units missing in the contract need no test.
+        cells: dict[int, _Cells] = defaultdict(lambda: defaultdict(list))
+        columns = (contract.rank, contract.offset, contract.source_rank, contract.source_unit)
+        for row in zip(*(column.tolist() for column in columns), strict=True):
+            rank, offset, source, unit = row
+            sources = range(collective.num_ranks) if source < 0 else (source,)
+            cells[rank][offset] += [(source_rank, unit) for source_rank in sources]
         return (
             ExpectedPart(rank, 0, _compute_custom_output(cells[rank], units, parts, arithmetic))
             for rank, units in enumerate(collective.output_units().tolist())
@@ -424,40 +435,6 @@ def _element_borders(counts: Int64Array, elements: int) -> list[tuple[int, int]]
 
 
 # ---- custom collectives --------------------------------------------------------------------------
-
-
-def _split_by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
-    """Return every rank's input as a matrix with one row per unit of its INPUT.
-
-    All matrices have equally many columns: the largest number of elements per unit of any
-    rank, or 1 if no rank has an INPUT. So a rank without INPUT has a matrix without rows.
-    Matrices are views if possible. Raises `ValueError` if an input has another number of
-    elements per unit.
-    """
-    # Ranks without INPUT do not determine the number of elements per unit.
-    units = collective.input_units().tolist()
-    sizes = [array.size // size for array, size in zip(inputs, units, strict=True) if size]
-    # With an empty tensor no rank has an input.
-    elements = max(sizes, default=1)
-    return [array.reshape(size, elements) for array, size in zip(inputs, units, strict=True)]
-
-
-def _collect_cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]:
-    """Group the contributions of a contract by rank and by unit of the rank's OUTPUT.
-
-    A contribution is a unit of a source rank that belongs to an OUTPUT unit. The result maps
-    a rank to a mapping from OUTPUT unit to a list of (source rank, source unit), in the order
-    of the contract, with duplicates. A source rank below 0 means all ranks: it gives one
-    entry for each rank from 0 to `num_ranks` - 1. Access to a missing rank or unit creates an
-    empty entry, also in the result itself.
-    """
-    # Defaults, so that ranks and units missing in the contract need no test.
-    cells: dict[int, _Cells] = defaultdict(lambda: defaultdict(list))
-    columns = (contract.rank, contract.offset, contract.source_rank, contract.source_unit)
-    for rank, offset, source, unit in zip(*(column.tolist() for column in columns), strict=True):
-        sources = range(num_ranks) if source < 0 else (source,)
-        cells[rank][offset] += [(source_rank, unit) for source_rank in sources]
-    return cells
 
 
 def _compute_custom_output(

@@ -298,10 +298,15 @@ def place_slots(
     sizes = occupied.copy()
     is_short = first == last
     short = np.flatnonzero(is_short)
+    # One running sum over all ranks and levels, from which the origin of each is subtracted.
+    short = short[np.lexsort((first[short], rank[short]))]
     owner = rank[short].astype(np.int64)
-    slot_starts, slot_ends = _assign_adjacent(owner, first[short], count[short])
-    offsets[short] = occupied[owner] + slot_starts
-    np.maximum.at(sizes, owner, occupied[owner] + slot_ends)
+    ends = np.cumsum(count[short])
+    starts = ends - count[short]
+    is_origin = run_mask(owner, first[short])
+    origin = starts[is_origin][np.cumsum(is_origin) - 1]
+    offsets[short] = occupied[owner] + starts - origin
+    np.maximum.at(sizes, owner, occupied[owner] + ends - origin)
     long = np.flatnonzero(~is_short)
     by_start = long[np.argsort(first[long], kind="stable")]
     _assign_long_slots(by_start, rank, first, last, count, offsets, sizes)
@@ -340,29 +345,6 @@ def _assign_long_slots(
         living[owner] = sorted([*alive, (offset, end, int(last[row]))])
         offsets[row] = offset
         sizes[owner] = max(int(sizes[owner]), end)
-
-
-def _assign_adjacent(
-    rank: Int64Array, level: Int64Array, count: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Place slots that one rank uses in one level next to each other; return their bounds.
-
-    All arguments are by slot: its rank, its level, and its number of blocks. The slots of
-    each pair (rank, level) are placed in the given order without gaps, the first at offset 0.
-    So slots of different levels or ranks may overlap. Returns the start and the end
-    (exclusive) of every slot in blocks, by slot.
-    """
-    # One running sum over all groups, from which each group's origin is subtracted.
-    order = np.lexsort((level, rank))
-    slot_ends = np.cumsum(count[order])
-    slot_starts = slot_ends - count[order]
-    is_first = run_mask(rank[order], level[order])
-    group = np.cumsum(is_first) - 1
-    origin = slot_starts[is_first][group]
-    bounds = np.empty((2, len(order)), np.int64)
-    bounds[0, order] = slot_starts - origin
-    bounds[1, order] = slot_ends - origin
-    return bounds[0], bounds[1]
 
 
 def _find_first_gap(alive: list[_LivingSlot], base: int, length: int) -> int:

@@ -71,7 +71,8 @@ class RunSetup:
         Raises, in this order: `UsageError` (`no-size`) if there is no size; `UsageError` for an
         unknown type, or `PluginError` for bfloat16 without ml_dtypes; `UsageError` (`unknown-op`);
         `InputError` (`timing-only`) for an algorithm without contents; `UsageError` (`too-large`)
-        if this host has too little memory for the buffers and a copy of the inputs.
+        if this host has too little memory for the buffers and a copy of the inputs; then
+        `levelled_program` may raise an `InputError` first.
         """
         # The bytes of the full buffer: `size` if given, else that of the algorithm.
         if options.size is not None:
@@ -94,7 +95,16 @@ class RunSetup:
         blocks = block_counts(algorithm)
         elements = block_elements(blocks, size, dtype, options.pad)
         setup = cls(algorithm, in_place, size, dtype, op, blocks, elements, options)
-        setup._refuse_too_large()
+        # The buffers of all ranks and a second copy of all inputs must fit. Levelling adds SCRATCH,
+        # which executors check.
+        layout = algorithm.collective.memory_layout(in_place, algorithm.scratch_units)
+        units = layout.total + int(algorithm.collective.input_units().sum())
+        unit_bytes = setup.collective_bytes / algorithm.collective.unit_count
+        available = find_memory_bytes()
+        if available is not None and units * unit_bytes > available:
+            # Levelled only on the way to an error, which then reports the exact requirement.
+            program = levelled_program(algorithm, in_place)
+            check_memory(program, elements, dtype)
         return setup
 
     @property
@@ -151,25 +161,6 @@ class RunSetup:
     def judge(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> OutputJudgement:
         """Compare the outputs of a run on `inputs` with the definition of the collective."""
         return judge(self.algorithm.collective, inputs, outputs, self.op, self.is_exact)
-
-    def _refuse_too_large(self) -> None:
-        """Raise `UsageError` (`too-large`) if the run needs more than this host's physical memory.
-
-        The requirement is the buffers of all ranks and a second copy of all inputs. It does not
-        include the SCRATCH that levelling adds, which executors check. There is no check if the
-        physical memory is unknown. If it is too small, the algorithm is levelled to report the
-        exact requirement, so that an `InputError` of `levelled_program` may be raised instead.
-        """
-        algorithm = self.algorithm
-        scratch = algorithm.scratch_units
-        layout = algorithm.collective.memory_layout(self.in_place, scratch)
-        units = layout.total + int(algorithm.collective.input_units().sum())
-        unit_bytes = self.collective_bytes / algorithm.collective.unit_count
-        available = find_memory_bytes()
-        if available is not None and units * unit_bytes > available:
-            # Levelled only on the way to an error, which then reports the exact requirement.
-            program = levelled_program(algorithm, self.in_place)
-            check_memory(program, self.elements, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

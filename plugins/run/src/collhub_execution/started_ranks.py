@@ -202,12 +202,20 @@ def run_rank(
     if channel.rank:
         channel.send(_as_bytes(output), 0)
         return None
-    outputs = [output]
+    received = [output]
     for peer in range(1, channel.num_ranks):
         peer_output = run.blank(peer, Buffer.OUTPUT)
         channel.receive(_as_bytes(peer_output), peer)
-        outputs.append(peer_output)
-    return _make_report(run.setup, inputs, tuple(outputs), spans, native)
+        received.append(peer_output)
+    setup, outputs = run.setup, tuple(received)
+    if setup.op is ReduceOp.AVG:
+        # The outputs are sums.
+        outputs = divide_averages(setup.algorithm.collective, outputs)
+    judgement = setup.judge(inputs, outputs)
+    # Times that were never written are zeros: the library has no such collective.
+    native_times = tuple(native.tolist()) if native.all() else ()
+    outcome = RunOutcome(setup, judgement, tuple(spans.tolist()), native_times)
+    return StartedRunReport(outcome.fields(), (*setup.notes(), *judgement.diagnostics))
 
 
 def _collect_durations(channel: ByteChannel, times: Float64Array) -> Float64Array:
@@ -252,30 +260,6 @@ def _report_position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnosti
         return diagnostics
     message = f"rank {rank} has not finished after {run.setup.options.timeout:g} s"
     return [Diagnostic("timeout", message)]
-
-
-def _make_report(
-    setup: RunSetup,
-    inputs: tuple[Array, ...],
-    outputs: tuple[Array, ...],
-    spans: Float64Array,
-    native: Float64Array,
-) -> StartedRunReport:
-    """Compare the outputs with the definition of the collective and return the report.
-
-    Call it at rank 0 only. `inputs` and `outputs` have one array per rank. For the operator
-    AVG the outputs are sums and are divided first. `spans` and `native` are the seconds of
-    each timed run, of the program and of the library's collective; the report has no native
-    time if `native` is empty or any entry is 0. Its diagnostics are the note on a rounded
-    size, then those of the comparison.
-    """
-    if setup.op is ReduceOp.AVG:
-        outputs = divide_averages(setup.algorithm.collective, outputs)
-    judgement = setup.judge(inputs, outputs)
-    # Times that were never written are zeros: the library has no such collective.
-    native_times = tuple(native.tolist()) if native.all() else ()
-    outcome = RunOutcome(setup, judgement, tuple(spans.tolist()), native_times)
-    return StartedRunReport(outcome.fields(), (*setup.notes(), *judgement.diagnostics))
 
 
 _HELP = """Run an algorithm, a process per rank.

@@ -15,7 +15,6 @@ from hub_core import (
     FILE,
     Assignments,
     CommandContext,
-    OpenedInput,
     assign,
     excerpt_options,
     json_flag,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from collhub_execution import Array, OutputJudgement, RunOutcome, RunSetup
 
     from collhub_local.run_record import RunReport
-    from hub_core import Algorithm
     from hub_core.model import JsonValue
     from hub_core.plugin_api import ExecutionResult
 
@@ -144,10 +142,16 @@ def run(
     """
     from collhub_execution import RunSetup
 
+    from collhub_local.job_messages import algorithm_of_job
+
     executor_options = context.options_of(Executor, executor)
     opened = context.open_input(source, source_format)
     options = assign(assignments, {"reader": opened.options, "executor": executor_options})
-    algorithm = _read_algorithm(context, opened, options["reader"])
+    if opened.holds_workload:
+        algorithm = algorithm_of_job(context.read_workload(opened, options["reader"]))
+        context.admit(algorithm, opened.name)
+    else:
+        algorithm = context.read_input(opened, options["reader"])
     setup = RunSetup.of(algorithm, run_options_of(values), opened.name)
     # Step times need one more run, which only timelines and pages use.
     wants_step_times = timeline_out is not None or view_out is not None
@@ -272,25 +276,6 @@ def run_fields(done: LocalRun) -> dict[str, str]:
         "native": native,
     }
     return {name: value for name, value in fields.items() if value}
-
-
-def _read_algorithm(
-    context: CommandContext, opened: OpenedInput, options: Mapping[str, str]
-) -> Algorithm:
-    """Read and verify the algorithm of the command's input, an algorithm file or a job.
-
-    `options`: those of the reader. A job must be flat, that is, have only messages instead
-    of collectives; its messages become the steps of an algorithm (`algorithm_of_job`).
-    Raise `HubError` if the input cannot be read or converted, or the algorithm is
-    incorrect.
-    """
-    from collhub_local.job_messages import algorithm_of_job
-
-    if not opened.holds_workload:
-        return context.read_input(opened, options)
-    algorithm = algorithm_of_job(context.read_workload(opened, options))
-    context.admit(algorithm, opened.name)
-    return algorithm
 
 
 def _run(

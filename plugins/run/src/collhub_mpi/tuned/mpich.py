@@ -214,8 +214,9 @@ def _build_size_tests(
 
     The keys of the result are tests `NAME<=LAST` in ascending order, then `NAME=any`; NAME is
     `SIZE_TESTS[kind]`. MPICH uses the value of the first test that is true. The value for a window
-    is that of `_build_leaf` for its algorithm and `collective`, the MPI function. For a gap before,
-    between or after windows it is `default`.
+    is the key of its algorithm for `collective`, the MPI function; `reduce_scatter_allgather` is
+    below a test, which gives calls of fewer elements than ranks recursive doubling. The value for a
+    gap before, between or after windows is `default`.
 
     LAST is the last byte of the window or gap divided by the number of message parts, rounded
     down. The number of parts is `num_ranks` for an all-to-all, else 1. If several windows or gaps
@@ -229,7 +230,12 @@ def _build_size_tests(
     for _, max_bytes, window in fill_gaps(windows):
         leaf = default
         if window is not None:
-            leaf = _build_leaf(collective, ALGORITHMS[kind][window.algorithm])
+            algorithm = ALGORITHMS[kind][window.algorithm]
+            leaf = {_format_key(collective, algorithm): {}}
+            if algorithm == "reduce_scatter_allgather":
+                # It needs at least one element per rank of the largest power of two of ranks.
+                fallback: _Tree = {_format_key(collective, "recursive_doubling"): {}}
+                leaf = {"count<pow2": fallback, "count=any": leaf}
         last = None if max_bytes is None else max_bytes // parts
         if last is None or last > LARGEST_TEST:
             tree[f"{test}=any"] = leaf
@@ -237,20 +243,6 @@ def _build_size_tests(
         # If several windows end at the same tested size, the first one applies.
         tree.setdefault(f"{test}<={last}", leaf)
     return tree
-
-
-def _build_leaf(collective: str, algorithm: str) -> _Tree:
-    """Return the leaf of a selection tree of MPICH: the key of the algorithm to use.
-
-    `collective`: the MPI function in the file. Only `reduce_scatter_allgather` is below a
-    test: it is used for calls with at least as many elements as the largest power of two of
-    ranks, and recursive doubling for all other calls.
-    """
-    leaf: _Tree = {_format_key(collective, algorithm): {}}
-    if algorithm != "reduce_scatter_allgather":
-        return leaf
-    # It needs at least one element per rank of the largest power of two of ranks.
-    return {"count<pow2": {_format_key(collective, "recursive_doubling"): {}}, "count=any": leaf}
 
 
 def _format_key(collective: str, algorithm: str) -> str:

@@ -531,7 +531,10 @@ def _read_json(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls]:
         calls: list[ServedCalls] = []
         for name, sets in collectives.items():
             for position, rule_set in enumerate(sets):
-                suffix = "" if len(sets) == 1 else f", {_describe_ranks(rule_set)}"
+                first = rule_set.get("comm_size_min", 0)
+                last = rule_set.get("comm_size_max", "inf")
+                ranks = f"{first}" if first == last else f"{first} to {last}"
+                suffix = "" if len(sets) == 1 else f", set of {ranks} ranks"
                 for index, rule in enumerate(rule_set["rules"]):
                     where = f"collectives.{name}[{position}].rules[{index}]"
                     calls += _read_rule(name, rule, where, suffix)
@@ -541,12 +544,6 @@ def _read_json(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls]:
     location = Location(part.name)
     notes += [_note_other(name, location) for name in collectives if name not in _KIND_OF_NAME]
     return calls
-
-
-def _describe_ranks(rule_set: Mapping[str, object]) -> str:
-    """Return the communicator sizes of a set of JSON rules, as `set of 2 to 8 ranks`."""
-    first, last = rule_set.get("comm_size_min", 0), rule_set.get("comm_size_max", "inf")
-    return f"set of {first} ranks" if first == last else f"set of {first} to {last} ranks"
 
 
 def _check_set(rule_set: dict[str, object], where: str) -> None:

@@ -10,7 +10,7 @@ that of openucx/ucc, `src/coll_score/ucc_coll_score.c`, with the sizes of UCX (`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -21,7 +21,6 @@ from hub_core.model import CollectiveKind, Diagnostic, InputError, Location
 from hub_core.plugin_api import (
     Artifact,
     NoOptions,
-    SelectedWindow,
     Selection,
     ServedCalls,
     Source,
@@ -71,8 +70,10 @@ def write(selection: Selection, options: NoOptions) -> WriteResult:
 
     The file has a comment with the name of the topology, and the line `UCC_TL_UCP_TUNE = TOKENS`.
     There is one token per window of sizes, joined by `#`, collective by collective in the order of
-    `selection`. Without tokens there is no line. Non-ASCII characters become `?`. Nothing is
-    written to disk. `options` is ignored. The losses of the result, in order:
+    `selection`: `NAME:FIRST-END:[N-N]:inf:@ALGORITHM` for N ranks, with UCC's names. FIRST and END
+    (excluded, `inf` without a limit) are `min_bytes` and `max_bytes` + 1, for a reduce-scatter
+    divided by N and rounded up; a window with equal ones has no token. Without tokens there is no
+    line. Non-ASCII characters become `?`. Nothing is written to disk. The losses, in order:
 
     - each selection of a kind after the first one
     - per collective: sizes at which an algorithm is faster that UCC lacks, and measured sizes
@@ -86,7 +87,16 @@ def write(selection: Selection, options: NoOptions) -> WriteResult:
         kind = selected.collective.kind
         windows, lost = own_windows(selected, _ALGORITHMS.get(kind, {}), "UCC")
         losses += lost
-        tokens += _format_tokens(kind, windows, selection.num_ranks)
+        ranks = selection.num_ranks
+        parts = _count_parts(kind, ranks)
+        for window in windows:
+            # The smallest destination size of a full buffer in the window.
+            first = -(-window.min_bytes // parts)
+            end = "inf" if window.max_bytes is None else str(-(-(window.max_bytes + 1) // parts))
+            # Skip a window smaller than one part, which contains no destination size.
+            if str(first) != end:
+                name = _ALGORITHMS[kind][window.algorithm]
+                tokens.append(f"{_NAMES[kind]}:{first}-{end}:[{ranks}-{ranks}]:inf:@{name}")
     text = f"# collhub tune: {' '.join(selection.topology.split())}\n"
     if tokens:
         text += f"{_VARIABLE} = {'#'.join(tokens)}\n"
@@ -100,32 +110,6 @@ def write(selection: Selection, options: NoOptions) -> WriteResult:
 def read(source: Source) -> Sequence[ServedCalls]:
     """Return one row per choice; none for a file with a choice that UCC cannot parse."""
     return read_files(source, {FILE: _read_calls})
-
-
-def _format_tokens(
-    kind: CollectiveKind, windows: Sequence[SelectedWindow], num_ranks: int
-) -> Iterator[str]:
-    """Yield the tokens of UCC's tune string for a collective, one per window in order.
-
-    A token is `NAME:FIRST-END:[N-N]:inf:@ALGORITHM`, where N is `num_ranks`. NAME and ALGORITHM
-    are UCC's names of the collective and of the window's algorithm. FIRST and END limit the bytes
-    of the destination buffer of a rank. For a reduce-scatter this buffer is the full buffer
-    divided by N, rounded up; otherwise it is the full buffer.
-
-    FIRST is computed from `min_bytes` of the window, and END from `max_bytes` + 1; END itself is
-    excluded. END is `inf` for a window without a limit. A window with equal FIRST and END is left
-    out. Raises `KeyError` for a collective or an algorithm that UCC does not have.
-    """
-    parts = _count_parts(kind, num_ranks)
-    for window in windows:
-        # The smallest destination size of a full buffer in the window.
-        first = -(-window.min_bytes // parts)
-        end = "inf" if window.max_bytes is None else str(-(-(window.max_bytes + 1) // parts))
-        # Skip a window smaller than one part, which contains no destination size.
-        if str(first) != end:
-            name = _ALGORITHMS[kind][window.algorithm]
-            team = f"[{num_ranks}-{num_ranks}]"
-            yield f"{_NAMES[kind]}:{first}-{end}:{team}:inf:@{name}"
 
 
 def _read_calls(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls]:
@@ -231,7 +215,10 @@ def _parse_token(token: str, location: Location, most: int) -> list[_Choice]:
             reason = " has several numbers of ranks, by which the sizes of a reduce-scatter differ"
             refuse(reason, cure)
         parts = _count_parts(kind, least)
-        by = f"{names[0]}{_describe_ranks(least, largest)}{suffix}"
+        of_ranks = f" of {least} or more ranks" if least > 1 else ""
+        if largest is not None:
+            of_ranks = f" of {least if least == largest else f'{least} to {largest}'} ranks"
+        by = f"{names[0]}{of_ranks}{suffix}"
         for first, stop in sizes:
             # Full buffers between two multiples count as the larger one.
             min_bytes = (first - 1) * parts + 1 if first else 0
@@ -242,13 +229,6 @@ def _parse_token(token: str, location: Location, most: int) -> list[_Choice]:
             calls = ServedCalls(kind, True, True, min_bytes, max_bytes, by)
             choices.append(_Choice(calls, (least, largest), memories or _MEMORIES))
     return choices
-
-
-def _describe_ranks(least: int, largest: int | None) -> str:
-    """Return ` of 4 ranks`, ` of 4 to 8 ranks` or ` of 4 or more ranks`; "" for all."""
-    if largest is None:
-        return f" of {least} or more ranks" if least > 1 else ""
-    return f" of {least if least == largest else f'{least} to {largest}'} ranks"
 
 
 class _TokenFields(TypedDict, total=False):
