@@ -135,7 +135,7 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
     copies. Extensions are dropped. One instance returns the algorithm itself.
 
     Raises the first of: `UsageError` below one instance; `InputError` of `check_composable` (also
-    for one instance); `UsageError` (`too-large`, `_check_replicated_size`); `InputError`
+    for one instance); `UsageError` (`too-large`, `_build_copies`); `InputError`
     (`uneven-parts`) for an uneven collective; `InputError` (`too-large`) above `MAX_BLOCKS` blocks
     or `MAX_STEPS` divided steps.
     """
@@ -200,10 +200,26 @@ def _build_copies(
     (`divide_torn_steps`). Known durations above 0 are then divided by `count`, rounded up; -1 and 0
     remain.
 
-    Raises `UsageError` (`too-large`) as `_check_replicated_size`, then `InputError` as
-    `_build_moves`, then `InputError` (`too-large`) for more than `MAX_STEPS` steps after division.
+    Raises `UsageError` (`too-large`) if units or the largest scratch x `count` exceed 2^62
+    (`MAX_UNITS`), or steps or rows of the contract x `count` 2^28 (`MAX_STEPS`). Then raises
+    `InputError` as `_build_moves`, and (`too-large`) for more than `MAX_STEPS` divided steps.
     """
-    _check_replicated_size(algorithm, count)
+    scratch = int(algorithm.scratch_units.max(initial=0))
+    units = max(algorithm.collective.unit_count, scratch)
+    if units > MAX_UNITS // count:
+        raise UsageError(
+            f"{count} instances have more than 2^62 units",
+            cure="use fewer instances",
+            code="too-large",
+        )
+    size = count * max(1, len(algorithm.steps), count_contract_rows(algorithm.collective))
+    if size > MAX_STEPS:
+        limit_text = f"{size} steps or rows of the contract (limit {MAX_STEPS})"
+        raise UsageError(
+            f"{count} instances have {limit_text}",
+            cure="use fewer instances",
+            code="too-large",
+        )
     copies = _build_moves(algorithm, count, interleaved)
     # The copies differ in the positions of blocks, not in the borders between blocks: all are
     # divided in the same way.
@@ -222,35 +238,6 @@ def _build_copies(
         relocation.move(Buffer.SCRATCH, all_ranks, Buffer.SCRATCH, first_scratch)
         parts.append(relocation.apply(moves.apply(steps)))
     return copies, parts
-
-
-def _check_replicated_size(algorithm: Algorithm, instances: int) -> None:
-    """Raise `UsageError` (`too-large`) if `instances` copies of an algorithm would be too large.
-
-    This is the case if one of these is above its limit; a value equal to the limit is accepted:
-
-    - units of the collective x `instances`, or the largest scratch of a rank x `instances`: 2^62
-      (`MAX_UNITS`)
-    - steps x `instances`, or rows of the contract x `instances`: 2^28 (`MAX_STEPS`). A number of
-      steps and rows of 0 counts as 1.
-    """
-    scratch = int(algorithm.scratch_units.max(initial=0))
-    units = max(algorithm.collective.unit_count, scratch)
-    if units > MAX_UNITS // instances:
-        raise UsageError(
-            f"{instances} instances have more than 2^62 units",
-            cure="use fewer instances",
-            code="too-large",
-        )
-    rows = max(1, len(algorithm.steps), count_contract_rows(algorithm.collective))
-    size = instances * rows
-    if size > MAX_STEPS:
-        limit_text = f"{size} steps or rows of the contract (limit {MAX_STEPS})"
-        raise UsageError(
-            f"{instances} instances have {limit_text}",
-            cure="use fewer instances",
-            code="too-large",
-        )
 
 
 def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> list[BlockMoves]:

@@ -172,19 +172,43 @@ def predict(constants: FloatArray, calls: CallColumns) -> FloatArray:
     positive, which is not checked.
     """
     value = dict(zip(NAMES, constants, strict=True))
-    return np.select(
-        [calls.form == index for index in range(len(_FORMS))],
-        [
-            _ring_ll(value, calls),
-            value["b128"]
-            + calls.steps * smooth_maximum(value["h128"], _us(calls.share, value["r128"]), 3),
-            _ring_simple(value, calls),
-            _nvls(value, calls),
-            _exchange_start(value, calls)
-            + _us(calls.size / calls.ranks / calls.channels, value["pLL"]),
-            _exchange_simple(value, calls),
-        ],
+    ring_ll_step_us = smooth_maximum(value["hLL"], _us(calls.share, value["rLL"]), 3)
+    ring_ll_us = value["b"] * (1 + value["gLL"] * calls.growth) + calls.steps * ring_ll_step_us
+
+    ring_ll128_step_us = smooth_maximum(value["h128"], _us(calls.share, value["r128"]), 3)
+    ring_ll128_us = value["b128"] + calls.steps * ring_ll128_step_us
+
+    # A chunk is sent in two slices; the second is sent while the first becomes visible.
+    half_us = _us(calls.share, 2 * value["rS"])
+    ring_simple_step_us = half_us + smooth_maximum(half_us, value["LS"], 4)
+    # A ring of two overlaps its local step with the transfers: a third of the time.
+    local = np.where(calls.ranks == 2, value["yS"] / 3, value["yS"])
+    ring_simple_us = value["bS"] + calls.steps * ring_simple_step_us + local * 2 * half_us
+
+    # A call of less than a chunk waits as long as one of a chunk: NCCL counts 25 us for any size.
+    chunk_us = _us(calls.chunk, value["rN"])
+    loops = calls.size / (calls.channels * calls.ranks * calls.chunk)
+    nvls_us = value["bN"] + NVLS_FILL_CHUNKS * chunk_us + loops * (value["oN"] + chunk_us)
+
+    exchange_start_us = value["bP"] * (1 + value["nP"] * (calls.ranks - 1))
+    exchange_ll_us = exchange_start_us + _us(
+        calls.size / calls.ranks / calls.channels, value["pLL"]
     )
+
+    share = calls.size / calls.ranks
+    channels_us = _us(calls.size, NVLINK_EXCHANGE_CHANNELS * value["rP"])
+    wire_us = smooth_maximum(channels_us, _us((calls.ranks - 1) * share, value["BP"]), 6)
+    part = share / calls.channels
+    moved_us = smooth_maximum(_us(part, value["cP"]), wire_us, 3)
+    last_us = drain_us((calls.ranks - 1) * calls.channels, part, value["cP"])
+    exchange_simple_us = exchange_start_us * value["bPS"] + moved_us + last_us
+
+    # In the order of `_FORMS`.
+    times_us = [
+        *(ring_ll_us, ring_ll128_us, ring_simple_us, nvls_us),
+        *(exchange_ll_us, exchange_simple_us),
+    ]
+    return np.select([calls.form == index for index in range(len(_FORMS))], times_us)
 
 
 def _us(size_bytes: FloatArray, rate: float) -> FloatArray:
@@ -196,44 +220,6 @@ def smooth_maximum(first: FloatArray | float, second: FloatArray | float, power:
     """Return a smooth maximum of two positive times: (first^p + second^p)^(1/p), p = `power`."""
     top = np.maximum(first, second)
     return np.asarray(top * ((first / top) ** power + (second / top) ** power) ** (1 / power))
-
-
-def _ring_ll(value: dict[str, float], calls: CallColumns) -> FloatArray:
-    step = smooth_maximum(value["hLL"], _us(calls.share, value["rLL"]), 3)
-    return value["b"] * (1 + value["gLL"] * calls.growth) + calls.steps * step
-
-
-def _ring_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
-    # A chunk is sent in two slices; the second is sent while the first becomes visible.
-    half = _us(calls.share, 2 * value["rS"])
-    step = half + smooth_maximum(half, value["LS"], 4)
-    # A ring of two overlaps its local step with the transfers: a third of the time.
-    local = np.where(calls.ranks == 2, value["yS"] / 3, value["yS"])
-    return np.asarray(value["bS"] + calls.steps * step + local * 2 * half)
-
-
-def _nvls(value: dict[str, float], calls: CallColumns) -> FloatArray:
-    # A call of less than a chunk waits as long as one of a chunk: NCCL counts 25 us for any size.
-    chunk_us = _us(calls.chunk, value["rN"])
-    loops = calls.size / (calls.channels * calls.ranks * calls.chunk)
-    return value["bN"] + NVLS_FILL_CHUNKS * chunk_us + loops * (value["oN"] + chunk_us)
-
-
-def _exchange_start(value: dict[str, float], calls: CallColumns) -> FloatArray:
-    return value["bP"] * (1 + value["nP"] * (calls.ranks - 1))
-
-
-def _exchange_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
-    share = calls.size / calls.ranks
-    wire = smooth_maximum(
-        _us(calls.size, NVLINK_EXCHANGE_CHANNELS * value["rP"]),
-        _us((calls.ranks - 1) * share, value["BP"]),
-        6,
-    )
-    part = share / calls.channels
-    moved = smooth_maximum(_us(part, value["cP"]), wire, 3)
-    drain = drain_us((calls.ranks - 1) * calls.channels, part, value["cP"])
-    return _exchange_start(value, calls) * value["bPS"] + moved + drain
 
 
 def drain_us(messages: FloatArray | float, part: FloatArray | float, rate: float) -> FloatArray:

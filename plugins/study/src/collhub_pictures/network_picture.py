@@ -240,51 +240,39 @@ def _format_stroke(colour: str, width: float) -> str:
 def _write_paths(picture: _NetworkPicture) -> Iterator[str]:
     """Yield an SVG path with a tooltip for every line, in the order of the lines.
 
+    A line goes from the centre of its source to that of its destination, straight (`M.. L..`) or,
+    with a bend, as a cubic curve (`M.. C..`) with its two control points. An arrow ends
+    `NPU_RADIUS` pixels before the centre, for boxes too, measured along the straight line to the
+    source, or to the last control point of a curve. Coordinates have one decimal place.
+
     The tooltip has both ends, as `0 <-> 1` or for an arrow `0 -> 1`, bandwidth and latency, and the
     load if the picture has loads.
     """
     lines = picture.lines
     for row in range(len(lines)):
+        start = picture.places[lines.source[row]]
+        end = picture.places[lines.destination[row]]
+        first, last = lines.controls[row].tolist()
+        is_bent, is_arrow = bool(lines.bend[row]), bool(lines.is_arrow[row])
+        if is_arrow:
+            # The arrowhead ends at the rim, because the node would hide it.
+            vector = end - (lines.controls[row, 1] if is_bent else start)
+            # Avoids a division by zero for two nodes at one position.
+            length = max(float(np.hypot(*vector)), 1e-9)
+            end = end - vector / length * NPU_RADIUS
+        middle = "L"
+        if is_bent:
+            middle = f"C{first[0]:.1f} {first[1]:.1f} {last[0]:.1f} {last[1]:.1f} "
+        course = f"M{start[0]:.1f} {start[1]:.1f}{middle}{end[0]:.1f} {end[1]:.1f}"
         stroke = _format_stroke(picture.looks.colours[row], picture.looks.widths[row])
-        sign = "<->"
-        if lines.is_arrow[row]:
-            stroke += _ARROW
-            sign = "->"
+        stroke += _ARROW if is_arrow else ""
         source = picture.topology.node_name(int(lines.source[row]))
         destination = picture.topology.node_name(int(lines.destination[row]))
+        sign = "->" if is_arrow else "<->"
         tooltip = f"{source} {sign} {destination}: {format_rate_and_latency(lines, row)}"
         if picture.loads:
             tooltip += f"; {picture.loads[row].text}"
-        shape = f'<path d="{_format_course(picture, row)}" {stroke}>'
-        yield f"{shape}<title>{escape_svg_text(tooltip)}</title></path>"
-
-
-def _format_course(picture: _NetworkPicture, row: int) -> str:
-    """Return the SVG path data of line `row` of the picture, coordinates with one decimal place.
-
-    It goes from the centre of the source to the centre of the destination. A line with a bend is a
-    cubic curve with the two control points of the line: `M0.0 0.0C3.0 5.0 7.0 5.0 10.0 0.0`. Any
-    other line is straight: `M0.0 0.0L10.0 0.0`.
-
-    An arrow ends `NPU_RADIUS` pixels before the centre of its destination, for boxes too, so that
-    the node does not hide the arrowhead. The distance is measured along the straight line to the
-    source, or to the last control point of a curve.
-    """
-    lines = picture.lines
-    start = picture.places[lines.source[row]]
-    end = picture.places[lines.destination[row]]
-    first, last = lines.controls[row].tolist()
-    is_bent = bool(lines.bend[row])
-    if lines.is_arrow[row]:
-        # The arrowhead ends at the rim, because the node would hide it.
-        vector = end - (lines.controls[row, 1] if is_bent else start)
-        # Avoids a division by zero for two nodes at one position.
-        length = max(float(np.hypot(*vector)), 1e-9)
-        end = end - vector / length * NPU_RADIUS
-    middle = "L"
-    if is_bent:
-        middle = f"C{first[0]:.1f} {first[1]:.1f} {last[0]:.1f} {last[1]:.1f} "
-    return f"M{start[0]:.1f} {start[1]:.1f}{middle}{end[0]:.1f} {end[1]:.1f}"
+        yield f'<path d="{course}" {stroke}><title>{escape_svg_text(tooltip)}</title></path>'
 
 
 def _write_nodes(picture: _NetworkPicture) -> Iterator[str]:

@@ -80,7 +80,8 @@ def draw(request: WaitForGraph) -> bytes:
     """
     groups, arrows = _group_ranks(request)
     boxes = _place_boxes(groups, arrows, frozenset(request.culprits))
-    shown = {number for number, _ in sorted(boxes.items(), key=_position)[:MAX_BOXES]}
+    in_order = sorted(boxes.items(), key=lambda item: (item[1].column, item[1].row))
+    shown = {number for number, _ in in_order[:MAX_BOXES]}
     drawn = [one for one in arrows if one.waiting in shown and one.awaited in shown][:MAX_ARROWS]
     omitted = len(boxes) - len(shown), len(arrows) - len(drawn)
     lines = list(_draw_parts(request, {key: boxes[key] for key in sorted(shown)}, drawn, omitted))
@@ -166,10 +167,6 @@ def _place_boxes(
     return boxes
 
 
-def _position(item: tuple[int, _Box]) -> tuple[int, int]:
-    return item[1].column, item[1].row
-
-
 def _draw_parts(
     request: WaitForGraph,
     boxes: Mapping[int, _Box],
@@ -180,14 +177,34 @@ def _draw_parts(
 
     `boxes`: placed boxes by number, drawn in the order of the mapping; it must have both boxes of
     every arrow. A box has the text `rank 3`, or `ranks 0-3` for several ranks, cut to
-    `_BOX_LABEL_LENGTH` (24) characters. The title is cut to 90 characters. `omitted`: numbers of
-    omitted boxes and waits. A text below the boxes gives both; it is left out if both are 0.
+    `_BOX_LABEL_LENGTH` (24) characters. The title is cut to 90 characters. An arrow to a column
+    further left runs from the left side of the waiting box to the right side of the awaited one;
+    any other is a bow from right side to right side. Its label is its first operation, cut to
+    `_LABEL_LENGTH` (36) characters, and ` (and N more)`; `IndexError` without operations.
+    `omitted`: numbers of omitted boxes and waits. A text below the boxes gives both; it is left out
+    if both are 0.
     """
     title = escape_svg_text(truncate(request.title, 90))
     yield f'<text class="t" x="{_LEFT:g}" y="26">{title}</text>'
     yield f'<text x="{_LEFT:g}" y="46">red: culprits; arrows lead to the ranks waited for</text>'
+    middle = _BOX_HEIGHT / 2
     for number, arrow in enumerate(arrows):
-        yield from _draw_arrow(boxes[arrow.waiting], boxes[arrow.awaited], arrow, number)
+        waiting, awaited = boxes[arrow.waiting], boxes[arrow.awaited]
+        x0, y0, x1, y1 = waiting.x, waiting.y + middle, awaited.x + _BOX_WIDTH, awaited.y + middle
+        bend = max((x0 - x1) / 2, 30.0)
+        if waiting.column <= awaited.column:
+            # Waits within a column or back: a bow to the right of the boxes, distinguishable by
+            # its width.
+            x0, x1 = waiting.x + _BOX_WIDTH, awaited.x + _BOX_WIDTH
+            bend = -(60.0 + 12.0 * (number % 4))
+        yield (
+            f'<path class="a" d="M{x0:g} {y0:g}C{x0 - bend:g} {y0:g} {x1 + abs(bend):g} {y1:g} '
+            f'{x1:g} {y1:g}"/>'
+        )
+        more = f" (and {len(arrow.operations) - 1} more)" if len(arrow.operations) > 1 else ""
+        text = escape_svg_text(truncate(arrow.operations[0], _LABEL_LENGTH) + more)
+        x, y = (x0 + x1) / 2 + (abs(bend) if bend < 0 else 0), (y0 + y1) / 2 - 5
+        yield f'<text class="x" x="{x:g}" y="{y:g}">{text}</text>'
     for box in boxes.values():
         kind = "c" if box.is_culprit else "w"
         name = truncate(f"ranks {format_ranks(box.ranks)}", _BOX_LABEL_LENGTH)
@@ -203,32 +220,3 @@ def _draw_parts(
         rows = max((box.row for box in boxes.values()), default=0) + 1
         text = f"{omitted[0]} more boxes and {omitted[1]} more waits are not drawn"
         yield f'<text x="{_LEFT:g}" y="{_TOP + rows * _ROW_HEIGHT + 12:g}">{text}</text>'
-
-
-def _draw_arrow(waiting: _Box, awaited: _Box, arrow: _Arrow, number: int) -> Iterator[str]:
-    """Yield two SVG elements: the curve from the waiting to the awaited box, and its label.
-
-    - Awaited box in a column further left: the curve runs from the left side of the waiting box to
-      the right side of the awaited one.
-    - Same column or further right: the curve is a bow from right side to right side. Its control
-      points are 60, 72, 84 or 96 units right of the box at that end, by `number` modulo 4, so that
-      arrows are distinguishable.
-
-    The label is the first operation of the arrow, cut to `_LABEL_LENGTH` (36) characters, followed
-    by ` (and N more)` for N > 0 further ones, and escaped. `IndexError` without operations.
-    """
-    middle = _BOX_HEIGHT / 2
-    x0, y0, x1, y1 = waiting.x, waiting.y + middle, awaited.x + _BOX_WIDTH, awaited.y + middle
-    bend = max((x0 - x1) / 2, 30.0)
-    if waiting.column <= awaited.column:
-        # Waits within a column or back: a bow to the right of the boxes.
-        x0, x1 = waiting.x + _BOX_WIDTH, awaited.x + _BOX_WIDTH
-        bend = -(60.0 + 12.0 * (number % 4))
-    yield (
-        f'<path class="a" d="M{x0:g} {y0:g}C{x0 - bend:g} {y0:g} {x1 + abs(bend):g} {y1:g} '
-        f'{x1:g} {y1:g}"/>'
-    )
-    more = f" (and {len(arrow.operations) - 1} more)" if len(arrow.operations) > 1 else ""
-    name = escape_svg_text(truncate(arrow.operations[0], _LABEL_LENGTH) + more)
-    x, y = (x0 + x1) / 2 + (abs(bend) if bend < 0 else 0), (y0 + y1) / 2 - 5
-    yield f'<text class="x" x="{x:g}" y="{y:g}">{name}</text>'

@@ -152,12 +152,42 @@ def write_folder(
 def check_folder(context: CommandContext, folder: str) -> list[CheckedFormat]:
     """Check the current files of every format that the folder's report declares, in its order.
 
-    Raises `InputError` if the report is missing or invalid, or if a file cannot be read.
+    The findings of a format are a `missing-file` per declared file that is gone, the findings of
+    reading the current files (an error then leaves no served calls), and the notes of
+    `_note_unserved_sizes`. Raises `InputError` if the report is missing or invalid, or if a file
+    cannot be read.
     """
-    return [
-        _check_format(context, Path(folder) / declared.name, declared)
-        for declared in read_declared_formats(Path(folder))
-    ]
+    checked = []
+    for declared in read_declared_formats(Path(folder)):
+        place = Path(folder) / declared.name
+        try:
+            contents = {
+                path.relative_to(place).as_posix(): path.read_bytes()
+                for path in sorted(place.rglob("*"))
+                if path.is_file()
+            }
+        except OSError as error:
+            path = error.filename or place
+            raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+        diagnostics = [
+            Diagnostic("missing-file", "the file is gone", location=Location(str(place / name)))
+            for name in declared.files
+            if name not in contents
+        ]
+        served: Sequence[ServedCalls] = ()
+        try:
+            served, findings = _read_served_calls(context, declared.name, contents)
+        except HubError as error:
+            findings = list(error.diagnostics)
+        for finding in findings:
+            location = finding.location
+            if location.file is not None:
+                location = replace(location, file=str(place / location.file))
+            diagnostics.append(replace(finding, location=location))
+        diagnostics += _note_unserved_sizes(declared, served)
+        stretches = compare_coverage(declared.served, served)
+        checked.append(CheckedFormat(declared.name, tuple(stretches), tuple(diagnostics)))
+    return checked
 
 
 def read_declared_formats(folder: Path) -> list[DeclaredFormat]:
@@ -210,36 +240,6 @@ def _check_name(name: object) -> str:
     if not isinstance(name, str) or "\0" in name or set(name.split("/")) & {"", ".", ".."}:
         raise ValueError("no name of a file")
     return name
-
-
-def _check_format(context: CommandContext, folder: Path, declared: DeclaredFormat) -> CheckedFormat:
-    try:
-        contents = {
-            path.relative_to(folder).as_posix(): path.read_bytes()
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
-    except OSError as error:
-        path = error.filename or folder
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    missing = [name for name in declared.files if name not in contents]
-    diagnostics = [
-        Diagnostic("missing-file", "the file is gone", location=Location(str(folder / name)))
-        for name in missing
-    ]
-    served: Sequence[ServedCalls] = ()
-    try:
-        served, findings = _read_served_calls(context, declared.name, contents)
-    except HubError as error:
-        findings = list(error.diagnostics)
-    for finding in findings:
-        location = finding.location
-        if location.file is not None:
-            location = replace(location, file=str(folder / location.file))
-        diagnostics.append(replace(finding, location=location))
-    diagnostics += _note_unserved_sizes(declared, served)
-    stretches = compare_coverage(declared.served, served)
-    return CheckedFormat(declared.name, tuple(stretches), tuple(diagnostics))
 
 
 def _note_unserved_sizes(
