@@ -147,8 +147,14 @@ def _build_directed_tree(
     parents = {node: parent for node, parent in enumerate(direction["parents"]) if parent >= 0}
     if root in parents:
         raise FlawError("tree", f"the root {root} of a tree hangs on another node")
-    for node in (*targets, *parents):
-        _check_path(node, root, parents)
+    for start in (*targets, *parents):
+        node, steps = start, 0
+        while node != root:
+            steps += 1
+            # More steps than nodes with a parent indicate a cycle.
+            if node not in parents or steps > len(parents):
+                raise FlawError("tree", f"NPU {start} does not hang on the tree of root {root}")
+            node = parents[node]
     routes = {int(node): route for node, route in direction.get("routes", {}).items()}
     if len(direction["parents"]) != npus or not set(routes) <= set(parents):
         message = f"the tree of root {root} names nodes that are none of its NPUs"
@@ -164,21 +170,6 @@ def _build_directed_tree(
         served=root if only is None else only,
         npus=npus,
     )
-
-
-def _check_path(node: int, root: int, parents: Mapping[int, int]) -> None:
-    """Raise `FlawError` (`certificate-tree`) unless the parents of a node lead to the root.
-
-    They do not if a node on the way has no parent, or if there is a cycle. The root itself
-    is always valid. `parents`: parent by node, without the root.
-    """
-    start, steps = node, 0
-    while node != root:
-        steps += 1
-        # More steps than nodes with a parent indicate a cycle.
-        if node not in parents or steps > len(parents):
-            raise FlawError("tree", f"NPU {start} does not hang on the tree of root {root}")
-        node = parents[node]
 
 
 def check_traffic(
@@ -199,42 +190,24 @@ def check_traffic(
     for tree in directed_trees:
         for hop in tree.hops():
             planned[hop] = planned.get(hop, Fraction(0)) + tree.weight * data_per_rate
-    moved = _measure_traffic(algorithm, plane, num_planes)
+    steps = algorithm.steps
+    # A message on channel c takes links of plane c modulo the number of planes.
+    is_on_plane = steps.channel % num_planes == plane
+    sends = np.flatnonzero(is_on_plane & (steps.kind == StepKind.SEND))
+    # The algorithm may be wrong: an invalid peer must not be mistaken for another pair.
+    source = steps.rank[sends].astype(np.int64)
+    pairs, row = np.unique(source << 32 | steps.peer[sends], return_inverse=True)
+    # Integers throughout: the sums of `bincount` with weights would be rounded.
+    units = np.zeros(len(pairs), np.int64)
+    np.add.at(units, row, steps.count[sends])
+    moved: dict[NodePair, Fraction] = {}
+    for code, count in zip(pairs.tolist(), units.tolist(), strict=True):
+        moved[code >> 32, code & 0xFFFFFFFF] = Fraction(count, algorithm.collective.unit_count)
     for pair in sorted(moved.keys() | planned.keys()):
         if moved.get(pair) != planned.get(pair):
             direction = f"from rank {pair[0]} to rank {pair[1]}"
             message = f"the algorithm does not send what the trees say {direction}"
             raise FlawError("traffic", message)
-
-
-def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[NodePair, Fraction]:
-    """Return the data sent on a plane by (sending rank, receiving rank), as fractions of all data.
-
-    A fraction is the sum of the units of all SEND steps of the pair divided by the units of the
-    collective; it may exceed 1. Channel c belongs to plane c modulo `num_planes`. Pairs are in
-    ascending order; a pair without a SEND step on the plane is missing. A pair whose steps have 0
-    units has the fraction 0. Peers are not checked: an invalid peer gives a separate pair.
-    """
-    steps = algorithm.steps
-    # A message on channel c takes links of plane c modulo the number of planes.
-    is_on_plane = steps.channel % num_planes == plane
-    is_send = steps.kind == StepKind.SEND
-    sends = np.flatnonzero(is_on_plane & is_send)
-
-    # The algorithm may be wrong: an invalid peer must not be mistaken for another pair.
-    source = steps.rank[sends].astype(np.int64)
-    pairs, row = np.unique(
-        source << 32 | steps.peer[sends],
-        return_inverse=True,
-    )
-    # Integers throughout: the sums of `bincount` with weights would be rounded.
-    units = np.zeros(len(pairs), np.int64)
-    np.add.at(units, row, steps.count[sends])
-    # Units as fractions of the total by pair; `pairs`: source in the high 32 bits.
-    fractions = {}
-    for pair, count in zip(pairs.tolist(), units.tolist(), strict=True):
-        fractions[pair >> 32, pair & 0xFFFFFFFF] = Fraction(count, algorithm.collective.unit_count)
-    return fractions
 
 
 def compute_carried_rate(claim: Claim, algorithm: Algorithm | None) -> Fraction:

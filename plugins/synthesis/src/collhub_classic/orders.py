@@ -29,24 +29,38 @@ def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
     3. the path from rank 0 that always continues at the unvisited rank with the least route
        latency, of equal ones the lowest
 
-    The time of a candidate is that in which all ranks send 1 MB to their next rank at once
-    (`_compute_round_time_s`). Of equal times the first candidate is returned. Raises `InputError`
-    (`disconnected`) if a rank cannot reach another one.
+    The time of a candidate is that in which all ranks send 1 MB (10^6 bytes) to their next rank at
+    once: the largest sum, over a route, of the latency and 1 MB x the messages on the link / the
+    bandwidth. Of equal times the first candidate is returned. Raises `InputError` (`disconnected`)
+    if a rank cannot reach another one.
     """
     ranks = len(npus)
+    npu_of = np.asarray(npus)
     candidates = [np.arange(ranks)]
     if 2 < ranks <= _MAX_RANKS:
         candidates += find_disjoint_rings(topology, npus, 1)
         # Compute the latency of the route between all ranks in s: float64[ranks, ranks].
         source, destination = np.divmod(np.arange(ranks * ranks), ranks)
-        npu_of = np.asarray(npus)
         routes = topology.routes(npu_of[source], npu_of[destination])
         pair = group_of_entry(routes.indptr)
         total: Float64Array = np.zeros(ranks * ranks)
         np.add.at(total, pair, topology.latency_s[routes.links])
-        candidates.append(_build_nearest_order(total.reshape(ranks, ranks)))
-    times = [_compute_round_time_s(topology, np.asarray(npus)[order]) for order in candidates]
-    return candidates[int(np.argmin(times))]
+        latency = total.reshape(ranks, ranks)
+        path = [0]
+        is_unvisited = np.ones(ranks, np.bool_)
+        for _ in range(ranks - 1):
+            is_unvisited[path[-1]] = False
+            path.append(int(np.where(is_unvisited, latency[path[-1]], np.inf).argmin()))
+        candidates.append(np.asarray(path))
+    times_s = []
+    for order in candidates:
+        # On each link of its route, a message takes the latency and the time of all its messages.
+        routes = topology.routes(npu_of[order], np.roll(npu_of[order], -1))
+        load = np.bincount(routes.links, minlength=topology.num_links)
+        link_s = load * 1e6 / topology.bandwidth_bytes_per_s + topology.latency_s
+        route_s = np.bincount(group_of_entry(routes.indptr), link_s[routes.links], ranks)
+        times_s.append(float(route_s.max(initial=0.0)))
+    return candidates[int(np.argmin(times_s))]
 
 
 def find_disjoint_rings(
@@ -100,18 +114,30 @@ def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int6
 
     A ring is int64[ranks], the ranks in their order, beginning with 0. `free`: the bytes of
     int64[ranks, ranks], the number of rings that fit on each link. There are at most
-    `max_rings` rings, and at most the links into or out of any rank. Up to `_NUM_STARTS`
-    searches with different random orders run, until one has found this maximum; the first
-    of equally large sets is returned, () if no search finds a ring. The arrays are
-    read-only because results are cached.
+    `max_rings` rings, and at most the links into or out of any rank. A search adds rings on the
+    remaining capacity until none is found; its number is the seed of the order of equal choices,
+    which is rotated for every ring. Up to `_NUM_STARTS` searches run, until one has found this
+    maximum; the first of equally large sets is returned, () if no search finds a ring. The arrays
+    are read-only because results are cached.
     """
     links = np.frombuffer(free, np.int64).reshape(ranks, ranks)
     # Every ring uses a link out of and into each rank.
     max_rings = min(max_rings, int(links.sum(axis=0).min()), int(links.sum(axis=1).min()))
     best: list[Int64Array] = []
     for start in range(_NUM_STARTS):
-        if len(best) < max_rings:
-            best = max(best, _search_ring_set(links, max_rings, start), key=len)
+        if len(best) >= max_rings:
+            break
+        remaining = links.copy()
+        noise = np.random.default_rng(start).permutation(ranks)
+        rings: list[Int64Array] = []
+        while len(rings) < max_rings:
+            path = next(_search_ring(remaining, np.roll(noise, len(rings))), None)
+            if path is None:
+                break
+            ring = np.asarray(path)
+            remaining[ring, np.roll(ring, -1)] -= 1
+            rings.append(ring)
+        best = max(best, rings, key=len)
     for ring in best:
         ring.setflags(write=False)
     return tuple(best)
@@ -151,28 +177,6 @@ def find_equal_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
     if len(sizes) == 1 and sorted(grouped) == list(range(len(npus))):
         return np.asarray(groups, np.int64)
     return np.arange(len(npus))[None, :]
-
-
-def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64Array]:
-    """Search for up to `max_rings` rings through all ranks, one after the other.
-
-    A ring is int64[ranks], the ranks in their order, beginning with 0. It uses only links
-    with capacity that the previous rings have not used. `free`: number of rings that fit on
-    each link, int64[ranks, ranks]; it is not changed. `start`: seed of the pseudo-random
-    order of equal choices, which is rotated for every ring. The search stops at the first
-    ring that is not found, so the result may be empty.
-    """
-    remaining, ranks = free.copy(), len(free)
-    noise = np.random.default_rng(start).permutation(ranks)
-    rings: list[Int64Array] = []
-    while len(rings) < max_rings:
-        path = next(_search_ring(remaining, np.roll(noise, len(rings))), None)
-        if path is None:
-            break
-        ring = np.asarray(path)
-        remaining[ring, np.roll(ring, -1)] -= 1
-        rings.append(ring)
-    return rings
 
 
 def _search_ring(free: Int64Array, noise: Int64Array) -> Iterator[list[int]]:
@@ -267,34 +271,3 @@ def _sort_successors(
         keys.append((-onward, ties[successor], successor))
     keys.sort()
     return [successor for _, _, successor in keys]
-
-
-def _build_nearest_order(latency: Float64Array) -> Int64Array:
-    """Return the order of ranks from rank 0 that always continues with the nearest unvisited rank.
-
-    `latency[a, b]`: s from rank a to rank b, float64[ranks, ranks]. Of equally near ranks
-    the lowest number comes first. The result is int64[ranks].
-    """
-    ranks = len(latency)
-    order = [0]
-    is_unvisited = np.ones(ranks, np.bool_)
-    for _ in range(ranks - 1):
-        is_unvisited[order[-1]] = False
-        order.append(int(np.where(is_unvisited, latency[order[-1]], np.inf).argmin()))
-    return np.asarray(order)
-
-
-def _compute_round_time_s(topology: Topology, ring: Int64Array) -> float:
-    """Return the time in s in which every NPU of a ring sends 1 MB to the next one.
-
-    `ring`: NPUs in order; the last one sends to the first. 1 MB is 10^6 bytes, and all messages are
-    sent at once. On each link of its route, a message takes the latency plus 1 MB x the number of
-    messages on the link / the bandwidth. The result is the largest sum over a route; 0 without
-    NPUs.
-    """
-    routes = topology.routes(ring, np.roll(ring, -1))
-    load = np.bincount(routes.links, minlength=topology.num_links)
-    busy = load * 1e6 / topology.bandwidth_bytes_per_s
-    pair = group_of_entry(routes.indptr)
-    route_times = np.bincount(pair, (busy + topology.latency_s)[routes.links], len(ring))
-    return float(route_times.max(initial=0.0))

@@ -198,30 +198,43 @@ class _Rows:
         The steps are not sorted by rank or round.
         """
         copies = _Copies.of(plan, accesses, where, places)
-        staged = np.flatnonzero(where.staging[pieces.entry] >= 0)
-        entry = pieces.entry[staged]
-        parts = (
-            _build_sends(plan, accesses, where, pieces),
-            _build_receives(plan, accesses, where, pieces),
-            _build_columns(
-                plan.destination[accesses.message[entry]],
-                np.full(len(entry), StepKind.REDUCE),
-                pieces.count[staged],
-                source=(np.full(len(entry), Buffer.SCRATCH), where.staging[entry]),
-                target=(where.target_buffer[entry], where.target_offset[entry]),
-            ),
-            _build_copies(copies, places),
+        entry, message = pieces.entry, accesses.message[pieces.entry]
+        sends = _build_columns(
+            plan.source[message],
+            np.full(len(entry), StepKind.SEND),
+            pieces.count,
+            source=(where.source_buffer[entry], where.source_offset[entry]),
+            peer=plan.destination[message],
+            channel=plan.channel[message],
         )
+        staged = np.flatnonzero(where.staging[entry] >= 0)
+        entry = entry[staged]
+        reductions = _build_columns(
+            plan.destination[message[staged]],
+            np.full(len(staged), StepKind.REDUCE),
+            pieces.count[staged],
+            source=(np.full(len(staged), Buffer.SCRATCH), where.staging[entry]),
+            target=(where.target_buffer[entry], where.target_offset[entry]),
+        )
+        num_copies = len(copies.rank)
+        copied = _build_columns(
+            copies.rank,
+            np.full(num_copies, StepKind.COPY),
+            copies.count,
+            source=(np.full(num_copies, Buffer.INPUT), places.input_offset(copies.first)),
+            target=(np.full(num_copies, Buffer.OUTPUT), places.output_offset(copies.first)),
+        )
+        parts = (sends, _build_receives(plan, accesses, where, pieces), reductions, copied)
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         number = len(pieces.entry)
         write = number + np.arange(number)
         write[staged] = 2 * number + np.arange(len(staged))
-        rounds = plan.round[accesses.message[pieces.entry]]
-        copied = np.where(copies.is_early, _FIRST_ROUND, _LAST_ROUND)
+        rounds = plan.round[message]
+        copy_rounds = np.where(copies.is_early, _FIRST_ROUND, _LAST_ROUND)
         sizes = [len(part["rank"]) for part in parts]
         return cls(
             columns,
-            np.concatenate([rounds, rounds, rounds[staged], copied]),
+            np.concatenate([rounds, rounds, rounds[staged], copy_rounds]),
             np.repeat(np.arange(len(parts)), sizes),
             pieces,
             copies,
@@ -348,27 +361,6 @@ def _renumber(edges: _Edges, order: Int64Array) -> _Edges:
     return position[edges[0]], position[edges[1]]
 
 
-def _build_sends(
-    plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces, pieces: MessagePieces
-) -> dict[str, Int64Array]:
-    """Return the columns of the send steps by name, one entry per piece, in the order of `pieces`.
-
-    A piece is the units of a message that one step moves. Each step is on the sender of the
-    message, and sends the units of the piece from the source place in `where` to the
-    receiver, on the channel of the message. The names are those of `_build_columns`.
-    """
-    entry = pieces.entry
-    message = accesses.message[entry]
-    return _build_columns(
-        plan.source[message],
-        np.full(len(entry), StepKind.SEND),
-        pieces.count,
-        source=(where.source_buffer[entry], where.source_offset[entry]),
-        peer=plan.destination[message],
-        channel=plan.channel[message],
-    )
-
-
 def _build_receives(
     plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces, pieces: MessagePieces
 ) -> dict[str, Int64Array]:
@@ -405,24 +397,6 @@ def _build_receives(
         ),
         peer=plan.source[message],
         channel=plan.channel[message],
-    )
-
-
-def _build_copies(copies: _Copies, places: BlockPlaces) -> dict[str, Int64Array]:
-    """Return the steps that copy from INPUT to OUTPUT, as columns of a step table by name.
-
-    Each column has one entry per copy, in the order of `copies`. A step copies `count`
-    adjacent units on the copy's rank. It reads them at the place of the copy's first block in
-    INPUT and writes them at the place of this block in OUTPUT, both from `places`. The
-    column `peer` is -1 and `channel` is 0. Without copies, all columns are empty.
-    """
-    number = len(copies.rank)
-    return _build_columns(
-        copies.rank,
-        np.full(number, StepKind.COPY),
-        copies.count,
-        source=(np.full(number, Buffer.INPUT), places.input_offset(copies.first)),
-        target=(np.full(number, Buffer.OUTPUT), places.output_offset(copies.first)),
     )
 
 

@@ -6,7 +6,7 @@ that synthesizes it, and one (`_ns`) that estimates its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from math import floor
@@ -485,33 +485,23 @@ def _build_algorithm(
     total = request.topology.num_npus
     option_texts = {name: str(value) for name, value in asdict(options).items()}
     version = installed_version("collhub-synthesis") or ""
+    npu_of = np.asarray(request.npus, np.int64)
     scattered = np.zeros(total, np.int64)
-    scattered[np.asarray(request.npus, np.int64)] = scratch
+    scattered[npu_of] = scratch
+    if not np.array_equal(npu_of, np.arange(total)):
+        # Steps of classic plans have no other columns, such as lanes.
+        names = ("kind", "channel", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count")
+        columns = {name: getattr(steps, name) for name in names}
+        columns["rank"] = npu_of[steps.rank]
+        columns["peer"] = np.where(steps.peer >= 0, npu_of[steps.peer], -1)
+        steps = StepTable.from_columns(total, columns, steps.data_edges, steps.control_edges)
     return Algorithm(
         collective_among(collective, request.npus, total),
-        _map_to_npus(steps, request.npus, total),
+        steps,
         scattered,
         Provenance(_NAME, version, request.topology.name, "", option_texts),
         request.collective_bytes,
     )
-
-
-def _map_to_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable:
-    """Replace ranks by NPUs in the steps, for an algorithm of `total` NPUs.
-
-    `npus`: NPU of each rank, distinct. If it is 0, 1, ..., `total` - 1, the same table is returned.
-    Else it is a new one sorted by NPU: peers are replaced too, -1 is kept; kinds, channels,
-    operands, data and control dependencies are kept, and all other columns (such as lanes) get
-    defaults.
-    """
-    npu_of = np.asarray(npus, np.int64)
-    if np.array_equal(npu_of, np.arange(total)):
-        return steps
-    names = ("kind", "channel", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count")
-    columns = {name: getattr(steps, name) for name in names}
-    columns["rank"] = npu_of[steps.rank]
-    columns["peer"] = np.where(steps.peer >= 0, npu_of[steps.peer], -1)
-    return StepTable.from_columns(total, columns, steps.data_edges, steps.control_edges)
 
 
 def _compute_bound_ns(request: SynthesisRequest) -> dict[str, int]:

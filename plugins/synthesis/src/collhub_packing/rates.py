@@ -236,48 +236,31 @@ def _compute_partition_rate(
     """Return the largest rate of an all-reduce that a partition of the compute nodes allows.
 
     `blocks`: at least two sets of compute nodes, each node in one of them. To every block
-    those switches are added that minimize the capacity leaving it. The rate is the sum of
-    the capacities that leave the blocks, divided by 2 (blocks - 1). The result also has
-    the blocks, each ascending and sorted by their first nodes, and in the same order the
-    blocks with their switches.
+    those switches are added that minimize the capacity leaving it; of several such sets, the
+    one with the fewest nodes. The rate is the sum of the capacities that leave the blocks,
+    divided by 2 (blocks - 1). The result also has the blocks, each ascending and sorted by
+    their first nodes, and in the same order the blocks with their switches. `links`: those of
+    `graph`, with equal capacity in both directions.
+
+    Raises `InputError` (`capacities`) for a network with switches and large capacities: with
+    their sum s in both directions and n compute nodes, s + n (s + 1) is 2^60 or more.
     """
-    sides = ordered = sorted(sorted(block) for block in blocks)
-    if graph.has_switches:
-        sides = [_find_side(graph, links, block) for block in ordered]
-    leaving = sum(_sum_capacity_out_of(graph, side) for side in sides)
+    ordered = sorted(sorted(block) for block in blocks)
+    sides = []
+    leaving = 0
+    for block in ordered:
+        is_inside = np.zeros(graph.num_nodes, np.bool_)
+        is_inside[block] = True
+        if graph.has_switches:
+            # All compute nodes are fixed inside or outside, so that only switches are chosen.
+            allowed = is_inside | (np.arange(graph.num_nodes) >= graph.num_compute)
+            no_weights = np.zeros(graph.num_nodes, np.int64)
+            _, is_inside = LeastSets(links, 1).least(block, no_weights, allowed)
+        sides.append(_list_nodes(is_inside))
+        leaving += _compute_capacity_out_of(graph, is_inside)
     # Every link between two sides leaves both of them.
     value = Fraction(leaving, 2 * (len(ordered) - 1))
     return Strength(value, tuple(map(tuple, ordered)), tuple(map(tuple, sides)))
-
-
-def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
-    """Return the total capacity of the arcs from the given nodes to all other nodes.
-
-    Arcs between the given nodes do not count. 0 without nodes.
-    """
-    inside = np.zeros(graph.num_nodes, np.bool_)
-    inside[nodes] = True
-    return _compute_capacity_out_of(graph, inside)
-
-
-def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
-    """Return a block of compute nodes with the switches that minimize the capacity leaving it.
-
-    The result is a list of ascending node numbers: all of `block`, no other compute
-    node, and any switches. The capacity is that of all links in `links` (with equal
-    capacity in both directions) from this set to other nodes. Of several minimum sets
-    the one with the fewest nodes is returned. `block` is not changed.
-
-    Raises `InputError` (`capacities`) if s + n * (s + 1) is 2^60 or more. Here s is the
-    sum of the capacities of all links, counted in both directions, and n is the number
-    of compute nodes.
-    """
-    allowed = np.arange(graph.num_nodes) >= graph.num_compute
-    allowed[block] = True
-    # All compute nodes are fixed inside or outside, so that only switches are chosen.
-    no_weights = np.zeros(graph.num_nodes, np.int64)
-    _, side = LeastSets(links, 1).least(block, no_weights, allowed)
-    return list(_list_nodes(side))
 
 
 def _sort_by_capacity_into(graph: CapacityGraph, nodes: Int64Array) -> Int64Array:

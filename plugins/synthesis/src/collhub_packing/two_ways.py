@@ -195,7 +195,9 @@ class _CutRows:
         """Create the linear program that divides links between trees down and trees up.
 
         `graph` has an arc of positive capacity. All capacities are divided by the largest one.
-        `_build_program` gives columns, costs and units. The first rows, in this order, are:
+        Columns are first, by arc, the capacity that the arc gives to the way down, from 0 to its
+        entire one; then, by compute node, the weight of the root from 0 without an upper limit.
+        The sum of the weights is maximized (costs 0 and -1). The first rows, in this order, are:
 
         1. For each switch, ascending: the capacity for the way down is equal into and out of it.
         2. For each compute node v, ascending: the rows of `_add` for the set {v}, down then up,
@@ -207,7 +209,16 @@ class _CutRows:
         self._graph = graph
         self._capacity = graph.capacity / graph.capacity.max()
         self._networks = networks
-        self.program = GrowingProgram(self._build_program())
+        none, no_limits = np.zeros(0, np.int64), np.zeros(0)
+        num_columns = graph.num_arcs + graph.num_compute
+        program = LinearProgram(
+            costs=np.repeat([0.0, -1.0], [graph.num_arcs, graph.num_compute]),
+            matrix=Matrix(none, none, no_limits, 0, num_columns),
+            row_lower=no_limits,
+            row_upper=no_limits,
+            upper=np.concatenate([self._capacity, np.full(graph.num_compute, np.inf)]),
+        )
+        self.program = GrowingProgram(program)
         # The sets S that have a row, by direction, in the order of the rows.
         self._known: dict[tuple[bool, bytes], BoolArray] = {}
         for switch in range(graph.num_compute, graph.num_nodes):
@@ -220,25 +231,6 @@ class _CutRows:
             for side in (alone, ~alone):
                 self._add(side, is_up=False)
                 self._add(side, is_up=True)
-
-    def _build_program(self) -> LinearProgram:
-        """Build the linear program without rows.
-
-        Its columns are, first by arc, the capacity that the arc gives to the way down, from 0 to
-        its entire capacity. Then, by compute node, follows the weight of the root, from 0 without
-        an upper limit. Both are in units of the largest capacity. The sum of the weights is
-        maximized: the costs are 0 and -1.
-        """
-        graph = self._graph
-        num_columns = graph.num_arcs + graph.num_compute
-        none, no_limits = np.zeros(0, np.int64), np.zeros(0)
-        return LinearProgram(
-            costs=np.repeat([0.0, -1.0], [graph.num_arcs, graph.num_compute]),
-            matrix=Matrix(none, none, no_limits, 0, num_columns),
-            row_lower=no_limits,
-            row_upper=no_limits,
-            upper=np.concatenate([self._capacity, np.full(graph.num_compute, np.inf)]),
-        )
 
     def _add(self, side: BoolArray, *, is_up: bool) -> bool:
         """Add the row of the program for the cut around a set of nodes; return whether it is new.

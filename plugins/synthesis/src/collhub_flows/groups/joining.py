@@ -271,63 +271,38 @@ def _build_contributions(
     the first common unit of an algorithm in each joint buffer. It is added to offsets (OUTPUT) and
     source units (INPUT).
 
-    Rows are by algorithm. Each row of an algorithm becomes `factor` rows, one per common unit. A
-    contribution of all ranks becomes one row per rank and common unit.
+    Rows are by algorithm, in the order of `collective.postcondition()`. A contribution of all ranks
+    becomes one row per rank, ascending, in its place. Then each row becomes `factor` adjacent ones,
+    one per common unit.
 
     Returns None if there would be more than `_MAX_ROWS` (20 million) rows. Raises `InputError`
     (`too-large`) for a standard collective of more than 2^26 rows, and `AssertionError` for a
     collective without a defined result; both are raised before None is returned.
     """
     rows = 0
+    results = []
     for algorithm, factor in zip(algorithms, factors, strict=True):
-        # Count the contributions of a collective's result, with one row per source rank.
         result = algorithm.collective.postcondition()
         assert result is not None
+        results.append(result)
         # A row for all ranks is expanded to one per rank.
         total_rows = np.count_nonzero(result.source_rank == ALL_RANKS)
         additional = algorithm.collective.num_ranks - 1
-        counted = len(result) + int(total_rows) * additional
-        rows += counted * factor
+        rows += (len(result) + int(total_rows) * additional) * factor
     if rows > _MAX_ROWS:
         return None
-    parts = [
-        _expand_contributions(algorithm.collective, factor, base)
-        for algorithm, factor, base in zip(algorithms, factors, bases, strict=True)
-    ]
+    parts = []
+    for result, algorithm, factor, base in zip(results, algorithms, factors, bases, strict=True):
+        expanded = result.with_ranks_named(algorithm.num_ranks)
+        # A unit consists of `factor` consecutive common units.
+        times = np.full(len(expanded), factor, np.int64)
+        within = counted_positions(times)
+        rank = np.repeat(expanded.rank, times)
+        source = np.repeat(expanded.source_rank, times)
+        offset = np.repeat(expanded.offset, times) * factor + within
+        unit = np.repeat(expanded.source_unit, times) * factor + within
+        offset += base[rank, Buffer.OUTPUT]
+        unit += base[source, Buffer.INPUT]
+        parts.append((rank, offset, source, unit))
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Contributions(*columns)
-
-
-def _expand_contributions(
-    collective: Collective,
-    factor: int,
-    base: Int64Array,
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Return rank, offset, source rank and source unit of all contributions, in common units.
-
-    Four int64 arrays of equal length, one entry per required unit of OUTPUT and rank that
-    contributes to it. `base`: first unit of the algorithm by (rank, buffer), in common units. Unit
-    u of OUTPUT becomes the offsets u * `factor` + k + `base[rank, OUTPUT]` for k from 0 to `factor`
-    - 1. Unit v of a source's INPUT becomes v * `factor` + k + `base[source, INPUT]`.
-
-    The order is that of `collective.postcondition()`. A contribution of all ranks becomes one per
-    rank, ascending, in its place. Then each of them becomes `factor` adjacent entries (k
-    ascending). The collective must define its result, otherwise `AssertionError` is raised.
-    """
-    result = collective.postcondition()
-    assert result is not None
-    expanded = result.with_ranks_named(collective.num_ranks)
-    # A unit consists of `factor` consecutive common units.
-    times = np.full(len(expanded), factor, np.int64)
-    within = counted_positions(times)
-    rank = np.repeat(expanded.rank, times)
-    source = np.repeat(expanded.source_rank, times)
-    # The offset is that of the first common unit plus the index within the unit.
-    offset = np.repeat(expanded.offset, times) * factor + within
-    unit = np.repeat(expanded.source_unit, times) * factor + within
-    return (
-        rank,
-        offset + base[rank, Buffer.OUTPUT],
-        source,
-        unit + base[source, Buffer.INPUT],
-    )

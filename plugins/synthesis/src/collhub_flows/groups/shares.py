@@ -257,10 +257,31 @@ class Shares(ColumnTable):
     def of(cls, wishes: Sequence[GroupWish]) -> Shares:
         """Create the shares of all groups as columns, sorted by group.
 
-        A share is data with a source and targets. Groups are numbered from 0 in the order of
-        `wishes`, of which at least one is needed. The shares of a group keep the order of its wish.
+        Groups are numbered from 0 in the order of `wishes`, of which at least one is needed. The
+        shares of a group are in the order of `create_share_chunks`, without those that stay on
+        their rank: those that are no sum and whose only target is their root. `row` is the index
+        among all shares of the group, including these.
+
+        The root of a share that is no sum is the NPU that has the data, of a sum that one NPU needs
+        this NPU, of a sum k that all members need member k mod members. The target is -1 if all
+        members need the share. Only a sum that one NPU needs is not sent from its root. Sizes in
+        bytes need not be integers.
         """
-        tables = [_create_columns(number, wish) for number, wish in enumerate(wishes)]
+        tables = []
+        for number, wish in enumerate(wishes):
+            chunks = create_share_chunks(wish, 1)
+            members = np.asarray(wish.npus)
+            summed, wide = chunks.origin == ALL_RANKS, chunks.target == ALL_RANKS
+            # Sums for all members have their roots on the members, round robin.
+            round_robin = np.arange(len(chunks)) % len(members)
+            end = np.where(wide, round_robin, chunks.target)
+            root = members[np.where(summed, end, chunks.origin)]
+            target = np.where(wide, -1, members[chunks.target])
+            # Shares that stay at their rank are not transferred.
+            row = np.flatnonzero(summed | wide | (root != target))
+            group = np.full(len(row), number, np.int64)
+            spreads, size = (wide | ~summed)[row], wish.share_bytes[row]
+            tables.append((group, row, root[row], target[row], summed[row], spreads, size))
         columns = (np.concatenate(column) for column in zip(*tables, strict=True))
         return cls(*columns)
 
@@ -280,39 +301,6 @@ class Shares(ColumnTable):
         np.add.at(table, (self.root, self.target), self.bytes)
         sources = np.flatnonzero(table.any(axis=1))
         return FlowDemand(sources, table[sources] / table.max())
-
-
-def _create_columns(
-    number: int, wish: GroupWish
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, BoolArray, Float64Array]:
-    """Return the columns of the shares of one group, without shares that stay on their rank.
-
-    A share is a part of the data with one root. It stays on its rank if it is no sum and its only
-    target is its root. The columns have equal length, in the order of `create_share_chunks`:
-
-    - group: `number`
-    - row: index k among all shares of the group, including those that stay on their rank
-    - root: NPU, by the first rule that applies. A share that is no sum: the NPU that has the data.
-      A sum that one NPU needs: this NPU. A sum that all members need: member k mod members.
-    - target: NPU that needs the share, -1 if all members need it
-    - whether the share is a sum
-    - whether the share is sent from the root: False only for a sum that one NPU needs
-    - size in bytes, which need not be an integer
-    """
-    chunks = create_share_chunks(wish, 1)
-    members = np.asarray(wish.npus)
-    summed, wide = chunks.origin == ALL_RANKS, chunks.target == ALL_RANKS
-    # Sums for all members have their roots on the members, round robin.
-    round_robin = np.arange(len(chunks)) % len(members)
-    end = np.where(wide, round_robin, chunks.target)
-    root = members[np.where(summed, end, chunks.origin)]
-    target = np.where(wide, -1, members[chunks.target])
-    # Shares that stay at their rank are not transferred.
-    row = np.flatnonzero(summed | wide | (root != target))
-    same = np.full(len(row), number, np.int64)
-    size = wish.share_bytes[row]
-    spreads = wide | ~summed
-    return same, row, root[row], target[row], summed[row], spreads[row], size
 
 
 def create_share_chunks(wish: GroupWish, units: int) -> Chunks:

@@ -40,27 +40,17 @@ def best_chunks(time: TimeOfCount, maximum: int) -> int:
     count = fitted_chunks(times, maximum)
     times.setdefault(count, time(count))
     for ratio in (_STEP_RATIO, 1 / _STEP_RATIO):
-        _search_direction(time, times, ratio, maximum)
+        while True:
+            best = _find_best(times)
+            # Rounding may give a count that was tried already.
+            count = _round_to_range(best * ratio, maximum)
+            if count in times:
+                break
+            times[count] = time(count)
+            if times[count] >= times[best]:
+                break
     good_time = min(times.values()) * (1 + _MIN_RELATIVE_GAIN)
     return min(count for count, value in times.items() if value <= good_time)
-
-
-def _search_direction(time: TimeOfCount, times: dict[int, int], ratio: float, maximum: int) -> None:
-    """Evaluate further counts from the best one in one direction while they improve.
-
-    The next count is the best one times `ratio`, rounded and limited to 1..`maximum`. Stops at a
-    count that was tried already or does not shorten the time. Results are added to `times`, the
-    time by count, which must not be empty.
-    """
-    while True:
-        best = _find_best(times)
-        # Rounding may give a count that was tried already.
-        count = _round_to_range(best * ratio, maximum)
-        if count in times:
-            return
-        times[count] = time(count)
-        if times[count] >= times[best]:
-            return
 
 
 def _round_to_range(count: float, maximum: int) -> int:

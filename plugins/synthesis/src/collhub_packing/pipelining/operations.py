@@ -212,8 +212,34 @@ def reduce_and_broadcast(tree: PrunedTree) -> Operations:
 
 
 def paths(tree: PrunedTree, targets: Int64Array) -> list[Operations]:
-    """Build for every target the messages that bring a chunk to this target only."""
-    return [_build_path(tree, int(target)) for target in targets]
+    """Return for every target the messages along the path from the root to it, in path order.
+
+    Message i waits for message i - 1, the first one for none. No message reduces. `remaining`
+    counts the messages from this one (included) to the end of the path, so the last message has
+    1. The path of the root has no messages. Each target must be the root or in `tree.nodes`;
+    this is not checked.
+    """
+    operations = []
+    for target in targets.tolist():
+        upwards = []
+        node = int(target)
+        while node != tree.root:
+            upwards.append(node)
+            node = int(tree.parent[node])
+        nodes = np.asarray(upwards[::-1], np.int64)
+        length = len(nodes)
+        hops = np.arange(length, dtype=np.int64)
+        path = Operations(
+            source=tree.parent[nodes],
+            destination=nodes,
+            root=np.full(length, tree.root),
+            reduces=np.zeros(length, np.bool_),
+            remaining=length - hops,
+            before=hops[:-1],
+            after=hops[1:],
+        )
+        operations.append(path)
+    return operations
 
 
 def turned_round(path: Operations) -> Operations:
@@ -334,32 +360,6 @@ def apply_tree_paths(
             operation += 1
     indptr = row_pointer([len(row) for row in rows])
     return Routes(indptr, np.concatenate(rows))
-
-
-def _build_path(tree: PrunedTree, target: int) -> Operations:
-    """Return the messages along the path from the root to `target`, in path order.
-
-    Message i waits for message i - 1, the first one for none. No message reduces. `remaining`
-    counts the messages from this one (included) to the end of the path, so the last message has
-    1. If the target is the root, the result has no messages. `target` must be the root or in
-    `tree.nodes`; this is not checked.
-    """
-    upwards = []
-    while target != tree.root:
-        upwards.append(target)
-        target = int(tree.parent[target])
-    nodes = np.asarray(upwards[::-1], np.int64)
-    length = len(nodes)
-    hops = np.arange(length, dtype=np.int64)
-    return Operations(
-        source=tree.parent[nodes],
-        destination=nodes,
-        root=np.full(length, tree.root),
-        reduces=np.zeros(length, np.bool_),
-        remaining=length - hops,
-        before=hops[:-1],
-        after=hops[1:],
-    )
 
 
 # Every rank sends, or receives, its own share over its own trees.

@@ -511,7 +511,14 @@ def windows_of(
     order = stable_order_by(link, start)
     link = link[order]
     ordinal = sorted_ordinals(link)
-    in_flight = np.minimum(_count_max_in_flight(link, start[order], finish[order]), limit)
+    # Link and time are combined in one number, so that one sorted search serves all links. Messages
+    # leave a link in order, so that a later finish of an earlier message counts.
+    span = int(finish.max()) + 1
+    finished = np.maximum.accumulate(link * span + finish[order])
+    num_finished = np.searchsorted(finished, link * span + start[order], side="right")
+    first = run_starts(link)
+    most = np.maximum.reduceat(np.arange(len(link)) - num_finished + 1, first)
+    in_flight = np.minimum(np.repeat(most, run_lengths(first, len(link))), limit)
     waits_for_first = is_ready[order] & (ordinal > 0)
     window = np.empty(len(link), np.int64)
     window[order] = np.where(waits_for_first, np.minimum(in_flight, ordinal), in_flight)
@@ -544,24 +551,3 @@ def _to_units(fractions: Sequence[Fraction], units: int) -> Int64Array:
     The products must be integers; this is not checked.
     """
     return np.asarray([int(part * units) for part in fractions], np.int64)
-
-
-def _count_max_in_flight(link: Int64Array, start: Int64Array, finish: Int64Array) -> Int64Array:
-    """Return for every message the maximum number in flight at once on its link: int64.
-
-    All messages of a link have the same result. Arguments are sorted by link, then start, and have
-    at least one message; times are at least 0. A message is in flight from its start until, not
-    including, its finish. If an earlier message of the link finishes later, that finish counts
-    instead: messages leave a link in order.
-    """
-    # Link and time are combined in one number, so that one sorted search serves all links.
-    span = int(finish.max()) + 1
-    finished = np.maximum.accumulate(link * span + finish)
-    # Number of messages that have finished by then.
-    finished_count = np.searchsorted(finished, link * span + start, side="right")
-    in_flight = np.arange(len(link)) - finished_count + 1
-    first = run_starts(link)
-    maximum: Int64Array = np.repeat(
-        np.maximum.reduceat(in_flight, first), run_lengths(first, len(link))
-    )
-    return maximum
