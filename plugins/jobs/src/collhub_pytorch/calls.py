@@ -13,10 +13,15 @@ from hub_core.model import InputError, JobCollective, Location, NodeKind
 
 MAX_RANKS = 1 << 20
 """Largest number of ranks of a job."""
+# Types by their names in C++, as most records have them, and in `torch`.
 ELEMENT_BYTES = {
     "float": 4, "half": 2, "bfloat16": 2, "double": 8, "long": 8, "longint": 8, "int": 4,
     "short": 2, "shortint": 2, "byte": 1, "char": 1, "unsignedchar": 1, "signedchar": 1, "bool": 1,
-    "float8e4m3fn": 1, "float8e5m2": 1, "complexfloat": 8, "complexdouble": 16,
+    "float8e4m3fn": 1, "float8e5m2": 1, "float8e4m3fnuz": 1, "float8e5m2fnuz": 1,
+    "float8e8m0fnu": 1, "complexhalf": 4, "complexfloat": 8, "complexdouble": 16,
+    "float16": 2, "float32": 4, "float64": 8, "complex32": 4, "complex64": 8, "complex128": 16,
+    "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4,
+    "uint64": 8, "qint8": 1, "quint8": 1, "qint32": 4, "float4e2m1fnx2": 1,
 }  # fmt: skip
 _COLLECTIVES = {
     "allreduce": JobCollective.ALL_REDUCE,

@@ -248,8 +248,13 @@ def test_names_of_messages_and_of_what_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "size"),
-    [("Float", 4), ("c10::BFloat16", 2), ("long int", 8), ("unsigned char", 1), ("what", -1)],
-)
+    [
+        ("Float", 4), ("c10::BFloat16", 2), ("long int", 8), ("unsigned char", 1), ("what", -1),
+        # Annotations of kernels in CUDA graphs.
+        ("float32", 4), ("float16", 2), ("int64", 8), ("uint8", 1), ("complex128", 16),
+        ("Float8_e4m3fnuz", 1), ("UInt16", 2),
+    ],
+)  # fmt: skip
 def test_sizes_of_types(dtype: str, size: int) -> None:
     assert element_bytes(dtype) == size
 
