@@ -26,6 +26,12 @@ from hub_core.sandbox.confinement import close_streams, restrict_this_process
 _MAX_PRINTED = 8000
 _FAILED = "program-failed"
 # Texts of programs that read their command line.
+# Text of `tempfile` if it can write nowhere.
+_NO_FOLDER = "No usable temporary directory"
+_SANDBOX_CURE = (
+    "the sandbox lets programs write no files, read only their folder and open no connections;"
+    " for a program that you trust: -O sandbox=off"
+)
 _ARGUMENT_SOURCES = (b"argparse", b"sys.argv")
 Report = dict[str, Any]
 """JSON values that the parent process reads."""
@@ -111,6 +117,7 @@ def run_job(language: Language) -> None:
     # From here on, the parent gets only the report.
     close_streams()
     _set_limits(job["time_limit_s"], job["memory_limit_bytes"], report)
+    is_confined = False
     if job["sandbox"]:
         folder = str(Path(job["name"]).resolve().parent)
         packages = [module for name, module in sys.modules.items() if "." not in name]
@@ -123,8 +130,8 @@ def run_job(language: Language) -> None:
             *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
             *("/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/random"),
         ]
-        restrict_this_process(readable, [os.devnull])
-    run = _Run(language, job["name"])
+        is_confined = restrict_this_process(readable, [os.devnull])
+    run = _Run(language, job["name"], is_confined=is_confined)
     outcome = run.outcome(source, job["arguments"], job["program"])
     report.write(json.dumps(outcome, separators=(",", ":")).encode())
     report.flush()
@@ -184,8 +191,9 @@ def _set_limits(time_limit_s: int, memory_limit_bytes: int, report: BinaryIO) ->
 class _Run:
     """Execution of one program of a language."""
 
-    def __init__(self, language: Language, name: str) -> None:
+    def __init__(self, language: Language, name: str, *, is_confined: bool) -> None:
         self._language = language
+        self._is_confined = is_confined
         self._name = name
         self._module = ModuleType("__main__")
 
@@ -199,8 +207,8 @@ class _Run:
         3. The report of the language on the program `chosen` (number from 1, or name; None: all).
            An exception in it gives an `error`.
 
-        An `error` without a `code`, or with `program-failed`, gets a `cure` if `arguments` is empty
-        and `source` contains a word of `_ARGUMENT_SOURCES`. If anything was printed on standard
+        An `error` without a `code`, or with `program-failed`, and without a `cure`, gets one if
+        `arguments` is empty and `source` contains a word of `_ARGUMENT_SOURCES`. If anything was printed on standard
         output, reports 1 and 3 get `printed`: the first line of the first text, and its program
         line.
         """
@@ -217,7 +225,8 @@ class _Run:
             if "error" not in outcome:
                 outcome = self._reported(chosen, outcome)
         is_failure = "error" in outcome and outcome.get("code", _FAILED) == _FAILED
-        if is_failure and not arguments and any(word in source for word in _ARGUMENT_SOURCES):
+        uses_arguments = any(word in source for word in _ARGUMENT_SOURCES)
+        if is_failure and not arguments and uses_arguments and "cure" not in outcome:
             outcome["cure"] = "if the program needs arguments, give them after --: FILE -- 8 1"
         if printed.first:
             outcome["printed"] = {"line": printed.line, "text": printed.first.splitlines()[0]}
@@ -275,7 +284,8 @@ class _Run:
           located in the program and has a line.
         - any other exception: the code `program-failed`, and the explanation of the language; if
           it has none, type and text (for `KeyError` the first argument), without the type if the
-          innermost frame is in a file of the language and there is a text.
+          innermost frame is in a file of the language and there is a text. In a sandbox, denied
+          access to a file, a network or a process has the cure to switch the sandbox off.
 
         Unless a rule says otherwise, the line is that of the innermost call in the program's
         file, -1 if there is none.
@@ -302,7 +312,10 @@ class _Run:
         if not message or not is_of_language:
             kind = type(error).__name__
             message = f"{kind}: {message}" if message else kind
-        return error_report(self._language.message(error) or message, line, _FAILED)
+        report = error_report(self._language.message(error) or message, line, _FAILED)
+        if self._is_confined and (isinstance(error, PermissionError) or _NO_FOLDER in message):
+            report["cure"] = _SANDBOX_CURE
+        return report
 
 
 def _to_text_stream(stream: _PrintedText) -> TextIO:

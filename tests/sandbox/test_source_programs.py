@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,23 @@ def test_a_program_has_no_access_outside_its_sandbox(tmp_path: Path, action: str
     named = action.format(file=str(outside), parent=os.getpid())
     assert attempt(tmp_path, named) == "PermissionError"
     assert not outside.exists()
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    "action", ["open({file!r}, 'w')", "__import__('tempfile').TemporaryDirectory()"]
+)
+def test_an_action_that_the_sandbox_denies_has_the_cure_to_switch_it_off(
+    tmp_path: Path, action: str
+) -> None:
+    text = f"import sys\nsys.argv\n{action.format(file=str(tmp_path.parent / 'outside'))}\n"
+    with pytest.raises(InputError) as caught:
+        run(tmp_path, text)
+    assert caught.value.diagnostics[0].cure.endswith("-O sandbox=off")
+    # Without the sandbox the user's rights are the reason.
+    with pytest.raises(InputError) as caught:
+        run(tmp_path, f"raise PermissionError({action!r})", limits=replace(LIMITS, sandbox=False))
+    assert "sandbox" not in caught.value.diagnostics[0].cure
 
 
 @pytest.mark.skipif(
