@@ -208,9 +208,9 @@ class _Run:
            An exception in it gives an `error`.
 
         An `error` without a `code`, or with `program-failed`, and without a `cure`, gets one if
-        `arguments` is empty and `source` contains a word of `_ARGUMENT_SOURCES`. If anything was printed on standard
-        output, reports 1 and 3 get `printed`: the first line of the first text, and its program
-        line.
+        `arguments` is empty and `source` contains a word of `_ARGUMENT_SOURCES`. If anything was
+        printed on standard output, reports 1 and 3 get `printed`: the first line of the first text,
+        and its program line.
         """
         printed, complained = _PrintedText(self._name), _PrintedText(self._name)
         with (

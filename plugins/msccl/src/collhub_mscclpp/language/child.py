@@ -185,15 +185,25 @@ class _PlanLanguage:
     def message(self, error: BaseException) -> str:
         """Return an explanation of an exception that a program raised; "" if there is none.
 
-        Without the package, an import of a module that the language does not have is explained:
-        it is of the earlier language with chunks.
+        Without the package, an import of a module that the language does not have is explained: it
+        is of the earlier language with chunks, or a part of the runtime of MSCCL++. Also explained
+        is a name that the module `mscclpp` does not have: a class or function of the runtime.
         """
-        missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
-        if self._uses_package or not str(missing).startswith("mscclpp.language"):
+        if self._uses_package:
             return ""
-        return (
-            f"imports {missing}, which the language does not have; the earlier one with `chunk` "
-            "is not read: write the program with channels and buffers"
+        missing = ""
+        if isinstance(error, ImportError) and (error.name or "").startswith("mscclpp."):
+            missing = str(error.name)
+        elif isinstance(error, AttributeError) and error.obj is sys.modules.get("mscclpp"):
+            missing = f"mscclpp.{error.name}"
+        if missing.startswith("mscclpp.language"):
+            return (
+                f"imports {missing}, which the language does not have; the earlier one with `chunk`"
+                " is not read: write the program with channels and buffers"
+            )
+        return missing and (
+            f"needs {missing}, a part of the runtime of MSCCL++: move the program to a file without"
+            " it, or install the package mscclpp"
         )
 
 

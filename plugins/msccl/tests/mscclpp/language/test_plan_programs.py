@@ -32,7 +32,7 @@ from collhub_mscclpp.language import (
     TestCollective,
     ThreadBlockGroup,
 )
-from collhub_mscclpp.language.child import _PlanLanguage
+from collhub_mscclpp.language.child import _PlanLanguage, has_package
 from collhub_mscclpp.reading.read import list_program_samples, read_program
 from collhub_mscclpp.reading.read_plan import parse_plan
 
@@ -409,6 +409,15 @@ with MSCCLPPProgram("earlier", AllGather(2, 1, True), 2, protocol="Simple"):
     algorithm, _ = read_text(START + imports + body)
     assert algorithm.collective.kind is CollectiveKind.ALL_GATHER
     assert verify(algorithm).ok
+
+
+@pytest.mark.skipif(has_package(), reason="the package mscclpp has its runtime")
+@pytest.mark.parametrize(
+    "text", ["import mscclpp.comm\n", "import mscclpp\nmscclpp.comm.CommGroup()\n"]
+)
+def test_a_part_of_the_runtime_is_named_with_the_ways_to_do_without_it(text: str) -> None:
+    with pytest.raises(InputError, match=r"needs mscclpp\.comm, a part of the runtime"):
+        read_text(text)
 
 
 def test_program_of_the_language_of_chunks_is_refused_with_the_reason() -> None:
