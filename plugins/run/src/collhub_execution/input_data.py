@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from collhub_execution.program_levels import BlockCounts
 from hub_core.columns import Int64Array
-from hub_core.model import REDUCING, Collective, Contributions, PluginError, ReduceOp, UsageError
+from hub_core.model import REDUCING, Collective, PluginError, ReduceOp, UsageError
 
 Array = npt.NDArray[Any]
 AnyArray = npt.NDArray[np.generic]
@@ -125,19 +125,31 @@ def divide_averages(collective: Collective, outputs: Sequence[AnyArray]) -> tupl
     case that applies decides:
 
     1. A custom contract with an expected result: each unit is divided by its number of
-       contributions; units without any are not divided.
+       contributions; one of all ranks counts as many as there are ranks, one outside of OUTPUT is
+       ignored. Units without any are not divided.
     2. A collective that only moves data: the same arrays are returned.
     3. Any other collective: all elements are divided by the number of ranks.
 
-    In cases 1 and 3 the arrays are new, of the same types. Integers are rounded towards
-    zero.
+    In cases 1 and 3 the arrays are new, of the same types. Integers are rounded towards zero.
     """
     contract = collective.contract
-    if contract is not None and contract.expected is not None:
-        return _compute_averages_by_unit(collective, contract.expected, outputs)
-    if collective.kind not in REDUCING:
-        return tuple(outputs)
-    return tuple(divide_values(output, collective.num_ranks) for output in outputs)
+    if contract is None or contract.expected is None:
+        if collective.kind not in REDUCING:
+            return tuple(outputs)
+        return tuple(divide_values(output, collective.num_ranks) for output in outputs)
+    expected = contract.expected
+    # A source rank below 0 means all ranks.
+    weights = np.where(expected.source_rank < 0, collective.num_ranks, 1)
+    averages = []
+    for rank, units in enumerate(collective.output_units().tolist()):
+        output = outputs[rank]
+        # Contributions outside OUTPUT are reported by the verifier, not here.
+        is_mine = (expected.rank == rank) & (expected.offset >= 0) & (expected.offset < units)
+        counts = np.bincount(expected.offset[is_mine], weights[is_mine], units)
+        divisor = np.maximum(counts, 1).astype(np.int64)
+        elements = output.size // max(units, 1)
+        averages.append(divide_values(output, np.repeat(divisor, elements)))
+    return tuple(averages)
 
 
 def exact_inputs(
@@ -295,32 +307,6 @@ def choose_background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
         value = float("nan") if is_floating(dtype) else _UNDEFINED_INTEGER
     filled: np.generic = dtype.type(value)
     return filled
-
-
-def _compute_averages_by_unit(
-    collective: Collective, expected: Contributions, outputs: Sequence[AnyArray]
-) -> tuple[AnyArray, ...]:
-    """Divide each unit of all outputs by its number of contributions, for a custom contract.
-
-    `outputs`: OUTPUT of each rank; each unit has as many elements as any other unit of the rank.
-    `expected`: contributions that the contract requires. A contribution with a source rank below 0
-    means all ranks and counts as many as there are ranks. Contributions outside of a rank's OUTPUT
-    are ignored, and units without contributions are not divided. Integers are rounded towards zero.
-    Returns new arrays of the same types, by rank.
-    """
-    averages = []
-    for rank, units in enumerate(collective.output_units().tolist()):
-        output = outputs[rank]
-        # The contribution count of each unit of a rank's OUTPUT, at least 1, int64[units].
-        # A source rank below 0 means all ranks.
-        weights = np.where(expected.source_rank < 0, collective.num_ranks, 1)
-        # Contributions outside OUTPUT are reported by the verifier, not here.
-        is_mine = (expected.rank == rank) & (expected.offset >= 0) & (expected.offset < units)
-        counts = np.bincount(expected.offset[is_mine], weights[is_mine], units)
-        divisor = np.maximum(counts, 1).astype(np.int64)
-        elements = output.size // max(units, 1)
-        averages.append(divide_values(output, np.repeat(divisor, elements)))
-    return tuple(averages)
 
 
 def divide_values(values: Array, divisor: int | Int64Array) -> Array:

@@ -292,7 +292,8 @@ def place_slots(
        level are adjacent, in the given order. Those of different levels may share blocks.
     2. All other slots of a rank are above these. They are placed by ascending `first`, equal ones
        in the given order. Each gets the lowest free offset. A block is free if no slot placed
-       before in this step is still used at `first` there.
+       before in this step is still used at `first` there. This is first fit (Knuth, TAOCP 1,
+       section 2.5); optimal packing is NP-hard, and these slots are few.
     """
     offsets = np.zeros(len(rank), np.int64)
     sizes = occupied.copy()
@@ -309,42 +310,18 @@ def place_slots(
     np.maximum.at(sizes, owner, occupied[owner] + ends - origin)
     long = np.flatnonzero(~is_short)
     by_start = long[np.argsort(first[long], kind="stable")]
-    _assign_long_slots(by_start, rank, first, last, count, offsets, sizes)
-    return offsets, sizes
-
-
-def _assign_long_slots(
-    rows: Int64Array,
-    rank: IntArray,
-    first: Int64Array,
-    last: Int64Array,
-    count: Int64Array,
-    offsets: Int64Array,
-    sizes: Int64Array,
-) -> None:
-    """Place slots that are used in several levels; set `offsets` and raise `sizes` in place.
-
-    `rows`: the slots to place, sorted by `first`. They are indices of the arrays by slot:
-    `rank` (owner), `first` and `last` (levels between which the slot is used, both
-    included), `count` (blocks) and `offsets`. `sizes`: blocks of SCRATCH per rank; it grows
-    to the end of the highest slot.
-
-    In the order of `rows`, each slot gets the lowest offset at which `count` blocks are free
-    of the slots placed before that are still in use. Offsets start at the size of the
-    rank at the time of the call. This is first fit (Knuth, TAOCP 1, section 2.5); optimal
-    packing is NP-hard, and these slots are few.
-    """
     base = sizes.tolist()
     living: dict[int, list[_LivingSlot]] = {}
-    for row in rows.tolist():
-        owner, start, length = int(rank[row]), int(first[row]), int(count[row])
+    for row in by_start.tolist():
+        owner_rank, start, length = int(rank[row]), int(first[row]), int(count[row])
         # Starts ascend, so expired slots are never needed again.
-        alive = [slot for slot in living.get(owner, ()) if slot[2] >= start]
-        offset = _find_first_gap(alive, base[owner], length)
+        alive = [slot for slot in living.get(owner_rank, ()) if slot[2] >= start]
+        offset = _find_first_gap(alive, base[owner_rank], length)
         end = offset + length
-        living[owner] = sorted([*alive, (offset, end, int(last[row]))])
+        living[owner_rank] = sorted([*alive, (offset, end, int(last[row]))])
         offsets[row] = offset
-        sizes[owner] = max(int(sizes[owner]), end)
+        sizes[owner_rank] = max(int(sizes[owner_rank]), end)
+    return offsets, sizes
 
 
 def _find_first_gap(alive: list[_LivingSlot], base: int, length: int) -> int:

@@ -133,7 +133,18 @@ def _make_runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _R
     mean_blocks = blocks.mean() if len(blocks) else 0
     mean_bytes = mean_blocks * request.elements * memory.itemsize
     if mean_bytes < _INDEXED_BYTES and int(blocks.sum()) < _MAX_INDEXED_BLOCKS:
-        batches = _build_index_batches(find_moves(request.program, 1), order)
+        moves = find_moves(request.program, 1)
+        # Indices of all batches are created at once and then divided, in time linear in blocks.
+        length = moves.length[order.records]
+        written = expanded_ranges(moves.destination[order.records], length)
+        read = expanded_ranges(moves.source[order.records], length)
+        borders = row_pointer(length)[order.batches].tolist()
+        # All records of a batch are of one kind.
+        reduces_of_batch = moves.reduces[order.records[order.batches[:-1]]]
+        batches = []
+        for number, reduces in enumerate(reduces_of_batch.tolist()):
+            part = slice(borders[number], borders[number + 1])
+            batches.append((written[part], read[part], reduces))
         rows = memory.reshape(-1, request.elements)
         return _Runner(lambda: _run_indexed(rows, batches, reduction), _list_full_use(request))
     # A message that is only reduced is reduced from the sender's memory, so it needs no slot.
@@ -174,29 +185,6 @@ def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> 
             reduction(written, memory[source : source + length], out=written)
         else:
             written[:] = memory[source : source + length]
-
-
-def _build_index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
-    """Convert every batch of `order` to (written rows, read rows, whether it reduces), in order.
-
-    `moves`: the move of each record of the program, in blocks. A row is the number of a block in
-    the memory of all ranks. Both columns are int64 with one entry per moved block: those of the
-    first record of the batch ascending, then those of the next. All records of a batch must reduce,
-    or none. The result is empty without batches.
-    """
-    # Indices of all batches are created at once and then divided, in time linear in blocks.
-    records = order.records
-    length = moves.length[records]
-    written = expanded_ranges(moves.destination[records], length)
-    read = expanded_ranges(moves.source[records], length)
-    borders = row_pointer(length)[order.batches].tolist()
-    # All records of a batch are of one kind.
-    first = records[order.batches[:-1]]
-    batches = []
-    for number, reduces in enumerate(moves.reduces[first].tolist()):
-        rows = slice(borders[number], borders[number + 1])
-        batches.append((written[rows], read[rows], reduces))
-    return batches
 
 
 def _run_indexed(blocks: Array, batches: Iterable[_Batch], reduction: Reduction) -> None:

@@ -188,7 +188,17 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
     `timeout`. Raises `PluginError` if no fork is possible. Raises `UsageError` for more than 256
     ranks (`too-many-ranks`) or 2^14 pairs of ranks that exchange messages (`too-many-pairs`).
     """
-    board = _create_board(request, _get_fork_context(request))
+    if "fork" not in multiprocessing.get_all_start_methods():
+        message = "the executor shared-memory needs a system that can fork"
+        raise PluginError(message, cure="use the executor numpy")
+    num_ranks = request.program.num_ranks
+    if num_ranks > _MAX_RANKS:
+        message = (
+            f"the executor shared-memory runs at most {_MAX_RANKS} ranks, "
+            f"this algorithm has {num_ranks}"
+        )
+        raise UsageError(message, cure="use the executor numpy", code="too-many-ranks")
+    board = _create_board(request, multiprocessing.get_context("fork"))
     ranks = ForkedRanks(request, board)
     try:
         # Before the fork, so that the plans of all ranks are created once.
@@ -211,25 +221,6 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
         step_start_ns=step_start,
         step_end_ns=step_end,
     )
-
-
-def _get_fork_context(request: LevelledRequest) -> ForkContext:
-    """Return the `multiprocessing` context that forks, after checking that the run is possible.
-
-    Raises `PluginError` on systems without fork, and `UsageError` (`too-many-ranks`) for more than
-    `_MAX_RANKS` ranks.
-    """
-    ranks = request.program.num_ranks
-    if "fork" not in multiprocessing.get_all_start_methods():
-        message = "the executor shared-memory needs a system that can fork"
-        raise PluginError(message, cure="use the executor numpy")
-    if ranks > _MAX_RANKS:
-        message = (
-            f"the executor shared-memory runs at most {_MAX_RANKS} ranks, "
-            f"this algorithm has {ranks}"
-        )
-        raise UsageError(message, cure="use the executor numpy", code="too-many-ranks")
-    return multiprocessing.get_context("fork")
 
 
 def _create_board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
