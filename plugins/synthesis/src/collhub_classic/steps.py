@@ -258,7 +258,9 @@ class _Rows:
         4. receive of a staged piece -> its REDUCE
         5. REDUCE of a staged piece -> receive of the next staged piece, by round, for the same
            block of the same rank
-        6. dependencies of copies from INPUT to OUTPUT (`_find_copy_edges`)
+        6. early copy (before all messages) -> send that reads the copied block in OUTPUT
+        7. early copy -> REDUCE that adds to the copied block
+        8. send that reads a block from INPUT -> late copy of the block on the sender
         """
         piece = self.pieces.of_entry
         writer, sender = self.write[piece], piece
@@ -279,7 +281,17 @@ class _Rows:
         piece = self.pieces.of_entry
         receive = piece + len(self.write)
         edges.append((self.write[piece[entry[repeated]]], receive[entry[repeated + 1]]))
-        edges += self._find_copy_edges(plan, accesses, where)
+        # Early copies precede sends of the copied block in OUTPUT, and REDUCEs that add to it.
+        first = len(self.columns["rank"]) - len(self.copies.rank)
+        source = plan.source[accesses.message] * plan.num_blocks + accesses.block
+        target = plan.destination[accesses.message] * plan.num_blocks + accesses.block
+        read, added = np.flatnonzero(where.is_copied), np.flatnonzero(where.needs_copy)
+        edges.append((first + self.copies.find_copies(source[read]), piece[read]))
+        edges.append((first + self.copies.find_copies(target[added]), self.write[piece[added]]))
+        # In place, a late copy may overwrite the data of a send from INPUT on its rank.
+        is_given = (accesses.read_after < 0) & ~where.is_copied
+        late = np.flatnonzero(is_given & np.isin(source, self.copies.place))
+        edges.append((piece[late], first + self.copies.find_copies(source[late])))
         return (
             np.concatenate([parent for parent, _ in edges]),
             np.concatenate([child for _, child in edges]),
@@ -307,34 +319,6 @@ class _Rows:
         times = sizes[parent_group + 1]
         children = expanded_ranges(starts[parent_group + 1], times)
         return rows[np.repeat(parents, times)], rows[children]
-
-    def _find_copy_edges(
-        self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
-    ) -> list[_Edges]:
-        """Return dependencies of copies as three pairs (parent rows, child rows); any may be empty.
-
-        A copy moves a block from INPUT to OUTPUT of its rank: an early copy before all messages, a
-        late one after them. A child starts after its parent. There is one edge per entry (a block
-        of a message), so that edges may repeat.
-
-        1. early copy -> send that reads the copied block in OUTPUT (`is_copied`)
-        2. early copy -> REDUCE that adds to the copied block (`needs_copy`)
-        3. send that reads a block from INPUT -> late copy of the same block on the sender. In
-           place, the copy may overwrite the data of the send.
-        """
-        first = len(self.columns["rank"]) - len(self.copies.rank)
-        blocks, piece = plan.num_blocks, self.pieces.of_entry
-        source = plan.source[accesses.message] * blocks + accesses.block
-        target = plan.destination[accesses.message] * blocks + accesses.block
-        read, added = np.flatnonzero(where.is_copied), np.flatnonzero(where.needs_copy)
-        edges = [
-            (first + self.copies.find_copies(source[read]), piece[read]),
-            (first + self.copies.find_copies(target[added]), self.write[piece[added]]),
-        ]
-        is_given = (accesses.read_after < 0) & ~where.is_copied
-        late = np.flatnonzero(is_given & np.isin(source, self.copies.place))
-        edges.append((piece[late], first + self.copies.find_copies(source[late])))
-        return edges
 
 
 def _collect_edges(after: Int64Array, parent: Int64Array, child: Int64Array) -> _Edges:

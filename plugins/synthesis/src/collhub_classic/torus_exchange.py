@@ -279,8 +279,18 @@ class _Class:
         self._part, self._units, self._base = part, units, base
         self._strides = np.cumprod([1, *sizes[:-1]])
         self._place = _list_places(sizes)
-        # By phase: displacements in the order of the messages, and first position of each distance.
-        self._sorted = [self._sort(phase) for phase in range(len(order))]
+        # By phase: units in the order of the messages, by displacement along its dimension, then
+        # along the last dimension, and so on, then by part. Along a dimension in which the data
+        # have moved, the rank counts from which they come (the negated displacement), so that units
+        # of consecutive ranks are consecutive, and fewer copies are needed.
+        self._sorted = []
+        for phase, axis in enumerate(order):
+            keys = [part]
+            for other, size in enumerate(sizes):
+                along = displacement[:, other]
+                keys.append(-along % size if other in order[:phase] else along)
+            self._sorted.append(np.lexsort([*keys, displacement[:, axis]]))
+        # By phase: first position of each distance.
         self._first = [
             np.searchsorted(displacement[members, axis], np.arange(sizes[axis] + 1))
             for members, axis in zip(self._sorted, order, strict=True)
@@ -291,23 +301,6 @@ class _Class:
         self._receives: dict[int, Int64Array] = {}
         self._arrivals: dict[tuple[int, int], Int64Array] = {}
         self._send_writers: dict[int, tuple[Int64Array, Int64Array]] = {}
-
-    def _sort(self, phase: int) -> Int64Array:
-        """Return the units of the class in the order of a phase's messages, as int64 indices.
-
-        They are sorted by the displacement along the dimension of the phase. Ties are sorted by
-        the last dimension, and so on to dimension 0, then by the part (the unit's number in its
-        pair). In a dimension along which the data have moved, the negated displacement modulo
-        the size counts, which ascends with the rank from which they come. So units of
-        consecutive ranks are consecutive, and fewer copies are needed.
-        """
-        keys = [self._part]
-        moved = self._order[:phase]
-        for axis in range(len(self._sizes)):
-            along = self._displacement[:, axis]
-            keys.append(-along % self._sizes[axis] if axis in moved else along)
-        keys.append(self._displacement[:, self._order[phase]])
-        return np.lexsort(keys)
 
     def count_rounds(self, phase: int) -> int:
         """Return the number of messages of a rank in each direction of the ring of a phase."""

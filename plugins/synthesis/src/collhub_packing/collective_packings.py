@@ -366,12 +366,8 @@ def _build_packing(
     for tree in trees:
         centre = tree.centre(opposite)
         centred.append(tree.rerooted(centre, opposite))
-    return AllReducePacking(network_strength, scale, network, sorted(centred, key=_tree_key))
-
-
-def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
-    """Return the key for sorting: larger weight first, then lower depth, root and arcs."""
-    return -tree.weight, tree.depth, tree.root, tuple(tree.arc)
+    centred.sort(key=lambda tree: (-tree.weight, tree.depth, tree.root, tuple(tree.arc)))
+    return AllReducePacking(network_strength, scale, network, centred)
 
 
 def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: int) -> Int64Array:

@@ -168,12 +168,7 @@ def pack_rooted_trees(
         raise InputError(message, code="no-room")
     orders = range(first_seed, first_seed + max(1, seeds))
     best = min((_grow_trees(graph, weights, seed) for seed in orders), key=cost)
-    return sorted(best, key=_tree_key)
-
-
-def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
-    """Return the key for sorting: lower root first, then larger weight, lower depth and arcs."""
-    return tree.root, -tree.weight, tree.depth, tuple(tree.arc)
+    return sorted(best, key=lambda tree: (tree.root, -tree.weight, tree.depth, tuple(tree.arc)))
 
 
 def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[SpanningTree]:

@@ -259,9 +259,11 @@ class Pipelining:
         messages.
 
         The result has the collective in its new units, the chunks stream by stream (`_cut_chunks`),
-        and the transfers (`_build_transfers`). Its time in ps is the end of the last message, 0
-        without messages. Raises `InputError` as `_cut_chunks` does, and (`size-range`) if all
-        messages together have 2^63 bytes or more.
+        and the transfers by stream, chunk (numbered over all streams), operation. The link of a
+        transfer is the first of its route; its window is the number of messages of this link that
+        may be in flight (`windows_of`). The time in ps is the end of the last message, 0 without
+        messages. Raises `InputError` as `_cut_chunks` does, and (`size-range`) if all messages
+        together have 2^63 bytes or more.
         """
         collective, chunks, units = self._cut_chunks(counts)
         # A unit of the collective need not be an integer number of bytes.
@@ -276,7 +278,25 @@ class Pipelining:
         while advance(_EVENTS_PER_CALL, plan, state):
             pass
         start, finish = state.start, state.finish
-        transfers = self._build_transfers(plan, start, finish)
+        # Messages are sorted by stream, then chunk, then operation.
+        stream = group_of_entry(plan.stream_message)
+        message = counted_positions(np.diff(plan.stream_message))
+        width = np.diff(plan.stream_operation)
+        chunk, position = np.divmod(message, width[stream])
+        operation = plan.stream_operation[stream] + position
+        # Windows apply to the first link, where messages wait for each other.
+        first_link = self.routes.links[self.routes.indptr[operation]]
+        is_ready = plan.needs[operation] == 0
+        transfers = Transfers(
+            plan.stream_chunk[stream] + chunk,
+            self.operations.source[operation],
+            self.operations.destination[operation],
+            first_link,
+            start,
+            finish,
+            self.operations.reduces[operation],
+            windows_of(first_link, start, finish, is_ready),
+        )
         return Pipeline(collective, chunks, transfers, int(finish.max(initial=0)))
 
     def _cut_chunks(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
@@ -451,39 +471,6 @@ class Pipelining:
         position[order] = np.cumsum(is_new)
         urgency: Int64Array = position.max(initial=0) - position
         return urgency
-
-    def _build_transfers(
-        self, plan: PipelinePlan, start: Int64Array, finish: Int64Array
-    ) -> Transfers:
-        """Build the transfers of all messages of a plan, with start and finish in picoseconds.
-
-        `start` and `finish` are by message: sorted by stream, then chunk, then operation. Transfers
-        have the same order. Each chunk of a stream has one transfer per operation of the stream.
-        Chunks are numbered from 0 over all streams, in order.
-
-        The link of a transfer is the first link of its route, where messages wait for each other.
-        Its window is the number of messages of this link that may be in flight at once
-        (`windows_of`).
-        """
-        stream = group_of_entry(plan.stream_message)
-        message = counted_positions(np.diff(plan.stream_message))
-        width = np.diff(plan.stream_operation)
-        # In the order of messages of `PipelinePlan`.
-        chunk, position = np.divmod(message, width[stream])
-        operation = plan.stream_operation[stream] + position
-        # Windows apply to the first link, where messages wait for each other.
-        first_link = self.routes.links[self.routes.indptr[operation]]
-        is_ready = plan.needs[operation] == 0
-        return Transfers(
-            plan.stream_chunk[stream] + chunk,
-            self.operations.source[operation],
-            self.operations.destination[operation],
-            first_link,
-            start,
-            finish,
-            self.operations.reduces[operation],
-            windows_of(first_link, start, finish, is_ready),
-        )
 
 
 def windows_of(
