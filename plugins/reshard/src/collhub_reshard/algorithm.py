@@ -177,7 +177,11 @@ def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) ->
             share = Fraction(tree.weight, total)
             begun += tree.weight
             part = (low + share * chunk / chunks, low + share * (chunk + 1) / chunks)
-            transfers += _send_down_tree(tree, nodes, part, len(transfers))
+            number = {0: -1}
+            for node in sorted(range(1, len(nodes)), key=tree.depths.tolist().__getitem__):
+                parent = int(tree.parent[node])
+                transfers.append(Transfer(nodes[parent], nodes[node], *part, number[parent]))
+                number[node] = len(transfers) - 1
     return transfers
 
 
@@ -197,27 +201,6 @@ def _pack_trees(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTre
     sent[0] = int(rate.value)
     direct = without_switches(graph, sent) if graph.has_switches else None
     return tuple(pack_rooted_trees(graph if direct is None else direct.graph, sent))
-
-
-def _send_down_tree(
-    tree: SpanningTree, nodes: tuple[int, ...], part: tuple[Fraction, Fraction], first: int
-) -> list[Transfer]:
-    """List the transfers that send one part of a box down a tree, by depth, then by node.
-
-    `nodes`: the device of every node of the tree; node 0 is the root. `part`: (first, last)
-    fraction of the box. `first`: number of transfers that precede these in the complete list. The
-    `parent` of a transfer is the number in that list of the transfer that brought the part to its
-    source, -1 at the root.
-    """
-    depths = tree.depths
-    order = sorted(range(1, len(nodes)), key=lambda node: (int(depths[node]), node))
-    number = {0: -1}
-    transfers = []
-    for node in order:
-        parent = int(tree.parent[node])
-        transfers.append(Transfer(nodes[parent], nodes[node], *part, number[parent]))
-        number[node] = first + len(transfers) - 1
-    return transfers
 
 
 # A token is one unit: with this number of units per chunk its cost is small.

@@ -14,7 +14,6 @@ from hub_core import (
     CommandContext,
     OutputRequest,
     UsageError,
-    WrittenFiles,
     assign,
     check_stdout,
     draw_algorithm_page,
@@ -36,7 +35,6 @@ from hub_core.plugin_api import FormatWriter, SearchBudget, declared_options
 if TYPE_CHECKING:
     from collhub_shardings import Move
 
-    from collhub_reshard.algorithm import Lowered
     from collhub_reshard.planning import ReshardPlan
     from hub_core.model import Algorithm
     from hub_core.network import Topology
@@ -114,6 +112,7 @@ def reshard(
     proof (`verify --certificate`), and is written to OUT if that is given.
     """
     from collhub_reshard.command_options import ReshardOptions, parse_choices
+    from collhub_reshard.command_report import build_text_fields, create_report
     from collhub_reshard.scheduling.best import could_use_solver, report_missing_solver
 
     output = OutputRequest(target_format, assignments, strict, force, as_json)
@@ -146,7 +145,15 @@ def reshard(
     if view_out is not None:
         size = lowered.algorithm.collective_bytes or lowered.algorithm.collective.unit_count
         draw_algorithm_page(context, lowered.algorithm, "resharding", plan.topology, size, view_out)
-    _show(context, plan, lowered, written, as_json, out)
+    if as_json:
+        paths = [] if written is None else [str(path) for path in written.paths]
+        context.print_report(create_report(plan, lowered, paths))
+        return
+    # Standard output (`-`) has the algorithm.
+    if out != "-":
+        context.print_fields(build_text_fields(plan, lowered))
+    if written is not None:
+        context.say_written(written)
 
 
 def _read_moves(problem: _ProblemOptions, host_size: int | None) -> list[Move]:
@@ -241,29 +248,3 @@ def _simulate_time_s(
     except HubError:
         return None
     return None if result.time_ns is None else result.time_ns / 1e9
-
-
-def _show(
-    context: CommandContext,
-    plan: ReshardPlan,
-    lowered: Lowered,
-    written: WrittenFiles | None,
-    as_json: bool,
-    out: str | None,
-) -> None:
-    """Print the result of the command, as one JSON report or as text.
-
-    The JSON report contains the paths of the written files, [] without any. As text, the
-    facts of the plan are printed first, but not if OUT is standard output (`-`). Then the
-    written files are named on standard error; with `written` None there are none.
-    """
-    from collhub_reshard.command_report import build_text_fields, create_report
-
-    if as_json:
-        paths = [] if written is None else [str(path) for path in written.paths]
-        context.print_report(create_report(plan, lowered, paths))
-        return
-    if out != "-":
-        context.print_fields(build_text_fields(plan, lowered))
-    if written is not None:
-        context.say_written(written)

@@ -64,7 +64,7 @@ def parse_choices(
     - `chunks`: a whole number from 1 to 65536; default `None`, the planner chooses.
     - `layout`: `packed` (default) or `rows`.
     - `split`: a word of `BOOL_WORDS` such as `true`, in any case; default false.
-    - `effort`: a number from 0 to `_MAX_EFFORT` (1000) that scales the search; default 1.
+    - `effort`: a number from 0 to `_MAX_EFFORT` (1000); scales the search; default 1.
     - `host_size`: a whole number from 1 to 65536; default `None`. It is the second result.
 
     `split`, `effort` and `budget` form the `Effort`. Whole numbers have ASCII digits and no sign.
@@ -79,7 +79,15 @@ def parse_choices(
     split = BOOL_WORDS.get(assignments.get("split", "false").lower())
     if split is None:
         raise click.UsageError(f"-O split={assignments['split']}: expected true or false")
-    work = _parse_number(assignments, "effort", 0.0, _MAX_EFFORT, Effort().work)
+    work = Effort().work
+    if "effort" in assignments:
+        try:
+            work = float(assignments["effort"])
+        except ValueError:
+            work = math.nan
+        if not 0.0 <= work <= _MAX_EFFORT:
+            message = f"-O effort={assignments['effort']}: expected a number from 0 to"
+            raise click.UsageError(f"{message} {_MAX_EFFORT:g}")
     choices = ReshardChoices(strategy, chunks, layout, Effort(split, work, budget))
     return choices, _parse_positive_integer(assignments, "host_size", 1 << 16)
 
@@ -109,28 +117,6 @@ def _parse_positive_integer(assignments: Assignments, name: str, maximum: int) -
     number = parse_whole(text, maximum)
     if not number:
         message = f"-O {name}={text[:80]}: expected a whole number from 1 to {maximum}"
-        raise click.UsageError(message)
-    return number
-
-
-def _parse_number(
-    assignments: Assignments, name: str, low: float, high: float, default: T
-) -> float | T:
-    """Return the value of the option `name` as a float from `low` to `high`, both included.
-
-    Every spelling that `float` accepts is valid, for example `1e2` and ` 5 `. If the option is not
-    given, `default` is returned without a check. Raises `click.UsageError` for any other text, for
-    NaN, and for a number out of bounds.
-    """
-    text = assignments.get(name)
-    if text is None:
-        return default
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not low <= number <= high:
-        message = f"-O {name}={text}: expected a number from {low:g} to {high:g}"
         raise click.UsageError(message)
     return number
 

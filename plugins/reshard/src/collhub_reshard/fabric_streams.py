@@ -170,23 +170,41 @@ class _StreamSearch:
     def run(self) -> tuple[Float64Array, list[Float64Array]]:
         """Find trees for all deliveries by column generation; return (shares, prices).
 
-        It begins with some trees per delivery that avoid loaded links. Each round solves the linear
-        program of the known trees. Then it adds, to each delivery, a tree that is cheaper than the
-        price of the delivery, if there is one. For this step every link is slightly dearer: by 1e-4
-        times its seconds per byte. The search stops after a round without a new tree, and after
-        `_PRICING_ROUNDS` + 1 (41) rounds; the last one adds no tree.
+        1. In 1000 // deliveries rounds (2 to 12), each delivery gets a cheap tree
+           (`build_cheap_tree`). A link costs its seconds per byte times e^(8 * load / largest
+           load); the load is that of all trees so far, equal ones included.
+        2. Each further round solves the linear program of the known trees. Then each delivery gets
+           the cheap tree of the prices, if it is cheaper than the price of the delivery by more
+           than the fraction `_CLOSE`. Every link is dearer by 1e-4 times its seconds per byte. The
+           last round is one without a new tree, or round `_PRICING_ROUNDS` + 1 (41).
 
-        - Shares: float64[trees], the part of its delivery that each known tree carries.
-        - Prices: float64[links] for each of the last two rounds, the earlier first, or for the only
-          one. A link has the price of the linear program times its seconds per byte.
+        Shares: float64[trees], the part of its delivery. Prices: float64[links] for each of the
+        last two rounds, the earlier first, or the only one: price in the program times seconds per
+        byte.
         """
-        self._spread()
+        load = np.zeros(len(self._link_s))
+        rounds = min(_SPREADING_ROUNDS, max(2, _MAX_INITIAL_TREES // len(self._deliveries)))
+        for _ in range(rounds):
+            for number, ends in enumerate(self._ends):
+                link_cost = self._link_s * np.exp(8 * load / (load.max() or 1.0))
+                best, before = find_cheapest_paths(self._fabric.sum_pair_costs(link_cost))
+                load += self._add(number, build_cheap_tree(best, before, *ends))
+
         prices: list[Float64Array] = []
         while True:
-            shares, price, value = self._solve()
-            prices.append(price * self._link_s)
+            shares, link_price, delivery_price = self._solve()
+            prices.append(link_price * self._link_s)
+            if len(prices) > _PRICING_ROUNDS:
+                return shares, prices[-2:]
             nudged = prices[-1] + _LINK_TIME_PRICE * self._link_s
-            if len(prices) > _PRICING_ROUNDS or not self._join(nudged, value):
+            best, before = find_cheapest_paths(self._fabric.sum_pair_costs(nudged))
+            known = len(self._trees)
+            for number, ends in enumerate(self._ends):
+                edges = build_cheap_tree(best, before, *ends)
+                cost = self._fabric.count_uses(edges) @ nudged * self._deliveries[number].bytes
+                if cost < delivery_price[number] * (1 - _CLOSE):
+                    self._add(number, edges)
+            if len(self._trees) == known:
                 return shares, prices[-2:]
 
     def streams(self, shares: Float64Array) -> list[DeliveryStream]:
@@ -218,44 +236,6 @@ class _StreamSearch:
                 streams.append(DeliveryStream(number, edge_devices, (begin, begin + share)))
                 begin += share
         return streams
-
-    def _spread(self) -> None:
-        """Add initial trees to each delivery, which avoid links that are loaded already.
-
-        The number of rounds is 1000 divided by the number of deliveries, rounded down,
-        but at least 2 and at most 12. Each round adds one tree to every delivery, in the
-        order of the deliveries.
-
-        - The tree is the cheap one (`build_cheap_tree`) for link prices of seconds per
-          byte times e^(8 * load / largest load). While all loads are 0, the factor is 1.
-        - Each added tree increases the loads of its links. If the delivery has an equal
-          tree already, the loads increase too, but the tree is stored once.
-        """
-        load = np.zeros(len(self._link_s))
-        rounds = min(_SPREADING_ROUNDS, max(2, _MAX_INITIAL_TREES // len(self._deliveries)))
-        for _ in range(rounds):
-            for number in range(len(self._deliveries)):
-                peak = load.max() or 1.0
-                price = self._link_s * np.exp(8 * load / peak)
-                best, before = find_cheapest_paths(self._fabric.sum_pair_costs(price))
-                edges = build_cheap_tree(best, before, *self._ends[number])
-                load += self._add(number, edges)
-
-    def _join(self, price: Float64Array, value: Float64Array) -> bool:
-        """Add to each delivery a tree that is cheaper at these prices than the delivery's price.
-
-        `price`: of every link, per byte. `value`: price of every delivery, in seconds. The tree is
-        the cheap tree (`build_cheap_tree`) for these prices; it must be cheaper by more than the
-        fraction `_CLOSE`. Returns whether any tree was added that was not known yet.
-        """
-        best, before = find_cheapest_paths(self._fabric.sum_pair_costs(price))
-        known = len(self._trees)
-        for number, ends in enumerate(self._ends):
-            edges = build_cheap_tree(best, before, *ends)
-            cost = self._fabric.count_uses(edges) @ price * self._deliveries[number].bytes
-            if cost < value[number] * (1 - _CLOSE):
-                self._add(number, edges)
-        return len(self._trees) > known
 
     def _add(self, number: int, edges: tuple[Edge, ...]) -> Float64Array:
         """Add a tree to delivery `number`, unless it is known already.

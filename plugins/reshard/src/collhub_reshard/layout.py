@@ -162,10 +162,18 @@ def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
     count once for each device that sends or receives it.
     """
     runs: dict[tuple[int, int, bool], tuple[Int64Array, int]] = {}
+    # Bytes of the tiles of earlier moves on each device, in INPUT and in OUTPUT.
     bases = [np.zeros((len(units.host_of), 2), np.int64)]
+    tiles = []
     for move in moves:
-        bases.append(bases[-1] + _compute_tile_bytes(move, len(units.host_of)))
-    tiles = [(_TileGrid(move.source, move), _TileGrid(move.destination, move)) for move in moves]
+        tile_bytes = np.zeros((len(units.host_of), 2), np.int64)
+        grids = _TileGrid(move.source, move), _TileGrid(move.destination, move)
+        for column, side in enumerate((move.source, move.destination)):
+            shapes = grids[column].stop - grids[column].start
+            devices = np.asarray(side.mesh.devices)
+            tile_bytes[devices, column] = np.prod(shapes, axis=1) * move.tensor.element_bytes
+        bases.append(bases[-1] + tile_bytes)
+        tiles.append(grids)
     measures = {0}
     count = 0
     for row in range(len(units)):
@@ -200,20 +208,6 @@ def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
         sizes[:, 0] // unit_bytes,
         sizes[:, 1] // unit_bytes,
     )
-
-
-def _compute_tile_bytes(move: Move, num_devices: int) -> Int64Array:
-    """Return the bytes of each device's tile of a move, in the input and in the output.
-
-    The result is int64[devices, 2] with column 0 for input (source) and 1 for output (destination).
-    It is 0 for devices outside of the mesh of this side.
-    """
-    tile_bytes = np.zeros((num_devices, 2), np.int64)
-    for column, side in enumerate((move.source, move.destination)):
-        grid = _TileGrid(side, move)
-        sizes = np.prod(grid.stop - grid.start, axis=1) * move.tensor.element_bytes
-        tile_bytes[np.asarray(side.mesh.devices), column] = sizes
-    return tile_bytes
 
 
 class _TileGrid:

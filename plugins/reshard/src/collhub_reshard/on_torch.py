@@ -68,8 +68,17 @@ def reshard(
     # A DTensor, i.e. any object with `to_local`, contains its shard.
     if tensor is not None and hasattr(tensor, "to_local"):
         shard = tensor.to_local()
-    full_shape, element = _find_shape_and_type(tensor, shape, dtype)
-    move = _move(full_shape, element, source, destination, host_size)
+        shape = tuple(tensor.shape) if shape is None else shape
+    element = dtype or (None if tensor is None else tensor.dtype)
+    if shape is None or element is None:
+        message = "the shape and dtype of the whole tensor are not known on this rank"
+        raise InputError(message, cure="give shape= and dtype= on all ranks")
+
+    # Ranks are those of the group: without @ both meshes begin at rank 0.
+    whole = ShapedType(tuple(shape), str(element).removeprefix("torch."))
+    start = parse_side(source, len(shape), 0, host_size)
+    end = parse_side(destination, len(shape), 0, host_size or start.mesh.shape[-1])
+    move = Move(whole, start, end)
     rank = dist.get_rank()
     world = dist.get_world_size()
     # Ranks are numbers of the default group.
@@ -86,47 +95,6 @@ def reshard(
         output = torch.empty([stop - start for start, stop in bounds], dtype=element, device=device)
     _run(plan, move, rank, shard, output)
     return output
-
-
-def _find_shape_and_type(
-    tensor: torch.Tensor | None, shape: tuple[int, ...] | None, dtype: torch.dtype | None
-) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and the element type of the full tensor.
-
-    `shape` and `dtype` are used if they are given. Otherwise, a DTensor has both, and another
-    tensor has only the element type. Raises `InputError` if one of them remains unknown on this
-    rank.
-    """
-    if shape is None and tensor is not None and hasattr(tensor, "to_local"):
-        shape = tuple(tensor.shape)
-    dtype = dtype or (None if tensor is None else tensor.dtype)
-    if shape is None or dtype is None:
-        message = "the shape and dtype of the whole tensor are not known on this rank"
-        raise InputError(message, cure="give shape= and dtype= on all ranks")
-    return tuple(shape), dtype
-
-
-def _move(
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    source: str,
-    destination: str,
-    host_size: int | None,
-) -> Move:
-    """Build the move of a tensor from the texts of its two sides, such as `mesh(2,2): S0 R`.
-
-    Without `@` in a text, its mesh begins at rank 0. `host_size`: ranks per host; for None
-    or 0 it is the last dimension of the source mesh. Raises `InputError` for a tensor
-    without dimensions, an unknown type, or a text that cannot be parsed, and `UsageError`
-    for an invalid list of ranks.
-    """
-    name = str(dtype).removeprefix("torch.")
-    tensor = ShapedType(shape, name)
-    start = parse_side(source, len(shape), 0, host_size)
-    size = host_size or start.mesh.shape[-1]
-    # Ranks are those of the group: without @ both meshes begin at rank 0.
-    end = parse_side(destination, len(shape), 0, size)
-    return Move(tensor, start, end)
 
 
 def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch.dtype) -> None:

@@ -184,9 +184,10 @@ def plan_reshard(
     `choices` None means the defaults. There are two kinds of plans:
 
     - Streams over the links of the topology, if `choices` has no strategy and no splitting,
-      no move has times, and the topology has one plane and few devices (`_can_stream`). All
-      boxes have the same number of chunks: that of `choices`, otherwise the one for which
-      `simulate` returns the shortest seconds, otherwise 64.
+      no move has times, there are at most 1024 unit tasks, and the topology has one plane and
+      few devices (`can_plan_streams`). All boxes have the same number of chunks: that of
+      `choices`, otherwise the one for which `simulate` returns the shortest seconds,
+      otherwise 64.
     - Otherwise a schedule of the hosts' cards. Each box (a block of a tensor) that some
       host must receive from another one gets a strategy and a number of chunks: those of
       `choices`, otherwise the cheapest strategy and the best number by formula. Other
@@ -225,29 +226,15 @@ def plan_reshard(
         chunks[row] = choices.chunks or compute_best_chunks(links, t_s, network.latency_s)
         work[row] = compute_card_work(strategy, reach)
     tasks = build_host_tasks(units, moves, network, work)
-    if topology is not None and _can_stream(topology, units, moves, choices):
+    is_timed = any(move.release_s or move.due_s is not None for move in moves)
+    can_stream = choices.strategy is None and not choices.effort.split and not is_timed
+    can_stream = can_stream and len(units) <= _MAX_STREAMED_TASKS
+    devices = [*units.senders.tolist(), *units.receivers.tolist()]
+    if topology is not None and can_stream and can_plan_streams(topology, devices):
         return _plan_streamed(tuple(moves), units, tasks, topology, choices, simulate)
     schedule = find_best_schedule(tasks, units, choices.effort)
     shown = topology or build_ideal_topology(units, network)
     return ReshardPlan(tuple(moves), units, tasks, schedule, strategies, chunks, shown, choices)
-
-
-def _can_stream(
-    topology: Topology, units: UnitTasks, moves: Sequence[Move], choices: ReshardChoices
-) -> bool:
-    """Return whether streams are planned instead of a schedule.
-
-    All of these must hold: no strategy and no splitting is chosen; no move has a due time
-    or a release time other than 0; there are at most `_MAX_STREAMED_TASKS` (1024) unit
-    tasks; the topology has one plane, and the tasks have at most 128 devices
-    (`can_plan_streams`).
-    """
-    is_timed = any(move.release_s or move.due_s is not None for move in moves)
-    if choices.strategy is not None or choices.effort.split or is_timed:
-        return False
-    devices = [*units.senders.tolist(), *units.receivers.tolist()]
-    is_small = len(units) <= _MAX_STREAMED_TASKS
-    return is_small and can_plan_streams(topology, devices)
 
 
 def _plan_streamed(

@@ -70,15 +70,16 @@ def _check_host_schedule(
 
     The checks, in this order, with the codes of their `ProofFlawError`:
 
-    1. kind and status of the proof: `form`. Values, cards and tasks: `form`, `topology`, `tasks`.
-       Cards are compared with `topology` unless it is None.
+    1. kind and status: `form`. Values, cards (if `topology` is given) and tasks: `form`,
+       `topology`, `tasks`.
     2. schedule: `_check_schedule`. Claimed bound equal to the recomputed one: `bound`.
-    3. makespan and claimed lower bound: `_check_status` (`bound`, `form`, `optimal`)
+    3. bound <= `lower_bound_s` (`form` if it is no fraction) <= makespan: `bound`. `proof` "bound"
+       needs a makespan of at most the bound, rounded up to ticks: `optimal`.
     4. bytes that the algorithm sends to each host: `traffic`
 
-    The report has times in s and `_list_unproved`. It is optimal if the makespan is at most the
-    bound, rounded up; else the verdict has the excess in percent, and names an unchecked proof of a
-    solver. Other malformed values raise `LookupError`, `TypeError`, `ValueError` or `HubError`.
+    The report has times in s and `_list_unproved`, and the excess in percent unless the schedule is
+    optimal by 3; an unchecked proof of a solver is named. Other malformed values raise
+    `LookupError`, `TypeError`, `ValueError` or `HubError`.
     """
     check_labels(document)
     claim = read_claim(document, topology)
@@ -86,7 +87,15 @@ def _check_host_schedule(
     bound = _check_bound(claim)
     # Whether the bound proves, without a solver, that no schedule is faster.
     is_met = claim.makespan <= _round_up(claim, bound)
-    _check_status(claim, bound, is_met)
+    # Both were recomputed, so one of the two computations would be wrong.
+    if claim.makespan < bound:
+        raise ProofFlawError("bound", "the schedule is faster than its bound: one of them is wrong")
+    lower = parse_fraction(document["lower_bound_s"], "lower_bound_s")
+    if not bound <= lower <= claim.makespan:
+        message = f"the lower bound of {lower} s is not between {bound} s and the makespan"
+        raise ProofFlawError("bound", message)
+    if document["proof"] == "bound" and not is_met:
+        raise ProofFlawError("optimal", "claimed optimal by its bound, but the schedule is longer")
     _check_traffic(claim, algorithm)
     verdict = "holds: no schedule is faster"
     if not is_met:
@@ -269,32 +278,6 @@ def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) 
     seconds = Fraction(sum(tasks.bytes[task_row] for task_row in forced)) / rate
     slowest = min(network.in_rate[host] for host in everyone)
     return seconds + Fraction(sum(tasks.bytes[task_row] for task_row in skipped)) / slowest
-
-
-def _check_status(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> None:
-    """Raise `ProofFlawError` if a schedule contradicts its recomputed bound.
-
-    `bound`: recomputed lower bound in seconds. `is_met`: whether the makespan is at most
-    this bound, rounded up by `_round_up`. The first failing check is reported:
-
-    1. Code `bound`: the makespan is below `bound`.
-    2. Code `form`: the claimed lower bound, `lower_bound_s` in the document, is no
-       fraction.
-    3. Code `bound`: this claimed bound is below `bound` or above the makespan.
-    4. Code `optimal`: the claimed `proof` is `bound`, but `is_met` is False.
-
-    Equal values are allowed. The document must have both members, otherwise `KeyError`.
-    """
-    makespan = claim.makespan
-    # Both were recomputed, so one of the two computations would be wrong.
-    if makespan < bound:
-        raise ProofFlawError("bound", "the schedule is faster than its bound: one of them is wrong")
-    lower = parse_fraction(claim.document["lower_bound_s"], "lower_bound_s")
-    if not bound <= lower <= makespan:
-        message = f"the lower bound of {lower} s is not between {bound} s and the makespan"
-        raise ProofFlawError("bound", message)
-    if claim.document["proof"] == "bound" and not is_met:
-        raise ProofFlawError("optimal", "claimed optimal by its bound, but the schedule is longer")
 
 
 def _check_traffic(claim: ScheduleClaim, algorithm: Algorithm) -> None:

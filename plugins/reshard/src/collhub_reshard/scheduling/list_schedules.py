@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
@@ -152,129 +152,71 @@ def generate_list_orders(tasks: HostTasks, rounds: int, senders: Sequence[int]) 
     min(i, 5).
     """
     for seed in range(rounds):
-        yield _ListScheduler(
-            tasks, list(senders), random.Random(seed), noise=0.1 * min(seed, 5)
-        ).order()
+        yield _order_by_priority(tasks, senders, random.Random(seed), noise=0.1 * min(seed, 5))
 
 
-@dataclass(slots=True)
-class _ListScheduler:
-    """State of one run: queues by sender and receivers, and the remaining load of every card."""
+def _order_by_priority(
+    tasks: HostTasks, senders: Sequence[int], rng: random.Random, noise: float
+) -> Order:
+    """Return the tasks as (task, sender), ordered by list scheduling; times are in ticks.
 
-    tasks: HostTasks
-    senders: list[int]
-    rng: random.Random
-    noise: float
-    left_out: dict[int, float] = field(default_factory=dict)
-    left_in: dict[int, float] = field(default_factory=dict)
+    Tasks with equal sender and receivers form a queue. Its next task has the earliest release, then
+    the earliest due time (none is last), the longest duration, the highest number.
 
-    def order(self) -> Order:
-        """Return the tasks as (task, sender), ordered by list scheduling.
-
-        Every task has the sender in `senders`. Tasks with equal sender and receivers form a
-        queue. The next task of a queue has the earliest release, then the earliest due time (none
-        is last), then the longest duration, then the highest number.
-
-        The next task of the result is the one that can start first. It needs its release, and a
-        free network card of its sender and of each receiver. Of equal starts, the queue of the
-        hosts with the most remaining load is chosen, with random factors if `noise` is above 0,
-        then the first queue (`_next`). The task then occupies these cards for its duration.
-
-        The remaining load of a host is the duration of its tasks that are not in the result yet, in
-        ticks. It is stored in this object, so call it once. Without tasks the result is [].
-        """
-        queues = self._queues()
-        sending, receiving = Cards(self.tasks.cards), Cards(self.tasks.cards)
-        order = []
-        while queues:
-            key = self._next(queues, sending, receiving)
-            task = queues[key].pop()
-            if not queues[key]:
-                del queues[key]
-            sender, receivers = key
-            ticks = self.tasks.duration(task, sender)
-            free = max(sending.free_at([sender]), receiving.free_at(receivers))
-            end = max(free, self.tasks.release[task]) + ticks
-            sending.occupy([sender], end)
-            receiving.occupy(receivers, end)
-            self._take(key, ticks)
-            order.append((task, sender))
-        return order
-
-    def _queues(self) -> dict[_Class, list[int]]:
-        """Return a queue of tasks for every (sender, receivers), and add the load of all tasks.
-
-        The last entry of a queue is its next task. The next task is chosen by these rules, in
-        this order:
-
-        1. the earliest release
-        2. the earliest due time; a task without one comes after those with one
-        3. the longest duration
-        4. the highest number
-
-        The queues are in the order of their lowest task numbers. Side effect: the duration of
-        every task, in ticks, is added to the remaining load of its sender and of each of its
-        receivers.
-        """
-        queues: dict[_Class, list[int]] = {}
-        for task, sender in enumerate(self.senders):
-            key = sender, self.tasks.receivers[task]
-            queues.setdefault(key, []).append(task)
-            self._take(key, -self.tasks.duration(task, sender))
-        for (sender, _), queue in queues.items():
-            queue.sort(key=lambda task: self._urgency(task, sender))
-        return queues
-
-    def _urgency(self, task: int, sender: int) -> tuple[float, float, int]:
-        """Return the sort key of a task in its queue, in which the largest key is next.
-
-        The largest key has the earliest release, then the earliest due time (a task without one
-        comes last), then the longest duration.
-        """
-        due = self.tasks.due[task]
-        latest = -float("inf") if due is None else -float(due)
-        return -self.tasks.release[task], latest, self.tasks.duration(task, sender)
-
-    def _take(self, key: _Class, ticks: int) -> None:
-        """Subtract `ticks` from the remaining load of the sender and of every receiver in `key`.
-
-        `key`: (sender, receivers). Negative ticks add load. Loads begin with 0.
-        """
-        # Negative ticks add load, at the start.
-        sender, receivers = key
-        self.left_out[sender] = self.left_out.get(sender, 0.0) - ticks
-        # A task with many receivers counts at each of them.
+    The next task of the result is the one that can start first: after its release, when the sender
+    and all receivers have a free card. It then occupies these cards for its duration. Of equal
+    starts, the queue with the largest load is chosen, then the one of the lowest task number. The
+    remaining load of a host is the duration of its tasks that are not in the result yet. The load
+    of a queue is the largest one of its hosts, plus a quarter of the smaller one of the sender's
+    and the first receiver's, times a random factor from 1 to 1 + `noise` (always drawn).
+    """
+    queues: dict[_Class, list[int]] = {}
+    left_out: dict[int, float] = {}
+    left_in: dict[int, float] = {}
+    for task, sender in enumerate(senders):
+        receivers, ticks = tasks.receivers[task], tasks.duration(task, sender)
+        queues.setdefault((sender, receivers), []).append(task)
+        left_out[sender] = left_out.get(sender, 0.0) + ticks
         for host in receivers:
-            self.left_in[host] = self.left_in.get(host, 0.0) - ticks
+            left_in[host] = left_in.get(host, 0.0) + ticks
 
-    def _next(self, queues: Mapping[_Class, list[int]], sending: Cards, receiving: Cards) -> _Class:
-        """Return the key (sender, receivers) of the queue whose next task can start first.
+    def rank_in_queue(task: int) -> tuple[float, float, int]:
+        due = tasks.due[task]
+        latest = -math.inf if due is None else -float(due)
+        return -tasks.release[task], latest, tasks.duration(task, senders[task])
 
-        The next task is the last entry of a queue. It can start when it is released, and the sender
-        and all receivers have a free card (times in ticks). On a tie of starts the largest load
-        decides, then the first queue in `queues`, which must not be empty. The load of a queue is
-        the product of:
-
-        1. the largest remaining load (ticks of tasks that are not ordered yet) of the sender and
-           the receivers, plus a quarter of the smaller one of the sender's and the first receiver's
-        2. a random factor of 1 to 1 + `noise`, drawn once per queue, also if `noise` is 0
-
-        Only the random generator changes.
-        """
-        best: tuple[float, float] | None = None
-        chosen: _Class | None = None
+    for queue in queues.values():
+        # The last entry of a queue is next.
+        queue.sort(key=rank_in_queue)
+    sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
+    order = []
+    while queues:
+        best: tuple[tuple[float, float], _Class] | None = None
         for key, queue in queues.items():
             sender, receivers = key
             free = max(sending.free_at([sender]), receiving.free_at(receivers))
-            start = float(max(free, self.tasks.release[queue[-1]]))
-            load = max(self.left_out[sender], *(self.left_in[host] for host in receivers))
+            start = float(max(free, tasks.release[queue[-1]]))
             # A busy card at either end counts, the other end breaks the tie.
-            load += 0.25 * min(self.left_out[sender], self.left_in[receivers[0]])
-            load *= 1 + self.noise * self.rng.random()
-            if best is None or (start, -load) < best:
-                best, chosen = (start, -load), key
-        assert chosen is not None
-        return chosen
+            load = max(left_out[sender], *(left_in[host] for host in receivers))
+            load += 0.25 * min(left_out[sender], left_in[receivers[0]])
+            load *= 1 + noise * rng.random()
+            if best is None or (start, -load) < best[0]:
+                best = (start, -load), key
+        assert best is not None
+        sender, receivers = best[1]
+        task = queues[best[1]].pop()
+        if not queues[best[1]]:
+            del queues[best[1]]
+        ticks = tasks.duration(task, sender)
+        free = max(sending.free_at([sender]), receiving.free_at(receivers))
+        end = max(free, tasks.release[task]) + ticks
+        sending.occupy([sender], end)
+        receiving.occupy(receivers, end)
+        left_out[sender] -= ticks
+        for host in receivers:
+            left_in[host] -= ticks
+        order.append((task, sender))
+    return order
 
 
 # Temperatures of the rounds, relative to the mean duration of a task.

@@ -223,8 +223,19 @@ def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
     its busiest host, in or out, with the rates of its cards together. Messages within a
     host take no time, and latencies do not count. It is 0 without messages.
     """
-    rounds = _assign_rounds(units)
-    return sum((_compute_round_s(units, network, messages) for messages in rounds), Fraction(0))
+    total_s = Fraction(0)
+    for messages in _assign_rounds(units):
+        out: dict[int, int] = {}
+        into: dict[int, int] = {}
+        for row, source, destination in messages:
+            start, end = int(units.host_of[source]), int(units.host_of[destination])
+            if start != end:
+                out[start] = out.get(start, 0) + int(units.bytes[row])
+                into[end] = into.get(end, 0) + int(units.bytes[row])
+        times = [size / (network.out_rate[host] * network.cards) for host, size in out.items()]
+        times += [size / (network.in_rate[host] * network.cards) for host, size in into.items()]
+        total_s += max(times, default=Fraction(0))
+    return total_s
 
 
 def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
@@ -258,32 +269,6 @@ def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
             rounds.append([])
         rounds[number].append((row, start, end))
     return rounds
-
-
-def _compute_round_s(
-    units: UnitTasks, network: HostNetwork, messages: list[tuple[int, int, int]]
-) -> Fraction:
-    """Return the time in seconds of the busiest host of a round, 0 without messages between hosts.
-
-    `messages`: (unit task, sending device, receiving device). Each carries the bytes of its unit
-    task, out of one host and into another. Messages within a host do not count. For every host and
-    direction, the bytes are divided by the rate of a card in this direction times the number of
-    cards. The largest of these times is returned. Latencies do not count.
-    """
-    cards: dict[tuple[bool, int], int] = {}
-    for row, start, end in messages:
-        hosts = int(units.host_of[start]), int(units.host_of[end])
-        if hosts[0] == hosts[1]:
-            continue
-        # A message occupies the sender's card out and the receiver's card in.
-        for is_in, host in enumerate(hosts):
-            key = bool(is_in), host
-            cards[key] = cards.get(key, 0) + int(units.bytes[row])
-    times = [
-        size / ((network.in_rate if is_in else network.out_rate)[host] * network.cards)
-        for (is_in, host), size in cards.items()
-    ]
-    return max(times, default=Fraction(0))
 
 
 def compute_send_receive_s(

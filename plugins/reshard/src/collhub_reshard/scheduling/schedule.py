@@ -202,31 +202,16 @@ def find_least_sharing(demand: Mapping[Group, int], rate: Mapping[int, Fraction]
     if not groups:
         return Sharing(Fraction(0), (), {})
     binding = tuple(hosts)
-    time = _compute_ratio(groups, demand, binding, rate)
     while True:
+        # Only these hosts can send the bytes of the groups within them.
+        inside = [group for group in groups if set(group) <= set(binding)]
+        total = Fraction(sum(demand[group] for group in inside))
+        time = total / sum((rate[host] for host in binding), Fraction(0))
         flow = _BipartiteFlow(groups, demand, hosts, {h: time * rate[h] for h in hosts})
         short = flow.short_hosts()
         if not short:
             return Sharing(time, binding, flow.shares())
         binding = short
-        inside = [group for group in groups if set(group) <= set(short)]
-        time = _compute_ratio(inside, demand, short, rate)
-
-
-def _compute_ratio(
-    groups: Sequence[Group],
-    demand: Mapping[Group, int],
-    hosts: Sequence[int],
-    rate: Mapping[int, Fraction],
-) -> Fraction:
-    """Return the time in seconds that `hosts` need together for the bytes that only they can send.
-
-    These are the bytes (`demand`) of the groups that are subsets of `hosts`. The result is exact.
-    Raises `ZeroDivisionError` if the sum of their rates is 0.
-    """
-    host_set = set(hosts)
-    total = sum(demand[group] for group in groups if set(group) <= host_set)
-    return Fraction(total) / sum((rate[host] for host in hosts), Fraction(0))
 
 
 class _BipartiteFlow:

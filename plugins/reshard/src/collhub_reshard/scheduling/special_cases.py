@@ -38,54 +38,39 @@ def is_colourable(tasks: HostTasks) -> bool:
 def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
     """Return the schedule with the fewest time slots, given the sender of every task.
 
-    The tasks must satisfy `is_colourable` (equal durations, one receiver each); there is at
-    least one. The senders are those of `_choose_even_senders`, with nearly equal numbers of
-    tasks. Every task is an edge from its sender to its receiver, and its colour is its
-    slot, so tasks with a common card have different slots. Slot k begins at k times the
-    duration of a task. Each task is one piece. Pieces are sorted by start (ticks), then by
+    The tasks must satisfy `is_colourable` (equal durations, one receiver each) and have equal
+    bytes; there is at least one. Each is one piece. Pieces are sorted by start (ticks), then by
     task.
+
+    - `share_among_senders` divides the bytes as if tasks could be split. The limit of tasks per
+      host is the time of this division / duration of a task, rounded up; if all reached it, it is
+      exceeded.
+    - Tasks are grouped by senders and receivers; groups with fewer senders come first. For each
+      task the sender is a host below the limit, of these the one with the most bytes left of its
+      share for these senders (less the tasks of the group that it sends), then the first one.
+    - Every task is an edge from sender to receiver, and its colour is its slot, so tasks with a
+      common card have different slots. Slot k begins at k times the duration of a task.
     """
-    senders = _choose_even_senders(tasks)
+    ticks = tasks.durations[0][0]
+    sharing = share_among_senders(tasks, range(len(tasks)))
+    limit = -(-sharing.time_s // (ticks * tasks.tick_s))
+    load: dict[int, int] = {}
+    senders = [0] * len(tasks)
+    for (hosts, _), members in sorted(tasks.classes().items(), key=lambda item: len(item[0][0])):
+        # Bytes left of each host; they may become negative.
+        left = {host: sharing.shares.get((hosts, host), Fraction(0)) for host in hosts}
+        for task in members:
+            sender = max(hosts, key=lambda host: (load.get(host, 0) < limit, left[host]))
+            left[sender] -= tasks.bytes[0]
+            load[sender] = load.get(sender, 0) + 1
+            senders[task] = sender
     edges = [(senders[task], tasks.receivers[task][0]) for task in range(len(tasks))]
     colours = colour_edges(edges)
-    ticks = tasks.durations[0][0]
     pieces = [
         Piece(task, senders[task], Fraction(colour * ticks), Fraction(ticks))
         for task, colour in enumerate(colours)
     ]
     return tuple(sorted(pieces, key=lambda piece: (piece.start, piece.task)))
-
-
-def _choose_even_senders(tasks: HostTasks) -> list[int]:
-    """Return a sender (host) for every task, with nearly equal numbers of tasks per sender.
-
-    All tasks must have equal bytes and durations, and there is at least one. First,
-    `share_among_senders` divides the bytes among the hosts as if tasks could be split. The limit of
-    tasks per sender is the time of this division / duration of a task, rounded up.
-
-    Tasks are grouped by equal senders and receivers. Groups with fewer possible senders come first,
-    then those with the lower first task. For each task of a group, ascending, the best of its
-    possible senders is chosen: a host below the limit, then the host with the most bytes left, then
-    the lowest number. The bytes left of a host are its bytes in the division for tasks with these
-    senders, less the tasks of this group that it sends; they may be negative.
-
-    If all have reached the limit, one exceeds it. The result is in the order of the tasks.
-    """
-    sharing = share_among_senders(tasks, range(len(tasks)))
-    size = tasks.bytes[0]
-    load: dict[int, int] = {}
-    limit = -(-sharing.time_s // (tasks.durations[0][0] * tasks.tick_s))
-    chosen = [0] * len(tasks)
-    for (senders, _), members in sorted(tasks.classes().items(), key=lambda item: len(item[0][0])):
-        shares = {host: sharing.shares.get((senders, host), Fraction(0)) for host in senders}
-        for task in members:
-            host = max(
-                senders, key=lambda candidate: (load.get(candidate, 0) < limit, shares[candidate])
-            )
-            shares[host] -= size
-            load[host] = load.get(host, 0) + 1
-            chosen[task] = host
-    return chosen
 
 
 def colour_edges(edges: Sequence[tuple[int, int]]) -> list[int]:
