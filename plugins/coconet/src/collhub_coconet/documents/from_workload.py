@@ -106,7 +106,20 @@ class Statements:
         self._declare(
             self._statements[0], (argument.name for argument in self.bound.program.arguments)
         )
-        self._statements[0]["program"] = self._program()
+        program, binding = self.bound.program, self.bound.binding
+        header: dict[str, object] = {
+            "name": program.name,
+            "sizes": {name: list(bounds) for name, bounds in program.sizes.items()},
+            # Only their names: they are declared by the nodes that read them.
+            "arguments": [argument.name for argument in program.arguments],
+            "outputs": program.outputs,
+            **stage_fields(program),
+            "bound": dict(binding.sizes),
+            "num_ranks": binding.num_ranks,
+        }
+        if program.mesh:
+            header |= {"mesh": program.mesh, "mesh_sizes": binding.axis_sizes}
+        self._statements[0]["program"] = header | {"history": list(self.bound.history)}
         return tuple(
             attributes_extra({ATTRIBUTE: json.dumps(statement, separators=(",", ":"))})
             for statement in self._statements
@@ -140,31 +153,6 @@ class Statements:
         assert isinstance(fields, list)
         mesh = self.bound.program.mesh
         fields += [argument_fields(declared[name], mesh) for name in arguments]
-
-    def _program(self) -> dict[str, object]:
-        """Return the fields that describe the entire program, ready for JSON.
-
-        In this order: `name`, `sizes` (bounds as a list, by symbol), `arguments` (names only; the
-        nodes that read them declare them), `outputs`, the fields of stages and chains, `bound` (the
-        size of every symbol), `num_ranks` (ranks of one group), for a mesh `mesh` and `mesh_sizes`,
-        and `history` (the transformations so far).
-        """
-        # Only the names of arguments, which are declared by the nodes that read them.
-        program, binding = self.bound.program, self.bound.binding
-        mesh: dict[str, object] = {}
-        if program.mesh:
-            mesh = {"mesh": program.mesh, "mesh_sizes": binding.axis_sizes}
-        return {
-            "name": program.name,
-            "sizes": {name: list(bounds) for name, bounds in program.sizes.items()},
-            "arguments": [argument.name for argument in program.arguments],
-            "outputs": program.outputs,
-            **stage_fields(program),
-            "bound": dict(binding.sizes),
-            "num_ranks": binding.num_ranks,
-            **mesh,
-            "history": list(self.bound.history),
-        }
 
 
 Fields = dict[str, Any]

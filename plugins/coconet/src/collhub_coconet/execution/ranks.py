@@ -98,8 +98,6 @@ def _compute_value(run: SimulatedRun, operation: Operation) -> OnRanks:
     function_of_all_ranks = _FUNCTIONS_OF_ALL_RANKS.get(operation.kind)
     if function_of_all_ranks is not None:
         return function_of_all_ranks(run, operation)
-    if operation.kind in REDUCTIONS_TO_SCALARS:
-        return _compute_scalar(run, operation)
     ranks = range(run.binding.num_ranks)
     if operation.kind in CONTRACTIONS:
         function = _CONTRACTIONS[operation.kind]
@@ -461,4 +459,5 @@ _FUNCTIONS_OF_ALL_RANKS: dict[Kind, Callable[[SimulatedRun, Operation], OnRanks]
     Kind.UPDATE: _compute_update,
     Kind.DROPOUT: _compute_dropout,
     Kind.OPAQUE: _compute_opaque,
+    **dict.fromkeys(REDUCTIONS_TO_SCALARS, _compute_scalar),
 }

@@ -259,16 +259,17 @@ class _BucketChoice:
     def _list_bases(self, size_index: int) -> Iterator[tuple[list[PartStep], Program]]:
         """Yield the base programs to which buckets are added, each as (steps to it, program).
 
-        There are up to three, in this order. Each combines one candidate per class of equal
-        parts:
+        There are up to three, in this order. Each combines one candidate per class of equal parts:
 
         1. the original ones
         2. the fastest ones at the size number `size_index`
         3. those with the smallest memory at this size
 
-        Their collectives are first separated from the computations: fused, overlapped and
-        coalesced stages are undone, so that every collective can be put into a bucket. A
-        program that equals an earlier one is omitted.
+        Their collectives are first separated (`_separate_collectives`) from the computations, so
+        that every collective can be put into a bucket. A program that equals an earlier one is
+        omitted. The steps are those of all classes, sorted by split, reorder, as-slice and fuse,
+        then by class; each has the program of the part before it and the number of copies. Another
+        kind of step raises `ValueError`.
         """
         seen = set()
         for selection in (
@@ -276,14 +277,13 @@ class _BucketChoice:
             [each.fastest(size_index) for each in self._explorations],
             [each.pareto_front(size_index)[-1] for each in self._explorations],
         ):
-            steps = [
-                _separate_collectives(part.program, candidate)
-                for part, candidate in zip(self._classes, selection, strict=True)
-            ]
-            parts = [
-                entries[-1].program if entries else part.program
-                for part, entries in zip(self._classes, steps, strict=True)
-            ]
+            steps, parts = [], []
+            for part, candidate in zip(self._classes, selection, strict=True):
+                before = part.program
+                for rewrite in _separate_collectives(part.program, candidate):
+                    steps.append(PartStep(rewrite, before, len(part.copies)))
+                    before = rewrite.program
+                parts.append(before)
             key = tuple((each.operations, each.arguments, each.stages) for each in parts)
             if key in seen:
                 continue
@@ -291,28 +291,10 @@ class _BucketChoice:
             whole = parts[0]
             if len(self._classes) > 1 or len(self._classes[0].copies) > 1:
                 whole, _ = assemble(self._program, self._classes, parts)
-            yield _list_part_steps(self._classes, steps), whole
-
-
-def _list_part_steps(
-    classes: Sequence[PartClass], steps: Sequence[Sequence[Rewrite]]
-) -> list[PartStep]:
-    """List the steps of all classes of equal parts, ordered by split, reorder, as-slice and fuse.
-
-    In this order they can be applied to the entire program. `steps`: per class, in the
-    order of application. Steps of one kind are in the order of the classes, and within a
-    class in their order. Each result has a step, the program of the part before it, and the
-    number of copies of the part. Raise `ValueError` for a step of another kind, and for
-    another number of lists than classes.
-    """
-    listed = []
-    for part, entries in zip(classes, steps, strict=True):
-        before = part.program
-        for rewrite in entries:
-            listed.append(PartStep(rewrite, before, len(part.copies)))
-            before = rewrite.program
-    order = ["split", "reorder", "as-slice", "fuse"]
-    return sorted(listed, key=lambda step: order.index(step.rewrite.record.transformation))
+            # In this order the steps can be applied to the entire program.
+            order = ["split", "reorder", "as-slice", "fuse"]
+            steps.sort(key=lambda step: order.index(step.rewrite.record.transformation))
+            yield steps, whole
 
 
 def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrite]:

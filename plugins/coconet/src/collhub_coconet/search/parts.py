@@ -108,23 +108,30 @@ def _classify(program: Program, members: list[list[str]], shared: set[str]) -> l
         members = _divide_at_collectives(program, members, shared)
     if len(members) == 1:
         return [PartClass(program, (_identity(program),))]
-    members, coupled = _order(program, members)
+    coupled: set[str] = set()
+    ordered = order_groups(program.operations, [group for group in members if len(group) > 1])
+    if ordered is not None:
+        members = [[operation.name for operation in group] for group in ordered]
+    else:
+        # Operations of sets that are in a cycle, or on a path between two cycles.
+        waits, followers = _find_waits(program.operations, members)
+        nodes = _find_blocked(waits, followers) & _find_blocked(followers, waits)
+        coupled = {name for node in nodes for name in members[node]}
     parts: dict[str, Program] = {}
     copies: dict[str, list[Copy]] = {}
-    orders: dict[str, _Order] = {}
+    numbering: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {}
     for position, group in enumerate(members):
         draft = _extract(program, group, coupled)
-        order = _Order(draft)
-        key = order.key
+        key, names, seeds = _number_values(draft)
         if key not in parts:
             # Only the first part of a class is typed again.
-            parts[key], orders[key] = draft.create_program(program), order
+            parts[key], numbering[key] = draft.create_program(program), (names, seeds)
             copies[key] = [_identity(parts[key], position)]
             continue
-        first = orders[key]
+        first_names, first_seeds = numbering[key]
         copy = Copy(
-            dict(zip(first.names, order.names, strict=True)),
-            dict(zip(first.seeds, order.seeds, strict=True)),
+            dict(zip(first_names, names, strict=True)),
+            dict(zip(first_seeds, seeds, strict=True)),
             position,
         )
         copies[key].append(copy)
@@ -202,7 +209,9 @@ def assemble(
     taken = dict.fromkeys(program.types, 1)
     for index, (part, result) in enumerate(zip(classes, chosen, strict=True)):
         for copy in part.copies:
-            names = _name_values(result, copy, taken)
+            names = {}
+            for name in result.types:
+                names[name] = copy.names.get(name) or _choose_free_name(name, taken)
             is_first = copy is part.copies[0]
             types |= {names[name]: kind for name, kind in result.types.items()}
             is_stating = [not is_stand_in(operation) for operation in result.operations]
@@ -500,70 +509,44 @@ def _unite_cycles(program: Program, groups: _DisjointNames, shared: set[str]) ->
         united = {name for group in members for name in group}
         operations = [operation for operation in operations if operation.name in united]
         # Unite the sets on a cycle, found by removing sets that wait for nothing that remains.
-        waits = _find_waits(operations, members)
-        node = min(_find_blocked(waits))
+        waits, followers = _find_waits(operations, members)
+        blocked = _find_blocked(waits, followers)
+        node = min(blocked)
         path: list[int] = []
         while node not in path:
             path.append(node)
-            node = min(waits[node] & _find_blocked(waits))
+            node = min(waits[node] & blocked)
         cycle = path[path.index(node) :]
         for other in cycle[1:]:
             groups.unite(members[cycle[0]][0], members[other][0])
 
 
-def _find_waits(operations: Iterable[Operation], members: list[list[str]]) -> dict[int, set[int]]:
-    """Return, for each set of operations, the other sets whose values it reads.
+def _find_waits(
+    operations: Iterable[Operation], members: list[list[str]]
+) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+    """Return, for each set of operations, the other sets whose values it reads, and the reverse.
 
     `members`: names of the operations of each set. Sets are given by their index in
-    `members`; every index has an entry, which may be empty. Values of no set, such as
-    arguments, are ignored. Raise `KeyError` for an operation that is in no set.
+    `members`; every index has an entry in both results, which may be empty. Values of no set,
+    such as arguments, are ignored. Raise `KeyError` for an operation that is in no set.
     """
     node_of = {name: index for index, group in enumerate(members) for name in group}
     waits: dict[int, set[int]] = {index: set() for index in range(len(members))}
+    followers: dict[int, set[int]] = {index: set() for index in range(len(members))}
     for operation in operations:
         node = node_of[operation.name]
-        waits[node] |= {node_of[read] for read in operation.reads if read in node_of} - {node}
-    return waits
-
-
-def _find_blocked(waits: Mapping[int, set[int]]) -> set[int]:
-    """Return the nodes that are in a cycle, or wait directly or indirectly for such a node.
-
-    `waits`: for every node, the nodes for which it waits; it is not changed. The result is
-    empty if there is no cycle.
-    """
-    blocked = set(waits)
-    while ready := {node for node in blocked if not waits[node] & blocked}:
-        blocked -= ready
-    return blocked
-
-
-def _order(program: Program, members: list[list[str]]) -> tuple[list[list[str]], set[str]]:
-    """Order sets of operations so that each reads values of earlier sets only.
-
-    `members`: the sets, which contain every operation once. The first result is the ordered
-    sets, each in program order; of sets that are ready, the one with the earliest first
-    operation in the program is next. The second result is then empty. If sets wait for each
-    other in a cycle, the first result is `members` unchanged, and the second one has all
-    operations of sets that are in a cycle or on a path between two cycles.
-    """
-    ordered = order_groups(program.operations, [group for group in members if len(group) > 1])
-    if ordered is not None:
-        return [[operation.name for operation in group] for group in ordered], set()
-    waits = _find_waits(program.operations, members)
-    followers: dict[int, set[int]] = {node: set() for node in waits}
-    for node, sources in waits.items():
+        sources = {node_of[read] for read in operation.reads if read in node_of} - {node}
+        waits[node] |= sources
         for source in sources:
             followers[source].add(node)
-    coupled = _trim(waits, followers) & _trim(followers, waits)
-    return members, {name for node in coupled for name in members[node]}
+    return waits, followers
 
 
-def _trim(waits: Mapping[int, set[int]], followers: Mapping[int, set[int]]) -> set[int]:
+def _find_blocked(waits: Mapping[int, set[int]], followers: Mapping[int, set[int]]) -> set[int]:
     """Return the nodes that are in a cycle, or wait directly or indirectly for one.
 
     `waits`: nodes that a node waits for; `followers`: the reverse. Both have all nodes as keys,
-    and are not changed. Takes linear time, unlike `_find_blocked`.
+    and are not changed. The result is empty if there is no cycle. Takes linear time.
     """
     missing = {node: len(sources) for node, sources in waits.items()}
     ready = [node for node, count in missing.items() if not count]
@@ -695,72 +678,58 @@ def _add_stand_ins(
     return tuple(sorted(extended, key=lambda operation: program.places[operation.name]))
 
 
-class _Order:
-    """Values of a part in an order that does not depend on their names.
+def _number_values(part: _Draft) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+    """Return (key, names, seeds) of a part, in an order that does not depend on names.
 
-    Operations follow their operands, from the results that are not read within the part; these are
-    sorted by a hash without names. `key`: equal for equal parts. `names`: arguments and values;
-    `seeds`: of random numbers.
+    `key`: SHA-256 of the operations, outputs and sizes without names, equal for equal parts.
+    `names`: the values that the results need, also arguments; `seeds`: those of random numbers.
+
+    - The results that are not read within the part are sorted by a hash without names; equal
+      ones stay in program order. Each is visited depth first, its operands before it, in order.
+    - Numbers and seeds are given by first occurrence, from 0. The row of an argument is its hash.
+      That of an operation has its kind and attributes, its operands (numbers of values, texts of
+      constants), its seed (-1 without one), and whether it is `is_inner`.
     """
+    by_name = {operation.name: operation for operation in part.operations}
+    hashes: dict[str, str] = {}
+    for argument in part.arguments.values():
+        kind = f"{argument.type} {argument.is_state} {argument.whole_after}"
+        hashes[argument.name] = _hash(kind)
+    for operation in part.operations:
+        operands = [
+            hashes[operand] if isinstance(operand, str) else repr(operand)
+            for operand in operation.operands
+        ]
+        hashes[operation.name] = _hash(f"{_describe(operation)} {operands}")
+    read = {name for operation in part.operations for name in operation.reads}
+    ends = sorted((name for name in by_name if name not in read), key=hashes.__getitem__)
 
-    def __init__(self, part: _Draft) -> None:
-        self._by_name = {operation.name: operation for operation in part.operations}
-        self._hashes: dict[str, str] = {}
-        self._numbers: dict[str, int] = {}
-        self._seed_numbers: dict[int, int] = {}
-        self._rows: list[str] = []
-        for argument in part.arguments.values():
-            kind = f"{argument.type} {argument.is_state} {argument.whole_after}"
-            self._hashes[argument.name] = _hash(kind)
-        for operation in part.operations:
-            operands = [
-                self._hashes[operand] if isinstance(operand, str) else repr(operand)
-                for operand in operation.operands
-            ]
-            self._hashes[operation.name] = _hash(f"{_describe(operation)} {operands}")
-        read = {name for operation in part.operations for name in operation.reads}
-        # Equal ends remain in program order.
-        ends = [name for name in self._by_name if name not in read]
-        for name in sorted(ends, key=self._hashes.__getitem__):
-            self._visit(name)
-        outputs = sorted(self._numbers[name] for name in part.outputs)
-        self.key = _hash(f"{self._rows} {outputs} {part.sizes}")
-        self.names = tuple(self._numbers)
-        self.seeds = tuple(self._seed_numbers)
-
-    def _visit(self, name: str) -> None:
-        """Number a value and all values on which it depends, and append one row of text for each.
-
-        Numbers continue from 0. Operands come first, in their order, depth first; a value that has
-        a number is skipped. The row of an argument is its hash. The row of an operation has its
-        kind and attributes, its operands, its seed, and whether it is `is_inner`. Operands are
-        given by their numbers, constants by their text. Seeds are numbered from 0 by first
-        occurrence, -1 without one.
-        """
-        stack = [(name, False)]
-        while stack:
-            current, are_operands_done = stack.pop()
-            if current in self._numbers:
-                continue
-            operation = self._by_name.get(current)
-            if operation is None:
-                self._numbers[current] = len(self._numbers)
-                self._rows.append(self._hashes[current])
-            elif not are_operands_done:
-                stack.append((current, True))
-                stack += [(read, False) for read in reversed(operation.reads)]
-            else:
-                operands = [
-                    self._numbers[operand] if isinstance(operand, str) else repr(operand)
-                    for operand in operation.operands
-                ]
-                seed = -1
-                if operation.seed is not None:
-                    count = len(self._seed_numbers)
-                    seed = self._seed_numbers.setdefault(operation.seed, count)
-                self._numbers[current] = len(self._numbers)
-                is_inner = operation.is_inner
-                self._rows.append(f"{_describe(operation)} {operands} {seed} {is_inner}")
+    numbers: dict[str, int] = {}
+    seeds: dict[int, int] = {}
+    rows: list[str] = []
+    stack = [(name, False) for name in reversed(ends)]
+    while stack:
+        name, are_operands_done = stack.pop()
+        if name in numbers:
+            continue
+        if name not in by_name:
+            numbers[name] = len(numbers)
+            rows.append(hashes[name])
+            continue
+        operation = by_name[name]
+        if not are_operands_done:
+            stack.append((name, True))
+            stack += [(operand, False) for operand in reversed(operation.reads)]
+            continue
+        known = [
+            numbers[operand] if isinstance(operand, str) else repr(operand)
+            for operand in operation.operands
+        ]
+        seed = -1 if operation.seed is None else seeds.setdefault(operation.seed, len(seeds))
+        numbers[name] = len(numbers)
+        rows.append(f"{_describe(operation)} {known} {seed} {operation.is_inner}")
+    outputs = sorted(numbers[name] for name in part.outputs)
+    return _hash(f"{rows} {outputs} {part.sizes}"), tuple(numbers), tuple(seeds)
 
 
 def _describe(operation: Operation) -> str:
@@ -796,19 +765,6 @@ def _identity(part: Program, position: int = 0) -> Copy:
     """
     seeds = {entry.seed: entry.seed for entry in part.operations if entry.seed is not None}
     return Copy({name: name for name in part.types}, seeds, position)
-
-
-def _name_values(result: Program, copy: Copy, taken: dict[str, int]) -> dict[str, str]:
-    """Return the names of all values of a rewritten copy, by their name in the rewritten part.
-
-    `result`: the rewritten part. Values of the original part, also arguments, have their
-    name in `copy`. New values get a free name (`_choose_free_name`), which is added to
-    `taken`.
-    """
-    names = {}
-    for name in result.types:
-        names[name] = copy.names.get(name) or _choose_free_name(name, taken)
-    return names
 
 
 def _choose_free_name(name: str, taken: dict[str, int]) -> str:

@@ -278,8 +278,8 @@ class _GraphTyper:
         4. No used tensor as result: `InputError` (`operator`).
         5. A first result whose shape contradicts the operands (`find_contradiction`): `InputError`
            (`shape`).
-        6. A copy or view of equal shape and element type: no operation; the result has the
-           operand's value.
+        6. A copy (`_ALIASES`) or view (`_VIEWS`) with one result, of the shape and element type of
+           the first operand: no operation; the result has the value of this operand.
         7. Operations of the language: `_add_kind`.
         8. Opaque operations: `_add_opaque`.
 
@@ -299,26 +299,14 @@ class _GraphTyper:
             result = next(iter(node.tensors))
             message = f"has the result {result.element}{list(result.shape)}, but its operands have"
             self.graph.refuse(node, f"{message} {reason}", "shape", "capture it again")
-        elif not self._alias(node, base) and not self._add_kind(node, base):
-            self._add_opaque(node)
-
-    def _alias(self, node: GraphNode, base: str) -> bool:
-        """Record the value of the operand as that of the result, for a node that has no effect.
-
-        `base`: the operator without its overload, such as `aten.view`. Such a node has an
-        operator of `_ALIASES` (copies) or `_VIEWS`, one result, and a first operand with the
-        shape and element type of this result. No operation is added; return True. For any other
-        node return False without a change.
-        """
-        if not node.reads or len(node.tensors) != 1:
-            return False
-        operand, result = self.graph.tensors[node.reads[0]], node.tensors[0]
-        is_equal = operand.shape == result.shape and operand.element == result.element
-        is_view = base in _VIEWS
-        if is_equal and (base in _ALIASES or is_view):
-            self._values[result.name] = self._values[operand.name]
-            return True
-        return False
+        else:
+            operands = [self.graph.tensors[name] for name in node.reads[:1]]
+            types = {(tensor.shape, tensor.element) for tensor in (*operands, *node.tensors)}
+            is_unary = len(operands) == len(node.tensors) == 1
+            if is_unary and len(types) == 1 and base in _VIEWS | _ALIASES:
+                self._values[node.tensors[0].name] = self._values[node.reads[0]]
+            elif not self._add_kind(node, base):
+                self._add_opaque(node)
 
     def _add_kind(self, node: GraphNode, base: str) -> bool:
         """Add a node of the graph as operations of the language; return whether this succeeded.

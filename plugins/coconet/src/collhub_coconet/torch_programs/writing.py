@@ -647,43 +647,31 @@ class _ModuleWriter:
         ]
 
     def _write_opaque(self, operation: Operation) -> None:
-        """Append the line of an opaque operation to the lines of the program.
-
-        An opaque operation is a call of a PyTorch operator. The first rule that applies decides:
+        """Append the lines of an opaque operation, by the first rule that applies.
 
         1. The operator is `view`, or `operation.rule` is `TO_BLOCKS` or `TO_LOCAL`: the first
            operand is reshaped to the shape that the result has on one rank.
-        2. The operator is `result`: entry `output` of `<operand>_results` is selected. Raises
-           `InputError` if `output` is missing or no `int` (a bool is none).
-        3. Otherwise: a call of the operator (`_write_call`, which may raise `InputError`).
+        2. The operator is `result`: entry `output` (an `int`) of `<operand>_results` is selected.
+        3. An operator of PyTorch is called with `arguments` (by name; those in `keywords` are
+           passed by name). Operators that create tensors also get `device=device_`. If `results`
+           (default 1) is not 1, they are assigned to `NAME_results`, and the one with index
+           `output` (default 0) to the name of the operation. Views become `aten.reshape.default`.
+
+        Raises `InputError` (`torch-module`) for an invalid operator, argument, keyword list or
+        `output`, and for operators that load files or code, or use strides (`aten.as_strided`).
         """
         call, name = parse_call(operation), operation.name
         operator = call.get("operator")
         if operator == "view" or operation.rule in (LayoutRule.TO_BLOCKS, LayoutRule.TO_LOCAL):
             shape = list(self._find_local_shape(name))
             self._lines.append(f"{name} = {operation.reads[0]}.reshape({shape})")
-        elif operator == "result":
+            return
+        if operator == "result":
             position = call.get("output")
             if type(position) is not int:
                 raise self._refuse(f"{name} selects no result", "capture the program again")
             self._lines.append(f"{name} = {operation.reads[0]}_results[{position}]")
-        else:
-            self._write_call(operation, call)
-
-    def _write_call(self, operation: Operation, call: Mapping[str, object]) -> None:
-        """Append the lines of the module that call an operator of PyTorch.
-
-        `call`: `operator` (`aten.add.Tensor`), `arguments` (values by name, in order), `keywords`
-        (names of arguments to pass by name), `results` (number, default 1) and `output` (default
-        0). One result is assigned to the name of the operation. Several are assigned to
-        `NAME_results`; a second line assigns the one with index `output` to the name. Operators
-        that create tensors, such as `aten.zeros`, also get `device=device_`. `aten.view` and
-        `aten._unsafe_view` become `aten.reshape.default`, as a view may need a copy.
-
-        Raises `InputError` (`torch-module`) for an invalid operator, argument, keyword list or
-        `output`, and for operators that load files or code, or use strides (`aten.as_strided`).
-        """
-        name, operator = operation.name, call.get("operator")
+            return
         arguments, keywords = call.get("arguments"), call.get("keywords")
         is_valid = isinstance(operator, str) and _OPERATOR.fullmatch(operator)
         if not is_valid or not isinstance(arguments, dict) or not isinstance(keywords, list):
@@ -780,30 +768,17 @@ class _ModuleWriter:
             reduction = self._format_reduction(operation)
             return f"_reduce({x}, {operation.root}, {reduction!r}, {group})"
         if kind in UNEVEN_COLLECTIVES:
-            return self._format_uneven_collective(operation, group)
+            counts = read_counts(operation).table.tolist()
+            if kind is Kind.ALL_TO_ALL_V:
+                rows = self.program.types[operation.name].shape[0]
+                return f"_all_to_all_rows({x}, {counts}, {rows}, {group})"
+            if kind is Kind.ALL_GATHER_V:
+                return f"_all_gather_rows({x}, {counts}, {group})"
+            reduction = self._format_reduction(operation)
+            return f"_reduce_scatter_rows({x}, {counts}, {reduction!r}, {group})"
         raise self._refuse(
             f"{operation.name}: {kind} has no form in one group", "write tensor-program"
         )
-
-    def _format_uneven_collective(self, operation: Operation, group: str) -> str:
-        """Return the Python expression that starts an uneven collective, with its counts of rows.
-
-        It calls a function of the written module; `group` is the expression of the process group:
-
-        - all-to-all: `_all_to_all_rows(operand, counts, rows of the result, group)`
-        - all-gather: `_all_gather_rows(operand, counts, group)`
-        - reduce-scatter: `_reduce_scatter_rows(operand, counts, reduction, group)`
-
-        Raise `InputError` for a reduce-scatter with another reduction than sum, prod, min or max.
-        """
-        x, counts = operation.reads[0], read_counts(operation).table.tolist()
-        if operation.kind is Kind.ALL_TO_ALL_V:
-            rows = self.program.types[operation.name].shape[0]
-            return f"_all_to_all_rows({x}, {counts}, {rows}, {group})"
-        if operation.kind is Kind.ALL_GATHER_V:
-            return f"_all_gather_rows({x}, {counts}, {group})"
-        reduction = self._format_reduction(operation)
-        return f"_reduce_scatter_rows({x}, {counts}, {reduction!r}, {group})"
 
     def _find_gathered(self, operation: Operation) -> tuple[int, int]:
         """Return the dimension that a collective gathers or exchanges, and its size afterwards.
@@ -822,10 +797,6 @@ class _ModuleWriter:
                 size //= self.bound.binding.axis_sizes[axis]
         return dimension, size
 
-    def _sort_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
-        """Return names of axes in the order of the mesh."""
-        return tuple(sorted(axes, key=self.program.mesh.index))
-
     def _format_group(self, axes: Sequence[str] | None) -> str:
         """Return the Python expression of the process group over these axes of the mesh.
 
@@ -835,8 +806,9 @@ class _ModuleWriter:
         """
         if len(self.program.mesh) < 2 or not axes:
             return "group"
-        self._combined.add(self._sort_axes(axes))
-        return f"groups_[{'+'.join(self._sort_axes(axes))!r}]"
+        names = tuple(sorted(axes, key=self.program.mesh.index))
+        self._combined.add(names)
+        return f"groups_[{'+'.join(names)!r}]"
 
     def _format_reduction(self, operation: Operation) -> str:
         reduction = str(operation.reduction)
@@ -864,11 +836,14 @@ class _ModuleWriter:
             return _FUNCTIONS[kind].format(*operands)
         group = self._format_group(operation.axes)
         dimension = operation.dimension
+        if kind is Kind.ROW_REDUCE:
+            reduction = str(operation.reduction)
+            if reduction not in _ROWS:
+                message = f"{operation.name} reduces with {reduction}"
+                raise self._refuse(message, "use sum, prod, min or max")
+            text = f"{operands[0]}.{_ROWS[reduction]}({dimension}, keepdim=True)"
+            return text + self._format_narrowing(operation)
         formats: dict[Kind, Callable[[], str]] = {
-            Kind.ROW_REDUCE: lambda: (
-                f"{operands[0]}.{_ROWS[self._find_row_reduction(operation)]}"
-                f"({dimension}, keepdim=True){self._format_narrowing(operation)}"
-            ),
             Kind.ARG_MAX: lambda: f"{operands[0]}.argmax({dimension}, keepdim=True)",
             Kind.TOP_VALUES: lambda: f"_top({operands[0]}, {dimension}, {operation.count}).values",
             Kind.TOP_INDICES: lambda: (
@@ -896,16 +871,6 @@ class _ModuleWriter:
                 f"{operation.name}: {kind} is not written for PyTorch", "use tensor-program"
             )
         return formats[kind]()
-
-    def _find_row_reduction(self, operation: Operation) -> str:
-        """Return the name of the row reduction of an operation: sum, prod, min or max.
-
-        It is a key of `_ROWS`. Raises `InputError` for a reduction that PyTorch lacks.
-        """
-        if str(operation.reduction) not in _ROWS:
-            message = f"{operation.name} reduces with {operation.reduction}"
-            raise self._refuse(message, "use sum, prod, min or max")
-        return str(operation.reduction)
 
     def _format_narrowing(self, operation: Operation) -> str:
         """Return the suffix `.to(torch.ELEMENT)` that restores the element type of a reduction.

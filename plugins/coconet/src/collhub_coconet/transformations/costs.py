@@ -191,20 +191,14 @@ def count_memory_bytes(
     }
     # A Gather reads as many rows as it writes.
     gathered = [entry.name for entry in kernel if entry.kind is Kind.GATHER]
-    written = {operation.name for operation in computing if _is_stored(program, operation, inside)}
+    written = set()
+    for operation in computing:
+        readers = program.readers.get(operation.name, ())
+        is_read = any(reader.name not in inside for reader in readers)
+        if is_read or operation.name in program.output_names or operation.kind is Kind.UPDATE:
+            written.add(operation.name)
     counted = [*gathered, *(read | written)]
     return sum(binding.bytes_of_rank(program.types[name]) for name in counted)
-
-
-def _is_stored(program: Program, operation: Operation, inside: set[str]) -> bool:
-    """Check whether a kernel writes a value to memory; `inside`: names of its operations.
-
-    It does if an operation outside the kernel reads the value, if it is an output, or if it is the
-    new value of a state (Update).
-    """
-    readers = program.readers.get(operation.name, ())
-    is_read = any(reader.name not in inside for reader in readers)
-    return is_read or operation.name in program.output_names or operation.kind is Kind.UPDATE
 
 
 def count_operations(program: Program, operation: Operation, binding: Binding) -> int:

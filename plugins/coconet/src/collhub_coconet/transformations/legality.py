@@ -16,7 +16,6 @@ from collhub_coconet.program.operations import (
     REPLICATED,
     Argument,
     Kind,
-    Layout,
     Operand,
     Operation,
     TensorType,
@@ -144,8 +143,9 @@ def check_stage(program: Program, members: Sequence[str], conditions: Conditions
     1. `no-cycle`: no other operation depends on a member and is needed by a member.
     2. `one-communication`: the communications give a family (`_find_family`), i.e. the result.
     3. `pointwise`: each computation is pointwise, a reduction to a scalar, an Update or a Slice.
-    4. `one-space`: the tensor over which each operation iterates (`_find_space`) fits the first one
-       with the most dimensions: equal group, shape by broadcast, compatible layout (`_fits`).
+    4. `one-space`: the tensor over which each operation iterates fits (`_fits`) the first one with
+       the most dimensions. It is the first operand of a reduction to a scalar, AllGather(V) or
+       Send, and the result of all others.
     5. `slices-only`: only for the families `RS-C-AG` (`_check_slices`: operations need only slices)
        and `RSV-C-AGV` (`_check_equal_counts`: each AllGatherV depends on the ReduceScatterV and has
        its counts).
@@ -165,7 +165,11 @@ def check_stage(program: Program, members: Sequence[str], conditions: Conditions
             raise conditions.build_refusal("pointwise", operation.name, message, cure)
         conditions.require(True, "pointwise", operation.name, "", "")
     # Refuse operations that do not iterate over one shape, in one layout, on one group.
-    spaces = [_find_space(program, operation) for operation in operations]
+    gathers = {Kind.ALL_GATHER, Kind.ALL_GATHER_V, Kind.SEND}
+    spaces = []
+    for operation in operations:
+        is_of_operand = operation.kind in REDUCTIONS_TO_SCALARS | gathers
+        spaces.append(program.types[operation.reads[0] if is_of_operand else operation.name])
     largest = max(spaces, key=lambda space: len(space.shape))
     for operation, space in zip(operations, spaces, strict=True):
         # Copies of equal tensors share the object of their type.
@@ -352,47 +356,33 @@ def _find_family(operations: list[Operation], conditions: Conditions) -> str:
     return family or ""
 
 
-def _find_space(program: Program, operation: Operation) -> TensorType:
-    """Return the type of the tensor over whose elements an operation iterates.
-
-    It is that of the first operand for reductions to scalars, AllGather, AllGatherV and Send, and
-    that of the result for all other operations.
-    """
-    gathers = {Kind.ALL_GATHER, Kind.ALL_GATHER_V, Kind.SEND}
-    is_of_operand = operation.kind in REDUCTIONS_TO_SCALARS | gathers
-    name = operation.reads[0] if is_of_operand else operation.name
-    return program.types[name]
-
-
 def _fits(space: TensorType, largest: TensorType) -> bool:
     """Check whether a tensor fits the iteration over `largest`, possibly by broadcast.
 
     Three conditions must hold. The groups are equal. With shapes aligned at the end, each dimension
-    is 1 or equal to that of `largest`, which may have more dimensions. On every axis of the mesh,
-    `_fits_on_axis` accepts the layout.
+    is 1 or equal to that of `largest`, which may have more dimensions. On every axis of the mesh:
+
+    - If `largest` is not sliced, the layouts are equal.
+    - Otherwise the tensor is sliced along the same dimension, counted from the end, or is
+      replicated and lacks that dimension (missing or of size 1).
     """
     if space.group != largest.group or len(space.shape) > len(largest.shape):
         return False
     pairs = zip(reversed(space.shape), reversed(largest.shape), strict=False)
     if not all(size in (1, largest_size) for size, largest_size in pairs):
         return False
-    layouts = zip(space.layout.by_axis, largest.layout.by_axis, strict=True)
-    return all(_fits_on_axis(space, layout, largest, target) for layout, target in layouts)
-
-
-def _fits_on_axis(space: TensorType, layout: Layout, largest: TensorType, target: Layout) -> bool:
-    """Check whether a tensor with `layout` on one axis can be broadcast to `largest`.
-
-    `target` is the layout of `largest` on this axis. If it is not sliced, the layouts must be
-    equal. Otherwise the tensor must be sliced along the same dimension, counted from the end, or be
-    replicated and lack that dimension (missing or of size 1).
-    """
-    if not target.is_sliced:
-        return layout == target
-    distance = distance_from_end(target.dimension, len(largest.shape))
-    if layout.is_sliced:
-        return distance_from_end(layout.dimension, len(space.shape)) == distance
-    return layout == REPLICATED and not has_dimension(space.shape, distance)
+    for layout, target in zip(space.layout.by_axis, largest.layout.by_axis, strict=True):
+        if not target.is_sliced:
+            is_fitting = layout == target
+        elif layout.is_sliced:
+            distance = distance_from_end(layout.dimension, len(space.shape))
+            is_fitting = distance == distance_from_end(target.dimension, len(largest.shape))
+        else:
+            distance = distance_from_end(target.dimension, len(largest.shape))
+            is_fitting = layout == REPLICATED and not has_dimension(space.shape, distance)
+        if not is_fitting:
+            return False
+    return True
 
 
 def _check_slices(program: Program, operations: list[Operation], conditions: Conditions) -> None:

@@ -172,9 +172,11 @@ def grow_stage(
             neighbours.update(reader.name for reader in program.readers.get(member, ()))
         candidates = neighbours & program.places.keys() - excluded - set(members)
         for name in sorted(candidates, key=program.places.__getitem__):
-            extended = [*members, name]
-            if _can_fuse(program, extended):
-                members, is_growing = extended, True
+            try:
+                fuse(program, [*members, name])
+            except RefusedMoveError:
+                continue
+            members, is_growing = [*members, name], True
     return sorted(members, key=program.places.__getitem__)
 
 
@@ -195,18 +197,6 @@ def fuse_scalars(program: Program) -> Rewrite | None:
         return fuse(program, [operation.name for operation in program.operations])
     except RefusedMoveError:
         return None
-
-
-def _can_fuse(program: Program, members: list[str]) -> bool:
-    """Check whether `fuse` accepts these operations as one stage; the program is not changed.
-
-    `members`: names of operations or of complete stages. False also for unknown names.
-    """
-    try:
-        fuse(program, members)
-    except RefusedMoveError:
-        return False
-    return True
 
 
 def _attempt_buckets(program: Program) -> Iterator[Attempt]:

@@ -298,22 +298,15 @@ class _Move:
         if operation.kind in CONTRACTIONS:
             return self._find_contraction_obstacle(operation)
         distances = {self._distance[name] for name in moving}
-        distances |= {self._find_layout_distance(name) for name in operation.reads} - {0}
+        for name in operation.reads:
+            layout = self._layout(name)
+            if layout.is_sliced:
+                rank = len(self._program.types[name].shape)
+                distances.add(distance_from_end(layout.dimension, rank))
         if len(distances) > 1:
             message = "its operands would be sliced along different dimensions"
             return "commutes", message, "leave it out"
         return None
-
-    def _find_layout_distance(self, name: str) -> int:
-        """Return the dimension along which a value is sliced before the move, counted from the end.
-
-        1 is the last dimension. 0 if the value is not sliced on the first axis of the AllGather;
-        slices on other axes do not count.
-        """
-        layout = self._layout(name)
-        if not layout.is_sliced:
-            return 0
-        return distance_from_end(layout.dimension, len(self._program.types[name].shape))
 
     def _layout(self, name: str) -> Layout:
         """Return the layout of a value on the first axis of the AllGather."""
