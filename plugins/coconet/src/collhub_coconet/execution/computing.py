@@ -25,7 +25,7 @@ from collhub_coconet.execution.array_operations import (
     reduce_over_ranks,
     reduce_to_scalar,
 )
-from collhub_coconet.execution.row_operations import FUNCTIONS_OF_ONE_RANK
+from collhub_coconet.execution.row_operations import KINDS_OF_ONE_RANK, compute_on_rank
 from collhub_coconet.lowering.algorithms import INITIAL, Contents
 from collhub_coconet.lowering.flat_program import CollectiveRuns, RowRuns, find_viewed_value
 from collhub_coconet.lowering.grids import Grid
@@ -178,7 +178,7 @@ def compute_elements(
       are read. Named operands are broadcast to the shape of the result.
     - Dropout: the mask depends only on seed and index, so all ranks drop the same elements.
     - Update: the elements of the second operand.
-    - `FUNCTIONS_OF_ONE_RANK` and opaque operations: the rank's parts of all operands are read.
+    - `KINDS_OF_ONE_RANK` and opaque operations: the rank's parts of all operands are read.
       `elements` must be in the rank's part of the result (not checked). Opaque views between local
       values and blocks read only the required elements of the first operand.
 
@@ -199,11 +199,10 @@ def compute_elements(
         return values.read(operation.reads[0], rank, elements_of_operand)
     if operation.kind is Kind.UPDATE:
         return values.read(operation.reads[1], rank, elements)
-    if operation.kind in FUNCTIONS_OF_ONE_RANK:
+    if operation.kind in KINDS_OF_ONE_RANK:
         position = rank % values.binding.num_ranks
         operands = [values.on_rank(name, position) for name in operation.reads]
-        compute = FUNCTIONS_OF_ONE_RANK[operation.kind]
-        result = compute(values.program, values.binding, operation, operands, position)
+        result = compute_on_rank(values.program, values.binding, operation, operands, position)
         kind = values.program.types[operation.name]
         # The elements of a rank ascend in the order of its array.
         available = find_elements(kind, values.binding, position)

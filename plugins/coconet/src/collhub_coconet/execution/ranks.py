@@ -24,7 +24,7 @@ from collhub_coconet.execution.array_operations import (
     reduce_to_scalar,
     take_bounds,
 )
-from collhub_coconet.execution.row_operations import FUNCTIONS_OF_ONE_RANK
+from collhub_coconet.execution.row_operations import KINDS_OF_ONE_RANK, compute_on_rank
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REDUCTIONS_TO_SCALARS,
@@ -103,15 +103,12 @@ def _compute_value(run: SimulatedRun, operation: Operation) -> OnRanks:
         function = _CONTRACTIONS[operation.kind]
         x, w = (run.values[name] for name in operation.reads)
         return [function(x[rank], w[rank]) for rank in ranks]
-    if operation.kind in FUNCTIONS_OF_ONE_RANK:
-        compute = FUNCTIONS_OF_ONE_RANK[operation.kind]
-        operands = [run.values[name] for name in operation.reads]
-        return [
-            compute(
-                run.program, run.binding, operation, [values[rank] for values in operands], rank
-            )
-            for rank in ranks
-        ]
+    if operation.kind in KINDS_OF_ONE_RANK:
+        results = []
+        for rank in ranks:
+            parts = [run.values[name][rank] for name in operation.reads]
+            results.append(compute_on_rank(run.program, run.binding, operation, parts, rank))
+        return results
     return [_compute_pointwise(run, operation, rank) for rank in ranks]
 
 
@@ -344,25 +341,12 @@ def _compute_reduce(run: SimulatedRun, operation: Operation) -> OnRanks:
     return result
 
 
-def _compute_send(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Return a list with the same arrays, for the ranks of the other group.
-
-    Values are stored by name, and a name belongs to one group, so that nothing is copied.
-    """
-    return list(run.values[operation.reads[0]])
-
-
 def _compute_slice(run: SimulatedRun, operation: Operation) -> OnRanks:
     name = operation.reads[0]
     return [
         _take_part(run, value, name, operation.name, rank)
         for rank, value in enumerate(run.values[name])
     ]
-
-
-def _compute_update(run: SimulatedRun, operation: Operation) -> OnRanks:
-    # The old value of the state is not read.
-    return run.values[operation.reads[1]]
 
 
 def _compute_dropout(run: SimulatedRun, operation: Operation) -> OnRanks:
@@ -453,10 +437,12 @@ _FUNCTIONS_OF_ALL_RANKS: dict[Kind, Callable[[SimulatedRun, Operation], OnRanks]
     Kind.REDUCE_SCATTER_V: _compute_reduce_scatter_v,
     Kind.BROADCAST: _compute_broadcast,
     Kind.REDUCE: _compute_reduce,
-    Kind.SEND: _compute_send,
+    # Values are stored by name, and a name belongs to one group, so that nothing is copied.
+    Kind.SEND: lambda run, operation: list(run.values[operation.reads[0]]),
     Kind.SLICE: _compute_slice,
     Kind.TRANSPOSE: _compute_transpose,
-    Kind.UPDATE: _compute_update,
+    # The old value of the state is not read.
+    Kind.UPDATE: lambda run, operation: run.values[operation.reads[1]],
     Kind.DROPOUT: _compute_dropout,
     Kind.OPAQUE: _compute_opaque,
     **dict.fromkeys(REDUCTIONS_TO_SCALARS, _compute_scalar),

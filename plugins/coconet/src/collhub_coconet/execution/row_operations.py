@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
@@ -85,105 +84,59 @@ def scatter_rows(indices: Array, values: Array, shape: tuple[int, ...]) -> Array
     return result
 
 
-def _compute_row_reduction(
+KINDS_OF_ONE_RANK = frozenset(
+    {
+        *(Kind.ROW_REDUCE, Kind.ARG_MAX, Kind.INDEX, Kind.GATHER, Kind.SCATTER),
+        *(Kind.TOP_VALUES, Kind.TOP_INDICES),
+        *(Kind.RESHAPE, Kind.CONCAT, Kind.PERMUTE, Kind.PART),
+    }
+)
+"""Kinds that `compute_on_rank` computes; a rank needs only its own parts of the operands."""
+
+
+def compute_on_rank(
     program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
 ) -> Array:
-    reduction = operation.reduction or Reduction.SUM
-    return reduce_rows(operands[0], operation.dimension or 0, reduction)
+    """Compute an operation of `KINDS_OF_ONE_RANK` on a rank; return its part of the result.
 
+    `operands`: the parts of the rank; `rank`: in its group. Missing attributes: dimension 0, sum,
+    start 0, and a count of 1 (of a Part 0). Raises `ValueError` for another kind.
 
-def _compute_arg_max(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    return find_top(operands[0], operation.dimension or 0, 1)
-
-
-def _compute_index(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    """Return the position of every element of a rank's block along `operation.dimension`: int64.
-
-    Positions count from 0 in the complete tensor; the default dimension is 0. The operands are not
-    read.
+    - Gather: an index counts in the complete table; other ranks' rows are zeros.
+    - Scatter: see `scatter_rows`. ArgMax and the top kinds: see `find_top`.
+    - Index: positions along the dimension in the complete tensor (int64); operands are not read.
+    - Reshape: to the shape of the rank's block.
     """
+    x, dimension = operands[0], operation.dimension or 0
     bounds = binding.bounds(program.types[operation.name], rank)
-    dimension = operation.dimension or 0
-    shape = [1] * len(bounds)
-    shape[dimension] = -1
-    positions = np.arange(*bounds[dimension], dtype=np.int64).reshape(shape)
-    return np.array(np.broadcast_to(positions, [stop - first for first, stop in bounds]))
-
-
-def _compute_gather(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    first = binding.bounds(program.types[operation.reads[0]], rank)[0][0]
-    return gather_rows(operands[0], operands[1], first)
-
-
-def _compute_scatter(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    bounds = binding.bounds(program.types[operation.name], rank)
-    return scatter_rows(operands[0], operands[1], tuple(stop - first for first, stop in bounds))
-
-
-def _compute_top(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    """Return the `operation.count` largest elements along a dimension, in descending order.
-
-    For the kind TOP_INDICES it returns their positions (int64, from 0) instead. A missing count is
-    1, a missing dimension 0. NaN counts as the largest number. Of equal elements the one at the
-    lower position is first. `operands`: the operand on this rank.
-    """
-    dimension = operation.dimension or 0
-    positions = find_top(operands[0], dimension, operation.count or 1)
-    if operation.kind is Kind.TOP_INDICES:
-        return positions
-    return np.ascontiguousarray(np.take_along_axis(operands[0], positions, dimension))
-
-
-def _compute_reshape(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    bounds = binding.bounds(program.types[operation.name], rank)
-    return operands[0].reshape([stop - first for first, stop in bounds])
-
-
-def _compute_concat(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    return np.concatenate(operands, axis=operation.dimension or 0)
-
-
-def _compute_permutation(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    return np.ascontiguousarray(np.transpose(operands[0], operation.order))
-
-
-def _compute_part(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    start, count = operation.start or 0, operation.count or 0
-    positions = [slice(None)] * (operation.dimension or 0) + [slice(start, start + count)]
-    return np.ascontiguousarray(operands[0][tuple(positions)])
-
-
-FunctionOfOneRank = Callable[[Program, Binding, Operation, OnRanks, int], Array]
-"""Computation (program, binding, operation, operands of a rank, rank in its group) -> its value."""
-
-FUNCTIONS_OF_ONE_RANK: dict[Kind, FunctionOfOneRank] = {
-    Kind.ROW_REDUCE: _compute_row_reduction,
-    Kind.ARG_MAX: _compute_arg_max,
-    Kind.INDEX: _compute_index,
-    Kind.GATHER: _compute_gather,
-    Kind.SCATTER: _compute_scatter,
-    Kind.TOP_VALUES: _compute_top,
-    Kind.TOP_INDICES: _compute_top,
-    Kind.RESHAPE: _compute_reshape,
-    Kind.CONCAT: _compute_concat,
-    Kind.PERMUTE: _compute_permutation,
-    Kind.PART: _compute_part,
-}
+    shape = tuple(stop - first for first, stop in bounds)
+    match operation.kind:
+        case Kind.ROW_REDUCE:
+            return reduce_rows(x, dimension, operation.reduction or Reduction.SUM)
+        case Kind.ARG_MAX:
+            return find_top(x, dimension, 1)
+        case Kind.INDEX:
+            along = [-1 if axis == dimension else 1 for axis in range(len(bounds))]
+            positions = np.arange(*bounds[dimension], dtype=np.int64).reshape(along)
+            return np.array(np.broadcast_to(positions, shape))
+        case Kind.GATHER:
+            first_row = binding.bounds(program.types[operation.reads[0]], rank)[0][0]
+            return gather_rows(x, operands[1], first_row)
+        case Kind.SCATTER:
+            return scatter_rows(x, operands[1], shape)
+        case Kind.TOP_INDICES:
+            return find_top(x, dimension, operation.count or 1)
+        case Kind.TOP_VALUES:
+            top = find_top(x, dimension, operation.count or 1)
+            return np.ascontiguousarray(np.take_along_axis(x, top, dimension))
+        case Kind.RESHAPE:
+            return x.reshape(shape)
+        case Kind.CONCAT:
+            return np.concatenate(operands, axis=dimension)
+        case Kind.PERMUTE:
+            return np.ascontiguousarray(np.transpose(x, operation.order))
+        case Kind.PART:
+            start, count = operation.start or 0, operation.count or 0
+            index = [slice(None)] * dimension + [slice(start, start + count)]
+            return np.ascontiguousarray(x[tuple(index)])
+    raise ValueError(f"{operation.kind} is not computed by one rank")

@@ -59,6 +59,7 @@ SCALAR_ALGORITHM = "binomial"
 
 
 INITIAL = -1
+"""Version of a unit before the first write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,41 +179,32 @@ class Algorithms:
     def contents(self, call: AlgorithmCall, choice: Choice) -> Contents:
         """Return the chosen algorithm for a call as nodes, with the units they read and write.
 
-        A call is one piece of a collective, with its kind, members, root and bytes. The algorithm
-        of `choice` is a file name, the name of a synthesizer, or an algorithm object. Only it and
-        its options count. Equal calls with equal choices share one cached result; algorithm
-        objects are compared by identity.
+        A call is one piece of a collective, with its kind, members, root and bytes. Of `choice`
+        only the algorithm and its options count. A text with `/` or `.` is a file, any other text
+        the name of a synthesizer. Equal calls with equal choices share one cached result; algorithm
+        objects are compared by identity, and each is verified once.
 
-        Raises `InputError` for a file or object that does not perform the call, and `HubError`
-        for an incorrect algorithm or one whose units are unknown. Errors of reading and
-        synthesizing pass through.
+        Raises `InputError` (`algorithm-does-not-fit`) for a file or object that does not perform
+        the call, and `HubError` for an incorrect algorithm or one whose units are unknown. Errors
+        of reading and synthesizing pass through.
         """
         algorithm = choice.algorithm
         identity = algorithm if isinstance(algorithm, str) else id(algorithm)
         key = call, identity, tuple(sorted(choice.options.items()))
-        if key not in self._cache:
-            self._cache[key] = build_contents(self._find_algorithm(call, choice), call.size_bytes)
+        if key in self._cache:
+            return self._cache[key]
+        if isinstance(algorithm, str) and (
+            algorithm.isidentifier() or {"/", "."}.isdisjoint(algorithm)
+        ):
+            algorithm = _verify_algorithm(self._synthesize(call, algorithm, choice))
+        else:
+            if isinstance(algorithm, str):
+                algorithm = read(algorithm, registry=self._registry)
+            call.check_fit(algorithm, repr(algorithm))
+            if id(algorithm) not in self._verified:
+                self._verified[id(algorithm)] = _verify_algorithm(algorithm)
+        self._cache[key] = build_contents(algorithm, call.size_bytes)
         return self._cache[key]
-
-    def _find_algorithm(self, call: AlgorithmCall, choice: Choice) -> Algorithm:
-        """Return the chosen algorithm, which is correct according to the verification.
-
-        A text with `/` or `.` is a file, which is read; any other text is the name of a
-        synthesizer. An algorithm object is used itself, and verified only once. Raise
-        `InputError` (`algorithm-does-not-fit`) if a file or an object does not perform the
-        call. Raise `HubError` for an incorrect algorithm, and the errors of reading and
-        synthesizing.
-        """
-        algorithm = choice.algorithm
-        if isinstance(algorithm, str):
-            is_file = not algorithm.isidentifier() and bool({"/", "."} & set(algorithm))
-            if not is_file:
-                return _verify_algorithm(self._synthesize(call, algorithm, choice))
-            algorithm = read(algorithm, registry=self._registry)
-        call.check_fit(algorithm, repr(algorithm))
-        if id(algorithm) not in self._verified:
-            self._verified[id(algorithm)] = _verify_algorithm(algorithm)
-        return algorithm
 
     def _synthesize(self, call: AlgorithmCall, name: str, choice: Choice) -> Algorithm:
         """Synthesize an algorithm for a call with the synthesizer `name`, and return it.
@@ -384,9 +376,6 @@ def build_contents(algorithm: Algorithm, size: int) -> Contents:
         destination,
         inputs,
     )
-
-
-"""Version of a unit before the first write."""
 
 
 def _find_addresses(

@@ -119,7 +119,17 @@ class Grid:
         blocks, at its end. Each row is complete. `position` is used only here.
         """
         if self.row_blocks is not None:
-            return self._find_elements_of_rows(chunk, self.row_blocks[position])
+            blocks = self.row_blocks[position]
+            rows = [
+                np.arange(
+                    first + chunk * count // self.parts, first + (chunk + 1) * count // self.parts
+                )
+                for first, count in blocks
+            ]
+            if chunk == self.parts - 1:
+                rows.append(np.arange(sum(count for _, count in blocks), self.shape[0]))
+            width = prod(self.shape[1:])
+            return (np.concatenate(rows)[:, None] * width + np.arange(width)).reshape(-1)
         block, part = divmod(chunk, self.parts)
         # The indices in the complete tensor of the elements of a block, in row-major order.
         indices = np.arange(int(np.prod(self.shape, dtype=np.int64))).reshape(self.shape)
@@ -134,18 +144,6 @@ class Grid:
             inside = indices[tuple(index)].reshape(-1)
         count = len(inside)
         return inside[part * count // self.parts : (part + 1) * count // self.parts]
-
-    def _find_elements_of_rows(self, chunk: int, blocks: tuple[tuple[int, int], ...]) -> Int64Array:
-        begin = [chunk * count // self.parts for _, count in blocks]
-        end = [(chunk + 1) * count // self.parts for _, count in blocks]
-        rows = [
-            np.arange(first + low, first + high)
-            for (first, _), low, high in zip(blocks, begin, end, strict=True)
-        ]
-        if chunk == self.parts - 1:
-            rows.append(np.arange(sum(count for _, count in blocks), self.shape[0]))
-        width = prod(self.shape[1:])
-        return (np.concatenate(rows)[:, None] * width + np.arange(width)).reshape(-1)
 
     def _bounds(self, dimension: int, block: int) -> slice:
         """Return the range of a block along one dimension; empty beyond the last element."""

@@ -101,32 +101,41 @@ class _BoundCalculation:
     def compute_seconds(self) -> float:
         """Return a lower bound of the time in s for all programs that the search can reach.
 
-        It is the largest sum of times on one resource, plus the times of the scalar
-        all-reduces. The resources are:
+        It is the largest sum of times on one resource, plus the times of the scalar all-reduces:
 
         - The network: all Sends of all groups, by formula and without launches.
-        - The links of each group: its collectives (`_compute_collective_s`), and the AllGather
-          that no `reorder` avoids (`_find_necessary_gathers`), without a launch.
-        - The processors of each group: contractions, with their launches. All other
-          computations count as 0.
+        - The links of each group: its collectives (`_compute_collective_s`), and the AllGather of
+          `_find_necessary_gathers`, without a launch.
+        - The processors of each group: contractions (arithmetic or memory) with their launches.
 
-        A scalar all-reduce belongs to each reduction of slices to a scalar (`reduces_scalar`),
-        such as a norm. It counts its time for the bytes of one element among all ranks of its
-        group, without a launch. On a mesh of several axes it counts as 0, as does the AllGather
-        that no `reorder` avoids.
-
-        The result is 0 without operations. Raises `InputError` for a symbol without a value and
-        for invalid counts of an uneven collective.
+        A Send or contraction in `movable` counts its bytes or time divided by the ranks of a group.
+        A scalar all-reduce belongs to each reduction of slices to a scalar, such as a norm. It
+        counts its time for one element among all ranks of its group, without a launch. On a mesh of
+        several axes it and the AllGather count 0. Raises `InputError` for a symbol without a value
+        and for invalid counts of an uneven collective.
         """
         busy: dict[str, float] = {}
         for operation in self.program.operations:
-            group = self.program.types[operation.name].group
+            tensor = self.program.types[operation.name]
+            # Operations that a transformation may move onto slices count with one slice.
+            parts = self.binding.num_ranks if operation.name in self.movable else 1
+            seconds = 0.0
             if operation.kind is Kind.SEND:
-                resource, seconds = "network", self._compute_send_s(operation)
+                resource, size = "network", self.binding.bytes_of_rank(tensor) // parts
+                demand = Demand(Kind.SEND, size, tuple(self.binding.ranks_of(0)))
+                seconds = FormulaTimes(self.rates).find_fastest(demand)[0]
             elif operation.is_communication:
-                resource, seconds = f"links {group}", self._compute_collective_s(operation)
+                resource = f"links {tensor.group}"
+                seconds = self._compute_collective_s(operation)
             else:
-                resource, seconds = f"processors {group}", self._compute_contraction_s(operation)
+                # Other computations may be fused into a collective, and be hidden by it.
+                resource = f"processors {tensor.group}"
+                if operation.kind in CONTRACTIONS:
+                    work = count_operations(self.program, operation, self.binding)
+                    traffic = count_memory_bytes(self.program, [operation], self.binding)
+                    work_s = work / self.rates.operations_per_s
+                    seconds = max(work_s, traffic / self.rates.memory_bytes_per_s) / parts
+                    seconds += self.rates.launch_s
             busy[resource] = busy.get(resource, 0.0) + seconds
         for group, size in self._find_necessary_gathers().items():
             if size:
@@ -181,34 +190,6 @@ class _BoundCalculation:
         readers = self.program.readers.get(gather.name, ())
         is_of_state = any(reader.kind is Kind.UPDATE for reader in readers)
         return "reorder" in self.kinds or ("as-slice" in self.kinds and is_of_state)
-
-    def _compute_send_s(self, operation: Operation) -> float:
-        """Return the time of a Send by formula in s, without a launch.
-
-        The bytes are those of its result on one rank. They are divided by the ranks of a group
-        and rounded down if the Send may be moved onto slices, which means that it is in
-        `self.movable`.
-        """
-        size = self.binding.bytes_of_rank(self.program.types[operation.name])
-        divisor = self.binding.num_ranks if operation.name in self.movable else 1
-        demand = Demand(Kind.SEND, size // divisor, tuple(self.binding.ranks_of(0)))
-        return FormulaTimes(self.rates).find_fastest(demand)[0]
-
-    def _compute_contraction_s(self, operation: Operation) -> float:
-        """Return the time of a matrix product or convolution in s, with one launch.
-
-        It is the longer of arithmetic and memory traffic. It is divided by the ranks of a
-        group, without the launch, if transformations may move the operation onto slices
-        (`self.movable`). Return 0 for all other operations, because they may be fused into a
-        collective and be hidden by it.
-        """
-        if operation.kind not in CONTRACTIONS:
-            return 0.0
-        work = count_operations(self.program, operation, self.binding)
-        traffic = count_memory_bytes(self.program, [operation], self.binding)
-        seconds = max(work / self.rates.operations_per_s, traffic / self.rates.memory_bytes_per_s)
-        divisor = self.binding.num_ranks if operation.name in self.movable else 1
-        return seconds / divisor + self.rates.launch_s
 
     def _find_seconds(self, kind: Kind, size: int, group: int) -> float:
         """Return the time in s of a collective in isolation, among all ranks of a group.

@@ -17,7 +17,13 @@ from collhub_coconet.lowering.timing import compute_peak_bytes
 from collhub_coconet.program.operations import Binding, Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.search.cost_models import FormulaModel, ProgramTiming
-from collhub_coconet.search.explore import Candidate, Exploration, PartStep, count_uneven_values
+from collhub_coconet.search.explore import (
+    Candidate,
+    Exploration,
+    PartStep,
+    count_uneven_values,
+    list_part_steps,
+)
 from collhub_coconet.search.parts import PartClass, assemble, is_stand_in
 from collhub_coconet.search.simulation import Simulation
 from collhub_coconet.transformations.buckets import coalesce_by_size, list_bucket_sizes
@@ -267,9 +273,7 @@ class _BucketChoice:
 
         Their collectives are first separated (`_separate_collectives`) from the computations, so
         that every collective can be put into a bucket. A program that equals an earlier one is
-        omitted. The steps are those of all classes, sorted by split, reorder, as-slice and fuse,
-        then by class; each has the program of the part before it and the number of copies. Another
-        kind of step raises `ValueError`.
+        omitted. The steps are those of `list_part_steps`.
         """
         seen = set()
         for selection in (
@@ -277,13 +281,10 @@ class _BucketChoice:
             [each.fastest(size_index) for each in self._explorations],
             [each.pareto_front(size_index)[-1] for each in self._explorations],
         ):
-            steps, parts = [], []
+            rewrites, parts = [], []
             for part, candidate in zip(self._classes, selection, strict=True):
-                before = part.program
-                for rewrite in _separate_collectives(part.program, candidate):
-                    steps.append(PartStep(rewrite, before, len(part.copies)))
-                    before = rewrite.program
-                parts.append(before)
+                rewrites.append(_separate_collectives(part.program, candidate))
+                parts.append(rewrites[-1][-1].program if rewrites[-1] else part.program)
             key = tuple((each.operations, each.arguments, each.stages) for each in parts)
             if key in seen:
                 continue
@@ -291,10 +292,7 @@ class _BucketChoice:
             whole = parts[0]
             if len(self._classes) > 1 or len(self._classes[0].copies) > 1:
                 whole, _ = assemble(self._program, self._classes, parts)
-            # In this order the steps can be applied to the entire program.
-            order = ["split", "reorder", "as-slice", "fuse"]
-            steps.sort(key=lambda step: order.index(step.rewrite.record.transformation))
-            yield steps, whole
+            yield list_part_steps(self._classes, rewrites), whole
 
 
 def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrite]:

@@ -15,10 +15,9 @@ from collhub_coconet.program.operations import Binding
 from collhub_coconet.program.program import Program
 from collhub_coconet.search.collective_times import Means
 from collhub_coconet.search.cost_models import ProgramTiming
-from collhub_coconet.search.explore import Candidate, Exploration, PartStep
+from collhub_coconet.search.explore import Candidate, Exploration, list_part_steps
 from collhub_coconet.search.parts import PartClass, ValueOrigin, assemble, exchanged_values
 from collhub_coconet.search.simulation import Simulation
-from collhub_coconet.transformations.moves import TRANSFORMATIONS
 
 # Communications above which a program is not simulated as a whole.
 _MAX_SIMULATED = 100
@@ -181,13 +180,7 @@ def _add_up(
     its part before the step, and the number of copies. Raises `ValueError` unless `classes`
     and `selection` have equal lengths.
     """
-    steps = []
-    for part, candidate in zip(classes, selection, strict=True):
-        before = part.program
-        for rewrite in candidate.steps:
-            steps.append(PartStep(rewrite, before, len(part.copies)))
-            before = rewrite.program
-    steps.sort(key=lambda step: TRANSFORMATIONS.index(step.rewrite.record.transformation))
+    steps = list_part_steps(classes, [candidate.steps for candidate in selection])
     counted = [
         (len(part.copies), candidate) for part, candidate in zip(classes, selection, strict=True)
     ]

@@ -15,9 +15,10 @@ from typing import TypeVar
 
 from collhub_coconet.documents.json_document import canonical_hash
 from collhub_coconet.lowering.timing import compute_peak_bytes
-from collhub_coconet.program.operations import Binding, TensorType
+from collhub_coconet.program.operations import Binding
 from collhub_coconet.program.program import Program
 from collhub_coconet.search.cost_models import CostModel, ProgramTiming
+from collhub_coconet.search.parts import PartClass
 from collhub_coconet.transformations.legality import LegalityRecord, Rewrite
 from collhub_coconet.transformations.moves import (
     TRANSFORMATIONS,
@@ -99,6 +100,25 @@ class PartStep:
     rewrite: Rewrite
     before: Program
     count: int
+
+
+def list_part_steps(
+    classes: Sequence[PartClass], rewrites: Sequence[Sequence[Rewrite]]
+) -> list[PartStep]:
+    """List the rewrites of all classes of equal parts, so that the entire program accepts them.
+
+    `rewrites`: per class, in the order of application. They are sorted by transformation in the
+    order of `TRANSFORMATIONS`; those of one kind are in the order of the classes, and within a
+    class in their order. Each step has the program of the part before it, and the number of copies
+    of the part. Raise `ValueError` unless there is one sequence per class.
+    """
+    steps = []
+    for part, rewrites_of_part in zip(classes, rewrites, strict=True):
+        before = part.program
+        for rewrite in rewrites_of_part:
+            steps.append(PartStep(rewrite, before, len(part.copies)))
+            before = rewrite.program
+    return sorted(steps, key=lambda step: TRANSFORMATIONS.index(step.rewrite.record.transformation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +289,13 @@ class _Search:
         rewrites_by_parent = run_tasks(workers, find_rewrites, tasks)
         for (parent, _), rewrites in zip(parents, rewrites_by_parent, strict=True):
             for rewrite, program_hash in rewrites:
-                if self._register(program_hash):
-                    children.append((parent, rewrite))
+                if program_hash in self._seen_hashes:
+                    continue
+                if len(self._seen_hashes) >= self._max_states:
+                    self.result.is_complete = False
+                    continue
+                self._seen_hashes.add(program_hash)
+                children.append((parent, rewrite))
         evaluations = run_tasks(
             workers,
             evaluate,
@@ -300,20 +325,6 @@ class _Search:
             )
             if not is_dominated_at_size:
                 return False
-        return True
-
-    def _register(self, program_hash: str) -> bool:
-        """Record a hash; return whether it is new and recorded.
-
-        False if the hash is known, or if `max_states` hashes are recorded; the latter marks the
-        result as incomplete.
-        """
-        if program_hash in self._seen_hashes:
-            return False
-        if len(self._seen_hashes) >= self._max_states:
-            self.result.is_complete = False
-            return False
-        self._seen_hashes.add(program_hash)
         return True
 
     def _enqueue(self, candidate: Candidate, kinds: AllowedKinds) -> None:
@@ -395,16 +406,14 @@ def count_uneven_values(program: Program, binding: Binding) -> int:
     Arguments and operations count; values that are not sliced do not. If several axes of a mesh
     slice a dimension, each axis must divide the block of the axes before it.
     """
-    return sum(_is_uneven(tensor, binding) for tensor in program.types.values())
-
-
-def _is_uneven(tensor: TensorType, binding: Binding) -> bool:
-    """Return whether the sliced dimensions of a value do not divide into equal blocks."""
-    layout, lengths = tensor.layout, list(binding.shape(tensor.shape))
-    axes = zip(layout.axes, binding.axis_sizes, strict=True) if layout.axes else ()
-    for sliced, count in axes or [(layout, binding.num_ranks)]:
-        if sliced.is_sliced:
-            if lengths[sliced.dimension] % count:
-                return True
-            lengths[sliced.dimension] //= count
-    return False
+    count = 0
+    for tensor in program.types.values():
+        layout, lengths = tensor.layout, list(binding.shape(tensor.shape))
+        axes = zip(layout.axes, binding.axis_sizes, strict=True) if layout.axes else ()
+        is_uneven = False
+        for sliced, ranks in axes or [(layout, binding.num_ranks)]:
+            if sliced.is_sliced:
+                lengths[sliced.dimension], remainder = divmod(lengths[sliced.dimension], ranks)
+                is_uneven = is_uneven or remainder > 0
+        count += is_uneven
+    return count

@@ -148,25 +148,19 @@ def _subtract_reversed(build: Builder) -> str:
     return build.finish(Kind.SUBTRACT, build.operand("other"), self)
 
 
-def _add_unary(kind: Kind) -> Expansion:
-    """Return the expansion of an operator with the operand `self` to one operation."""
-    return lambda build: build.finish(kind, build.operand("self"))
+def _add_operation(kind: Kind, *names: str | float) -> Expansion:
+    """Return the expansion of an operator to one operation of `kind`.
 
-
-def _negate(build: Builder) -> str:
-    return build.finish(Kind.MULTIPLY, build.operand("self"), -1.0)
-
-
-def _invert(build: Builder) -> str:
-    return build.finish(Kind.DIVIDE, 1.0, build.operand("self"))
+    Its operands are, in order, the arguments with these names, or these numbers. The expansion
+    raises `TypingMistakeError` for an argument that is missing or is neither a value nor a number.
+    """
+    return lambda build: build.finish(
+        kind, *(build.operand(name) if isinstance(name, str) else name for name in names)
+    )
 
 
 def _invert_root(build: Builder) -> str:
     return build.finish(Kind.DIVIDE, 1.0, build.add(Kind.SQRT, build.operand("self")))
-
-
-def _square(build: Builder) -> str:
-    return build.finish(Kind.MULTIPLY, build.operand("self"), build.operand("self"))
 
 
 def _apply_sigmoid(build: Builder) -> str:
@@ -263,11 +257,6 @@ def _clamp(build: Builder) -> str:
     return build.finish(Kind.SELECT, build.add(kind, x, limit), limit, x)
 
 
-def _select(build: Builder) -> str:
-    operands = build.operand("condition"), build.operand("self"), build.operand("other")
-    return build.finish(Kind.SELECT, *operands)
-
-
 def _cast(build: Builder) -> str:
     """Add a Cast of the operand `self` to the element type `dtype`; return the name of its result.
 
@@ -304,14 +293,6 @@ def _add_product(kind: Kind) -> Expansion:
         )
 
     return expand
-
-
-def _multiply(build: Builder) -> str:
-    return build.finish(Kind.MATMUL, build.operand("self"), build.operand("mat2"))
-
-
-def _multiply_batches(build: Builder) -> str:
-    return build.finish(Kind.BATCH_MATMUL, build.operand("self"), build.operand("mat2"))
 
 
 def _multiply_any(build: Builder) -> str:
@@ -784,24 +765,6 @@ def _differ(build: Builder) -> str:
     return build.finish(Kind.EQUAL, same, 0)
 
 
-def _negate_truth(build: Builder) -> str:
-    return build.finish(Kind.EQUAL, build.operand("self"), 0)
-
-
-def _combine_truths(is_and: bool) -> Expansion:
-    """Return the expansion of the logical `and` (`is_and`) or `or` of two bool operands.
-
-    The expansion adds one Select of `self` and `other`, and returns its name. It raises
-    `TypingMistakeError` for other element types, because a Select needs a bool condition.
-    """
-
-    def expand(build: Builder) -> str:
-        x, y = build.operand("self"), build.operand("other")
-        return build.finish(Kind.SELECT, x, *((y, x) if is_and else (x, y)))
-
-    return expand
-
-
 def _choose_extreme(kind: Kind) -> Expansion:
     """Return the expansion of the larger operand (`kind` Greater) or the smaller one (Less).
 
@@ -816,11 +779,6 @@ def _choose_extreme(kind: Kind) -> Expansion:
         return build.finish(Kind.SELECT, build.add(Kind.EQUAL, x, x), chosen, x)
 
     return expand
-
-
-def _fill_masked(build: Builder) -> str:
-    operands = build.operand("mask"), build.operand("value"), build.operand("self")
-    return build.finish(Kind.SELECT, *operands)
 
 
 def _take_absolute(build: Builder) -> str:
@@ -842,16 +800,17 @@ EXPANSIONS: dict[str, Expansion] = {
     "aten.ne": _differ,
     "aten.le": _compare_or_equal(Kind.LESS),
     "aten.ge": _compare_or_equal(Kind.GREATER),
-    "aten.logical_not": _negate_truth,
-    "aten.logical_and": _combine_truths(is_and=True),
-    "aten.logical_or": _combine_truths(is_and=False),
+    "aten.logical_not": _add_operation(Kind.EQUAL, "self", 0),
+    # Refused for other elements than bool, because a Select needs a bool condition.
+    "aten.logical_and": _add_operation(Kind.SELECT, "self", "other", "self"),
+    "aten.logical_or": _add_operation(Kind.SELECT, "self", "self", "other"),
     "aten.maximum": _choose_extreme(Kind.GREATER),
     "aten.minimum": _choose_extreme(Kind.LESS),
-    "aten.sqrt": _add_unary(Kind.SQRT),
-    "aten.tanh": _add_unary(Kind.TANH),
-    "aten.exp": _add_unary(Kind.EXP),
-    "aten.log": _add_unary(Kind.LOG),
-    "aten.erf": _add_unary(Kind.ERF),
+    "aten.sqrt": _add_operation(Kind.SQRT, "self"),
+    "aten.tanh": _add_operation(Kind.TANH, "self"),
+    "aten.exp": _add_operation(Kind.EXP, "self"),
+    "aten.log": _add_operation(Kind.LOG, "self"),
+    "aten.erf": _add_operation(Kind.ERF, "self"),
     "aten.abs": _take_absolute,
     "aten.sigmoid": _apply_sigmoid,
     "aten.silu": _apply_silu,
@@ -861,22 +820,22 @@ EXPANSIONS: dict[str, Expansion] = {
     "aten.sigmoid_backward": _differentiate_sigmoid,
     "aten.silu_backward": _differentiate_silu,
     "aten.threshold_backward": _differentiate_threshold,
-    "aten.neg": _negate,
-    "aten.reciprocal": _invert,
+    "aten.neg": _add_operation(Kind.MULTIPLY, "self", -1.0),
+    "aten.reciprocal": _add_operation(Kind.DIVIDE, 1.0, "self"),
     "aten.rsqrt": _invert_root,
-    "aten.square": _square,
+    "aten.square": _add_operation(Kind.MULTIPLY, "self", "self"),
     "aten.relu": _rectify,
     "aten.clamp": _clamp,
     "aten.clamp_min": _clamp,
     "aten.clamp_max": _clamp,
-    "aten.where": _select,
-    "aten.masked_fill": _fill_masked,
+    "aten.where": _add_operation(Kind.SELECT, "condition", "self", "other"),
+    "aten.masked_fill": _add_operation(Kind.SELECT, "mask", "value", "self"),
     "aten._to_copy": _cast,
     "aten.lerp": _interpolate,
     "aten.addcmul": _add_product(Kind.MULTIPLY),
     "aten.addcdiv": _add_product(Kind.DIVIDE),
-    "aten.mm": _multiply,
-    "aten.bmm": _multiply_batches,
+    "aten.mm": _add_operation(Kind.MATMUL, "self", "mat2"),
+    "aten.bmm": _add_operation(Kind.BATCH_MATMUL, "self", "mat2"),
     "aten.matmul": _multiply_any,
     "aten.addmm": _add_scaled_product(Kind.MATMUL, "mat1", "mat2"),
     "aten.baddbmm": _add_scaled_product(Kind.BATCH_MATMUL, "batch1", "batch2"),

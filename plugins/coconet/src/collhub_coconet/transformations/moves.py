@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from collhub_coconet.program.operations import POINTWISE, VIEWS, Binding, Kind, Operation
 from collhub_coconet.program.program import Program
@@ -87,10 +88,7 @@ def _attempt_splits(program: Program) -> Iterator[Attempt]:
         if operation.kind is not Kind.ALL_REDUCE:
             continue
         for dimension in range(len(program.types[operation.name].shape)):
-            name = operation.name
-            yield lambda name=name, dimension=dimension: split(  # type: ignore[misc]
-                program, name, dimension
-            )
+            yield partial(split, program, operation.name, dimension)
 
 
 def _attempt_reorders(program: Program) -> Iterator[Attempt]:
@@ -106,16 +104,7 @@ def _attempt_reorders(program: Program) -> Iterator[Attempt]:
         # Every prefix is closed under the paths from the AllGather, so that it can be moved.
         members = movable(program, operation.name)
         for count in range(len(members), 0, -1):
-            name, chosen = operation.name, members[:count]
-            yield lambda name=name, chosen=chosen: reorder(  # type: ignore[misc]
-                program, name, chosen
-            )
-
-
-def _attempt_slicing_of_states(program: Program) -> Iterator[Attempt]:
-    """Yield an as-slice of every single state; several states can be sliced one after another."""
-    for state in program.states:
-        yield lambda state=state: as_slice(program, [state])  # type: ignore[misc]
+            yield partial(reorder, program, operation.name, members[:count])
 
 
 def _attempt_fusions(program: Program) -> Iterator[Attempt]:
@@ -144,7 +133,7 @@ def _attempt_fusions(program: Program) -> Iterator[Attempt]:
             covered |= member_set
         if len(members) > 1 and member_set not in seen:
             seen.add(member_set)
-            yield lambda members=members: fuse(program, members)  # type: ignore[misc]
+            yield partial(fuse, program, members)
 
 
 def grow_stage(
@@ -199,12 +188,6 @@ def fuse_scalars(program: Program) -> Rewrite | None:
         return None
 
 
-def _attempt_buckets(program: Program) -> Iterator[Attempt]:
-    """Yield a coalesce of every maximal set of independent collectives outside of stages."""
-    for members in find_largest_buckets(program):
-        yield lambda members=members: coalesce(program, members)  # type: ignore[misc]
-
-
 def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
     """Yield attempts to overlap maximal chains: one from each kernel, in program order.
 
@@ -229,7 +212,7 @@ def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
         is_suffix = any(longer[-len(chain) :] == chain for longer in chains)
         if len(chain) > 1 and not is_suffix:
             chains.append(chain)
-            yield lambda chain=chain: overlap(program, chain)  # type: ignore[misc]
+            yield partial(overlap, program, chain)
 
 
 def _find_follower(program: Program, chain: list[str], labels: list[str]) -> str | None:
@@ -267,9 +250,12 @@ def _operations_in(program: Program, label: str) -> tuple[str, ...]:
 _ATTEMPTS: dict[str, Callable[[Program], Iterator[Attempt]]] = {
     "split": _attempt_splits,
     "reorder": _attempt_reorders,
-    "as-slice": _attempt_slicing_of_states,
+    # Every single state: several states can be sliced one after another.
+    "as-slice": lambda program: (partial(as_slice, program, [name]) for name in program.states),
     "fuse": _attempt_fusions,
-    "coalesce": _attempt_buckets,
+    "coalesce": lambda program: (
+        partial(coalesce, program, members) for members in find_largest_buckets(program)
+    ),
     "overlap": _attempt_overlaps,
 }
 TRANSFORMATIONS = tuple(_ATTEMPTS)
