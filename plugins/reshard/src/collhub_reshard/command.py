@@ -214,6 +214,17 @@ def _plan(
     that do not fit the network, and `ValueError` without moves.
     """
     from collhub_reshard.planning import ReshardChoices, plan_reshard
+    from hub_core import simulate
+
+    def simulate_s(algorithm: Algorithm, network: Topology) -> float | None:
+        """Return the simulated time in s; None if it cannot be simulated or never ends."""
+        # An algorithm without a size is simulated with 1 byte.
+        size = algorithm.collective_bytes or 1
+        try:
+            result = simulate(algorithm, network, size, registry=context.registry())
+        except HubError:
+            return None
+        return None if result.time_ns is None else result.time_ns / 1e9
 
     assert isinstance(choices, ReshardChoices)
     topology, bandwidth = problem["topology"], problem["host_bandwidth"]
@@ -227,24 +238,5 @@ def _plan(
         latency_s=parse_time(problem["latency"]),
         cards=problem["cards"] or 1,
         choices=choices,
-        simulate=lambda algorithm, network: _simulate_time_s(context, algorithm, network),
+        simulate=simulate_s,
     )
-
-
-def _simulate_time_s(
-    context: CommandContext, algorithm: Algorithm, topology: Topology
-) -> float | None:
-    """Return the time of an algorithm in seconds, by the default simulator.
-
-    Returns `None` if the simulation raises `HubError`, for example because no simulator is
-    installed, or if the algorithm never finishes. An algorithm without a size is simulated with 1
-    byte.
-    """
-    from hub_core import simulate
-
-    size = algorithm.collective_bytes
-    try:
-        result = simulate(algorithm, topology, size or 1, registry=context.registry())
-    except HubError:
-        return None
-    return None if result.time_ns is None else result.time_ns / 1e9

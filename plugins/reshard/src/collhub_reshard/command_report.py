@@ -107,6 +107,15 @@ def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> 
     - `artifacts`: `paths`, the files that were written.
     """
     outcome, tasks, layout = plan.outcome, plan.tasks, lowered.layout
+    topology = plan.topology
+    links = [
+        BindingLink(
+            source=topology.node_name(int(topology.source[link])),
+            destination=topology.node_name(int(topology.destination[link])),
+            weight=weight,
+        )
+        for link, weight in sorted(outcome.weights.items())
+    ]
     cuts = plan.choices.effort.budget.cuts
     return ReshardReport(
         tensors=len(plan.moves),
@@ -120,7 +129,7 @@ def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> 
             kind=outcome.kind,
             hosts=tuple(outcome.hosts),
             task=outcome.task,
-            links=_list_binding_links(plan),
+            links=links,
         ),
         predicted_s=plan.predicted_s,
         simulated_s=plan.simulated_s,
@@ -241,19 +250,3 @@ def _describe_binding(plan: ReshardPlan) -> str:
         "nothing": "no data cross between hosts",
     }
     return texts[bound.kind]
-
-
-def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
-    """Return the links whose weights prove the lower bound on the time, with these weights.
-
-    The bound follows from integer weights of links (the dual of a flow). Only links with a
-    positive weight are included, ascending by link number. Source and destination are the names
-    of nodes. The list is empty for a bound that does not use links, and for a bound of 0.
-    """
-    topology = plan.topology
-    links = []
-    for link, weight in sorted(plan.outcome.weights.items()):
-        ends = topology.source[link], topology.destination[link]
-        source, destination = (topology.node_name(int(end)) for end in ends)
-        links.append(BindingLink(source=source, destination=destination, weight=weight))
-    return links

@@ -107,7 +107,13 @@ class Values:
         is_missing = ~is_available[elements]
         if not is_missing.any():
             return array[elements]
-        if operation is None or not self._are_unchanged(name, rank, elements[is_missing]):
+        unchanged = self.pass_through.get(name, frozenset())
+        chunks = [self.grids[name].elements(chunk) for owner, chunk in unchanged if owner == rank]
+        if (
+            operation is None
+            or not chunks
+            or not np.isin(elements[is_missing], np.concatenate(chunks)).all()
+        ):
             element = int(elements[np.argmax(is_missing)])
             message = f"rank {rank} reads element {element} of {name} before it is there"
             cure = "a dependency is missing"
@@ -149,19 +155,6 @@ class Values:
             count = self.binding.elements(kind.shape)
             self.arrays[key] = np.zeros(count, dtype_of(kind.element)), np.zeros(count, np.bool_)
         return self.arrays[key]
-
-    def _are_unchanged(self, name: str, rank: int, elements: Int64Array) -> bool:
-        """Return whether a collective leaves all these elements of its operand unchanged on a rank.
-
-        They must be in the chunks that `pass_through` lists for the value `name` and this rank.
-        Then they need not be written: they are read from the operand. False without such chunks.
-        """
-        unchanged = self.pass_through.get(name, frozenset())
-        chunks = [chunk for owner, chunk in unchanged if owner == rank]
-        if not chunks:
-            return False
-        inside = np.concatenate([self.grids[name].elements(chunk) for chunk in chunks])
-        return bool(np.isin(elements, inside).all())
 
 
 def compute_elements(

@@ -36,6 +36,7 @@ from hub_core import (
     verify,
 )
 from hub_core.model import Algorithm, InputError
+from hub_core.network import find_unreachable_pair
 from hub_core.plugin_api import SearchBudget, Synthesizer
 
 # A time of at most this ratio to the proven bound ends the construction of further algorithms.
@@ -201,7 +202,7 @@ class HubAlgorithms:
             network = self.topology
             if len(members) < network.num_npus:
                 network = network.subset(members)
-                if not _is_connected(network):
+                if find_unreachable_pair(network, range(network.num_npus)):
                     bandwidth, latency = find_slowest_link(self.topology)
                     text = f"fully-connected:{len(members)}?bandwidth={bandwidth / 1e9:.9f}GB/s"
                     text += f"&latency={latency * 1e9:.6f}ns"
@@ -391,29 +392,6 @@ def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
         f"omitted for {max(counts.values())} collectives: {', '.join(counts)}: {reason}"
         for reason, counts in grouped.items()
     ]
-
-
-def _is_connected(network: Topology) -> bool:
-    """Return whether links lead from NPU 0 to all NPUs, and from all NPUs to NPU 0.
-
-    Data may pass through other NPUs and through switches. Switches themselves need not be reached.
-    True for a network of one NPU.
-    """
-    for sources, targets in (
-        (network.source, network.destination),
-        (network.destination, network.source),
-    ):
-        neighbours: dict[int, list[int]] = {}
-        for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-            neighbours.setdefault(source, []).append(target)
-        reached, stack = {0}, [0]
-        while stack:
-            new = set(neighbours.get(stack.pop(), ())) - reached
-            reached |= new
-            stack += new
-        if not reached.issuperset(range(network.num_npus)):
-            return False
-    return True
 
 
 def _rebuild(

@@ -218,7 +218,12 @@ def build_host_tasks(
     ]
     times = [move_times[tasks.move[row]] for row in rows]
     given_times = [time for pair in times for time in pair if time]
-    tick = _find_common_measure([time for row in exact for time in row] + given_times)
+    # A model has thousands of boxes with few distinct sizes.
+    distinct = {*given_times, *(time for row in exact for time in row)}
+    # Of reduced fractions, gcd = gcd of the numerators over a common denominator.
+    denominator = math.lcm(*(time.denominator for time in distinct))
+    numerator = math.gcd(*(int(time * denominator) for time in distinct))
+    tick = Fraction(numerator, denominator) if distinct else Fraction(1)
     return HostTasks(
         tuple(rows),
         tuple(sizes),
@@ -251,23 +256,6 @@ def find_needing_hosts(tasks: UnitTasks) -> list[tuple[int, ...]]:
         sender_hosts = set(tasks.hosts_of(tasks.senders_of(row)))
         needing.append(tuple(host for host in group if host not in sender_hosts))
     return needing
-
-
-def _find_common_measure(times: Sequence[Fraction]) -> Fraction:
-    """Return the largest time of which all times are integer multiples, as an exact fraction.
-
-    The times are exact and not negative; zero is a multiple of every time. The result is 1 without
-    times, and 0 if all times are zero.
-    """
-    # A model has thousands of boxes with few distinct sizes.
-    distinct = set(times)
-    if not distinct:
-        return Fraction(1)
-    top = math.gcd(*(time.numerator for time in distinct))
-    bottom = math.lcm(*(time.denominator for time in distinct))
-    # Of reduced fractions, gcd = gcd of the numerators over a common denominator.
-    whole = math.gcd(*(int(time * bottom) for time in distinct))
-    return Fraction(whole, bottom) if whole else Fraction(top, bottom)
 
 
 # Rate of links within a host: no realistic message takes a nanosecond.

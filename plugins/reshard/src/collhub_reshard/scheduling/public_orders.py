@@ -223,52 +223,35 @@ def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
     its busiest host, in or out, with the rates of its cards together. Messages within a
     host take no time, and latencies do not count. It is 0 without messages.
     """
-    total_s = Fraction(0)
-    for messages in _assign_rounds(units):
-        out: dict[int, int] = {}
-        into: dict[int, int] = {}
-        for row, source, destination in messages:
-            start, end = int(units.host_of[source]), int(units.host_of[destination])
-            if start != end:
-                out[start] = out.get(start, 0) + int(units.bytes[row])
-                into[end] = into.get(end, 0) + int(units.bytes[row])
-        times = [size / (network.out_rate[host] * network.cards) for host, size in out.items()]
-        times += [size / (network.in_rate[host] * network.cards) for host, size in into.items()]
-        total_s += max(times, default=Fraction(0))
-    return total_s
-
-
-def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
-    """Assign point-to-point messages to rounds; return (unit task, sender, receiver) by round.
-
-    A unit task moves one part of the tensor from devices that have it to devices that need it.
-    Tasks are treated by ascending number, and the receivers of each in their order.
-
-    - A receiver gets no message if it is also a sender of the task, or if the task has 0 bytes.
-    - Otherwise the sender is the one with the fewest bytes sent so far, the first if equal.
-    - The message goes into the first round in which neither device sends or receives.
-
-    Messages within a host count like others. A round lists its messages in the order of their
-    assignment. No round is empty; without messages the result is [].
-    """
     task, receiver, is_held = device_pairs(units)
-    load: dict[int, int] = {}
+    sent: dict[int, int] = {}
     busy: dict[int, set[int]] = {}
-    rounds: list[list[tuple[int, int, int]]] = []
+    # By round: the bytes out of each host, and into each host.
+    rounds: list[tuple[dict[int, int], dict[int, int]]] = []
     for row, end, has in zip(task.tolist(), receiver.tolist(), is_held.tolist(), strict=True):
-        if has or not units.bytes[row]:
+        size = int(units.bytes[row])
+        if has or not size:
             continue
         senders = units.senders_of(row).tolist()
-        start = min(senders, key=lambda device: load.get(device, 0))
-        load[start] = load.get(start, 0) + int(units.bytes[row])
+        start = min(senders, key=lambda device: sent.get(device, 0))
+        sent[start] = sent.get(start, 0) + size
         taken = busy.setdefault(start, set()) | busy.setdefault(end, set())
         number = next(candidate for candidate in range(len(taken) + 1) if candidate not in taken)
         busy[start].add(number)
         busy[end].add(number)
         while len(rounds) <= number:
-            rounds.append([])
-        rounds[number].append((row, start, end))
-    return rounds
+            rounds.append(({}, {}))
+        source, target = int(units.host_of[start]), int(units.host_of[end])
+        if source != target:
+            out, into = rounds[number]
+            out[source] = out.get(source, 0) + size
+            into[target] = into.get(target, 0) + size
+    total_s = Fraction(0)
+    for out, into in rounds:
+        times = [size / (network.out_rate[host] * network.cards) for host, size in out.items()]
+        times += [size / (network.in_rate[host] * network.cards) for host, size in into.items()]
+        total_s += max(times, default=Fraction(0))
+    return total_s
 
 
 def compute_send_receive_s(
