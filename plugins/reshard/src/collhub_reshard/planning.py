@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -278,6 +279,7 @@ def _plan_streamed(
         mean = sum(parts, Fraction(0)) / max(1, len(parts))
         counts = [count for count in _STREAM_CHUNKS if mean >= count * _MIN_MESSAGE_BYTES] or [1]
     best: ReshardPlan | None = None
+    best_s = math.inf
     budget = choices.effort.budget
     for index, count in enumerate(counts if rows else ()):
         if best is not None and budget.reason:
@@ -289,18 +291,12 @@ def _plan_streamed(
         )
         if simulate is not None:
             plan = replace(plan, simulated_s=simulate(plan.lower().algorithm, topology))
-        if best is None or _get_time_s(plan) < _get_time_s(best):
-            best = plan
+        time_s = plan.predicted_s if plan.simulated_s is None else plan.simulated_s
+        if best is None or time_s < best_s:
+            best, best_s = plan, time_s
     return best or ReshardPlan(
         moves, units, tasks, empty_schedule, {}, {}, topology, choices, streams
     )
-
-
-def _get_time_s(plan: ReshardPlan) -> float:
-    """Return the time in seconds by which plans are compared: simulated if available, else
-    predicted.
-    """
-    return plan.predicted_s if plan.simulated_s is None else plan.simulated_s
 
 
 def _find_reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:

@@ -120,8 +120,9 @@ class StepWriter:
         first, last = bounds
         total = int(self.layout.box_units[row])
         for transfer in transfers:
-            low = _round_down(total, first + (last - first) * transfer.first)
-            high = _round_down(total, first + (last - first) * transfer.last)
+            # Rounded down: the next part begins at the unit where this one ends.
+            low = int(total * (first + (last - first) * transfer.first))
+            high = int(total * (first + (last - first) * transfer.last))
             is_forwarded = transfer.parent >= 0
             parent = received[transfer.parent] if is_forwarded else -1
             roots.append(roots[transfer.parent] if is_forwarded else transfer.source)
@@ -411,11 +412,3 @@ class StepWriter:
         steps = self._copy_runs(device, region, source, packs=False, kind=kind)
         # The next summand waits for this one.
         self._arrivals[row, device] = list(steps)
-
-
-def _round_down(units: int, fraction: Fraction) -> int:
-    """Return a position in a box as an integral number of units, rounded down.
-
-    `fraction`: the position in 0..1.
-    """
-    return int(fraction * units)

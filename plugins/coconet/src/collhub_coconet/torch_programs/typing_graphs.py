@@ -334,7 +334,7 @@ class _GraphTyper:
         local = {name: value for name, value in operands.items() if self.find_divided(value)}
         if not local or not describe_node(self.graph, node).is_known:
             return False
-        before = self._save()
+        before = len(self._operations)
         if self._expand(node, expansion, self._match_blocks(node, operands)):
             return True
         self._restore(before)
@@ -381,7 +381,7 @@ class _GraphTyper:
         If one does not fit, or an operation is ill-typed, all operations are removed again. For an
         operator of lists (`_foreach_`), the expansion is called once per result.
         """
-        before = self._save()
+        before = len(self._operations)
         names: Sequence[str | None]
         try:
             if "._foreach_" in node.operator:
@@ -1015,9 +1015,6 @@ class _GraphTyper:
         """
         layouts = self.types[value].layout.by_axis
         return [axis for axis, one in enumerate(layouts) if one not in (LOCAL, REPLICATED)]
-
-    def _save(self) -> int:
-        return len(self._operations)
 
     def _restore(self, count: int) -> None:
         """Remove all operations after the first `count`, and the types of their values."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import count
 
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import Piece, share_among_senders
@@ -85,24 +86,14 @@ def colour_edges(edges: Sequence[tuple[int, int]]) -> list[int]:
     colours = [-1] * len(edges)
     for edge, (left, right) in enumerate(edge_ends):
         at_left, at_right = taken.setdefault(left, {}), taken.setdefault(right, {})
-        free_left, free_right = _find_free_colour(at_left), _find_free_colour(at_right)
+        free_left = next(colour for colour in count() if colour not in at_left)
+        free_right = next(colour for colour in count() if colour not in at_right)
         if free_left in at_right:
             _swap_path(right, free_left, free_right, edge_ends, taken, colours)
         colours[edge] = free_left
         at_left[free_left] = edge
         at_right[free_left] = edge
     return colours
-
-
-def _find_free_colour(taken: dict[int, int]) -> int:
-    """Return the smallest colour from 0 on that no edge at a node has.
-
-    `taken`: edges at the node by colour.
-    """
-    colour = 0
-    while colour in taken:
-        colour += 1
-    return colour
 
 
 def _swap_path(
