@@ -60,20 +60,17 @@ class NcclSettings:
 
         An alternative that NCCL refuses anyway keeps its first reason.
         """
-        return [self._apply(collective, row) for row in alternatives]
-
-    def _apply(self, collective: str, alternative: Alternative) -> Alternative:
-        if alternative.refusal:
-            return alternative
-        for word in (alternative.algorithm, alternative.protocol):
-            setting = self.excluded.get((collective, word), "")
-            if setting or (word in _NVLS and self.nvls_exclusion):
-                return Alternative(
-                    alternative.algorithm,
-                    alternative.protocol,
-                    refusal=f"excluded by {setting or self.nvls_exclusion}",
-                )
-        return alternative
+        applied = []
+        for row in alternatives:
+            setting = self.excluded.get((collective, row.algorithm), "")
+            if row.algorithm in _NVLS:
+                setting = setting or self.nvls_exclusion
+            setting = setting or self.excluded.get((collective, row.protocol), "")
+            if setting and not row.refusal:
+                reason = f"excluded by {setting}"
+                row = Alternative(row.algorithm, row.protocol, refusal=reason)
+            applied.append(row)
+        return applied
 
     def limit_channels(self, channels: int) -> int:
         """Return a number of channels within the minimum and the maximum of these settings.
@@ -324,7 +321,7 @@ def _decide(
 
     The choice has the channels of the rule (case 4, if above 0), 1 (case 5), or NCCL's number
     within the limits of the settings. With settings or a tuner, the last note in cases 3 to 5
-    gives NCCL's choice without them, if it differs.
+    gives NCCL's choice without them and its time, if it exists and any member of it differs.
     """
     # The assignments in refusals of the form "excluded by NAME=VALUE", each once.
     refusals = {row.alternative.refusal for row in costed}
@@ -350,27 +347,14 @@ def _decide(
     )
     choice = replace(choice, channels=channels or request.settings.limit_channels(choice.channels))
     if request.rules is not None or request.settings != NO_SETTINGS:
-        notes += _describe_default(request, choice)
+        default = explain_call(replace(request, settings=NO_SETTINGS, rules=None))
+        plain = default.choice
+        if plain is not None and default.time_us is not None and plain != choice:
+            notes.append(
+                f"without these settings: {plain.algorithm} {plain.protocol} on {plain.channels}"
+                f" channels, {default.time_us:.2f} us by NCCL's cost model"
+            )
     return choice, decided.time_us, decided_by, notes
-
-
-def _describe_default(request: CallRequest, choice: NcclChoice) -> list[str]:
-    """Return a note about the choice that NCCL makes without settings and tuner rules.
-
-    The result is a list of one text with algorithm, protocol, number of channels, and the time in
-    us with two decimals by NCCL's cost model. It is empty in these cases:
-
-    - NCCL makes no choice without the settings, or this choice has no time.
-    - All members of this choice and of `choice` are equal.
-    """
-    default = explain_call(replace(request, settings=NO_SETTINGS, rules=None))
-    plain = default.choice
-    if plain is None or default.time_us is None or plain == choice:
-        return []
-    return [
-        f"without these settings: {plain.algorithm} {plain.protocol} on {plain.channels} channels,"
-        f" {default.time_us:.2f} us by NCCL's cost model"
-    ]
 
 
 def _find_matching_rule(

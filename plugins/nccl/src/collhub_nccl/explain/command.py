@@ -283,17 +283,13 @@ class _Machine:
         as "default". Raises `UsageError` or `InputError` if neither is given, if the machine
         names no known GPU, or if an option is invalid.
         """
+        from collhub_machine_profiles import find_profile, load_profile
+        from collhub_machine_profiles.gpus import known_gpu
+
         self.profile: MachineProfile | None = None
         self.topology: Topology | None = None
         self.version_source = "default"
         self._version, self._search = request["version"], request["search"]
-        gpu = self._read_gpu(context, request)
-        self.gpu = _with_search(gpu, request["search"])
-
-    def _read_gpu(self, context: CommandContext, request: _ExplainRequest) -> Gpu:
-        from collhub_machine_profiles import find_profile, load_profile
-        from collhub_machine_profiles.gpus import known_gpu
-
         machine, topology = request["machine"], request["topology"]
         if machine is None and topology is None:
             cure = "give --machine h100, or --topology dgx-h100"
@@ -302,6 +298,7 @@ class _Machine:
         if topology is not None:
             self.topology = context.read_topology(topology)
             named = known_gpu(topology) or known_gpu(self.topology.name)
+        gpu = named
         if machine is not None:
             self.profile = load_profile(machine)
             gpu = self.profile.known_gpu
@@ -311,12 +308,12 @@ class _Machine:
             if named is not None and named.name != gpu.name:
                 message = f"the profile is of {gpu.name}, the topology of {named.name}"
                 raise UsageError(message, cure="give the profile of this machine")
-            return gpu
-        if named is None:
+        elif self.topology is not None and gpu is not None:
+            self.profile = find_profile(self.topology)
+        if gpu is None:
             message = f"topology {topology!r:.80} names no known GPU"
             raise UsageError(message, cure="also give --machine, such as h100")
-        self.profile = find_profile(self.topology) if self.topology is not None else None
-        return named
+        self.gpu = _with_search(gpu, request["search"])
 
     def communicator(self, ranks: int | None, nodes: int | None, logged: str) -> Communicator:
         """Return the communicator of these ranks and nodes on this machine.

@@ -9,8 +9,32 @@ from collhub_nccl_records import TreeNode
 
 from collhub_nccl.graphs.ring_graphs import Ring
 from hub_core.columns import BoolArray, Int64Array
-from hub_core.model import Algorithm, Collective, CollectiveKind, JsonValue, Provenance
+from hub_core.model import (
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    JsonValue,
+    Provenance,
+    UsageError,
+)
 from hub_core.schedules import Chunks, Transfers, algorithm_of
+
+
+def choose_root(kind: CollectiveKind, stated: int | None, ranks: int) -> int | None:
+    """Return the root of a broadcast or reduce, 0 if the option is not given; None for other kinds.
+
+    `stated`: the option `root`, None if it is not given. Raises `UsageError` unless it is 0 to
+    `ranks` - 1, and for a root of a collective that has none.
+    """
+    if not kind.traits.is_rooted:
+        if stated is not None:
+            raise UsageError(f"option root: {kind} has no root", cure="leave it out")
+        return None
+    if stated is not None and not 0 <= stated < ranks:
+        raise UsageError(
+            f"option root: {stated} is not one of {ranks} ranks", cure=f"use 0 to {ranks - 1}"
+        )
+    return stated or 0
 
 
 def ring_algorithm(

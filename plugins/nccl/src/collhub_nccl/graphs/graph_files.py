@@ -14,7 +14,7 @@ from math import gcd
 from types import MappingProxyType
 from typing import NoReturn
 
-from collhub_nccl.graphs.channel_algorithms import ring_algorithm
+from collhub_nccl.graphs.channel_algorithms import choose_root, ring_algorithm
 from collhub_nccl.graphs.ring_graphs import (
     DEFAULT_ATTRIBUTES,
     EXTENSION,
@@ -144,42 +144,30 @@ def _find_losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
     """Yield the properties of an algorithm that reading its graph file would not restore.
 
     Reading gives an all-reduce on the channels of the graph. Each feature in `_CONSEQUENCES` that
-    differs is one loss, in that order; the provenance is not compared. All other differences, such
-    as columns of steps or dependencies, are together one last loss `steps`. Nothing is yielded if
-    the algorithms are equal.
+    differs is one loss, in that order; the provenance is not compared. Its value in the report is
+    `rank N` for the root, the sorted names of extensions or `none`, `all ranks` for scratch units,
+    else the text of the value. All other differences, such as columns of steps or dependencies, are
+    together one last loss `steps`. Nothing is yielded if the algorithms are equal.
     """
     stated = graph.as_json()
     back = ring_algorithm(
         CollectiveKind.ALL_REDUCE, graph.channels, extensions={EXTENSION: stated} if stated else {}
     )
     differences = set(algorithm.differences(replace(back, provenance=algorithm.provenance)))
+    value_of = {
+        "root": f"rank {algorithm.collective.root}",
+        "extensions": ", ".join(sorted(algorithm.extensions)) or "none",
+        "scratch_units": "all ranks",
+        "collective_bytes": str(algorithm.collective_bytes),
+    }
     for feature, consequence in _CONSEQUENCES.items():
         if feature in differences:
-            yield Loss(feature, _describe_value(algorithm, feature), consequence)
+            value = value_of.get(feature) or str(getattr(algorithm.collective, feature))
+            yield Loss(feature, value, consequence)
             differences.remove(feature)
     # The remaining names are columns and dependencies of the step table.
     if differences:
         yield Loss("steps", "all", _CONSEQUENCES["steps"])
-
-
-def _describe_value(algorithm: Algorithm, feature: str) -> str:
-    """Return a text for the value of a feature that is lost, for a report of losses.
-
-    - `root`: `rank N`
-    - `extensions`: their names, sorted and joined by ", ", or `none`
-    - `scratch_units`: `all ranks`
-    - `collective_bytes`: the number
-    - any other feature: the text of this attribute of the collective
-    """
-    if feature == "root":
-        return f"rank {algorithm.collective.root}"
-    if feature == "extensions":
-        return ", ".join(sorted(algorithm.extensions)) or "none"
-    if feature == "scratch_units":
-        return "all ranks"
-    if feature == "collective_bytes":
-        return str(algorithm.collective_bytes)
-    return str(getattr(algorithm.collective, feature))
 
 
 _DISTRIBUTION = "collhub-nccl"
@@ -226,7 +214,7 @@ def read(source: Source, options: RingReadOptions) -> Algorithm:
     return ring_algorithm(
         kind,
         graph.channels,
-        _choose_root(kind, options.root, len(graph.devices)),
+        choose_root(kind, options.root, len(graph.devices)),
         provenance,
         {EXTENSION: stated} if stated else {},
     )
@@ -234,23 +222,6 @@ def read(source: Source, options: RingReadOptions) -> Algorithm:
 
 def _refuse(element: Element, message: str, cure: str = "") -> NoReturn:
     raise InputError(message, location=element.place, cure=cure, code="invalid-nccl-graph")
-
-
-def _choose_root(kind: CollectiveKind, stated: int | None, gpus: int) -> int | None:
-    """Return the root of a broadcast or reduce, 0 if the option is not given; None for other kinds.
-
-    Raises `UsageError` for a root above the last of `gpus` ranks, and for a root of a collective
-    that has none.
-    """
-    if not kind.traits.is_rooted:
-        if stated is not None:
-            raise UsageError(f"option root: {kind} has no root", cure="leave it out")
-        return None
-    if stated is not None and stated >= gpus:
-        raise UsageError(
-            f"option root: {stated} is not one of {gpus} ranks", cure=f"use 0 to {gpus - 1}"
-        )
-    return stated or 0
 
 
 def _read_ring_graph(root: Element, source: Source) -> RingGraph:
@@ -265,7 +236,9 @@ def _read_ring_graph(root: Element, source: Source) -> RingGraph:
     5. The first channel has not 2 to 256 GPUs, or the algorithm would have more than 2^22 steps.
     6. Another channel does not have each of these GPUs exactly once.
     7. Some GPU has a rank, but not all have one, or two have the same.
-    8. `_read_nets` or `_read_attributes` refuses the network devices or the attributes.
+    8. `_read_nets` refuses the network devices.
+    9. An attribute of `DEFAULT_ATTRIBUTES` is missing or invalid (`is_attribute`); others are
+       ignored.
     """
     graphs = [graph for graph in root.named("graph") if graph.text("id") == "0"]
     if len(graphs) != 1:
@@ -309,12 +282,21 @@ def _check_channels(graph: Element, channels: list[Element], source: Source) -> 
     has_ranks = ranks[-1] >= 0
     if has_ranks and (len(set(ranks)) < gpus or ranks[0] < 0):
         _refuse(channels[0], "the ranks of the GPUs are not all stated and different")
+    nets = _read_nets(channels, source)
+    attributes = {}
+    for name, default in DEFAULT_ATTRIBUTES.items():
+        # NCCL requires all of these attributes, except for the latency.
+        text = graph.text(name, default if name == "latencyinter" else "")
+        if not is_attribute(name, text):
+            expected = "a kind of path, such as NVL" if name.startswith("type") else "a number"
+            _refuse(graph, f"{name}={text!r:.40} is not {expected}; NCCL requires it")
+        attributes[name] = text
     return RingGraph(
         tuple(tuple(position[key] for key, _ in row) for row in keys),
         tuple(devices[key] for key in position),
         tuple(ranks) if has_ranks else (),
-        _read_nets(channels, source),
-        _read_attributes(graph),
+        nets,
+        attributes,
     )
 
 
@@ -368,24 +350,6 @@ def _read_nets(channels: list[Element], source: Source) -> tuple[tuple[int, int]
     message = "the rings continue in other nodes; they are read as rings of this node's ranks"
     _report_note(source, channels[0], "one-node", message)
     return tuple(pairs)
-
-
-def _read_attributes(graph: Element) -> dict[str, str]:
-    """Return the attributes of a graph that affect which algorithm NCCL chooses, as texts.
-
-    They are those in `DEFAULT_ATTRIBUTES`, in its order; further attributes are ignored.
-    Only `latencyinter` may be absent and then has its default. Raises `InputError` for the
-    first missing or invalid one: `typeintra` and `typeinter` are 1 to 8 capital letters or
-    digits; the remaining ones are decimal numbers without sign or exponent.
-    """
-    texts = {}
-    for name, default in DEFAULT_ATTRIBUTES.items():
-        text = graph.text(name, default if name == "latencyinter" else "")
-        if not is_attribute(name, text):
-            expected = "a kind of path, such as NVL" if name.startswith("type") else "a number"
-            _refuse(graph, f"{name}={text!r:.40} is not {expected}; NCCL requires it")
-        texts[name] = text
-    return texts
 
 
 def _report_note(source: Source, element: Element, code: str, message: str) -> None:

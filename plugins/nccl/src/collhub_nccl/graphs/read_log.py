@@ -14,7 +14,8 @@ from collhub_nccl_records import (
     read_lines,
 )
 
-from collhub_nccl.graphs.channel_algorithms import ring_algorithm, tree_algorithm
+from collhub_nccl.graphs.channel_algorithms import choose_root, ring_algorithm, tree_algorithm
+from collhub_nccl.graphs.ring_graphs import from_first_gpu
 from collhub_nccl.options import LogReadOptions
 from hub_core import installed_version
 from hub_core.model import (
@@ -79,15 +80,8 @@ def read(source: Source, options: LogReadOptions) -> Algorithm:
         algorithm = tree_algorithm(trees, provenance, extensions)
     else:
         rings = _valid_rings(facts, source)
-        root = options.root
-        if kind.traits.is_rooted and not 0 <= (root or 0) < len(rings[0]):
-            cure = f"use 0 to {len(rings[0]) - 1}"
-            raise UsageError(f"option root: {root} is not one of {len(rings[0])} ranks", cure=cure)
-        if root is not None and not kind.traits.is_rooted:
-            raise UsageError(f"option root: {kind} has no root", cure="leave it out")
-        algorithm = ring_algorithm(
-            kind, rings, (root or 0) if kind.traits.is_rooted else None, provenance, extensions
-        )
+        root = choose_root(kind, options.root, len(rings[0]))
+        algorithm = ring_algorithm(kind, rings, root, provenance, extensions)
     _report_facts(source, log, facts, skipped)
     return algorithm
 
@@ -155,9 +149,7 @@ def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ..
             line = facts.ring_lines.get(channel)
             defects.append((line, f"channel {channel} is no ring over all ranks: {defect}"))
             continue
-        ring = facts.ring(channel)
-        start = ring.index(0)
-        rings.append(ring[start:] + ring[:start])
+        rings.append(from_first_gpu(facts.ring(channel)))
     if not facts.ring_channels:
         message = "the log has trees, but no rings"
         cure = "read the trees with -O graph=tree, or log with NCCL_DEBUG_SUBSYS=INIT,GRAPH"

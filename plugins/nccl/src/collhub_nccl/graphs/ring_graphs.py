@@ -262,10 +262,9 @@ def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
         )
     program = levelled_program(algorithm, not algorithm.collective.out_of_place)
     collective = replace(algorithm.collective, unit_count=program.unit_count)
-    passages = _record_passages(collective, program)
     expected = _PASSES[kind] * (n - 1)
     part_counts: Counter[Ring] = Counter()
-    for part, links in enumerate(passages.iterate_by_part(program.unit_count)):
+    for part, links in enumerate(_iterate_links_by_part(collective, program)):
         if len(links) != expected:
             raise _build_refusal(
                 f"part {part} passes over {len(links)} links; "
@@ -318,50 +317,32 @@ def _find_ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
     return tuple(ring)
 
 
-@dataclass(frozen=True, slots=True)
-class _Passages:
-    """Blocks that messages move, one row each: part, sending rank, receiving rank; int64."""
+def _iterate_links_by_part(
+    collective: Collective, program: LevelledProgram
+) -> Iterator[list[RankPair]]:
+    """Execute a program on numbers of parts; yield the (source, target) ranks of each part.
 
-    part: Int64Array
-    source: Int64Array
-    target: Int64Array
-
-    def iterate_by_part(self, part_count: int) -> Iterator[list[RankPair]]:
-        """Yield the (source, target) pairs of the messages of each part, from part 0 on.
-
-        There is one list per part, up to part `part_count` - 1, in the order of the rows. It is
-        empty for a part that no message carries. Raises `ValueError` if a row has the part -1
-        (a message of undefined memory).
-        """
-        indptr, messages = csr(self.part, np.arange(len(self.part)), part_count)
-        for first, last in pairwise(indptr.tolist()):
-            rows = messages[first:last]
-            sources, targets = self.source[rows], self.target[rows]
-            yield list(zip(sources.tolist(), targets.tolist(), strict=True))
-
-
-def _record_passages(collective: Collective, program: LevelledProgram) -> _Passages:
-    """Execute a program on numbers of parts, and return which part each message carries.
-
-    Parts are the blocks of the full buffer, numbered from 0. The result has the int64 columns part,
-    source rank and target rank, with one row per block of each message. A block that never had data
-    is part -1. Messages are ordered by level, then as in the program; blocks of a message keep
-    their order in memory. Copies within a rank move parts, but give no rows.
+    Parts are the blocks of the full buffer, from 0. There is one list per part, with a pair for
+    each of its blocks in a message, in the order of `_execute_messages`; blocks of a message keep
+    their order in memory. The list is empty for a part that no message carries. Copies within a
+    rank move parts, but give no pairs.
 
     Raises `InputError` with the code `not-rings` in two cases: no rank sends anything, or a rank
-    reduces a block with a block of a different part.
+    reduces a block with a block of a different part. Raises `ValueError` if a message has a block
+    of undefined memory.
     """
     moved = list(_execute_messages(collective, program))
     if not moved:
         raise _build_refusal("no rank sends anything")
+    # One row for each block of each message.
+    part = np.concatenate([parts for parts, _, _ in moved])
     lengths = [len(parts) for parts, _, _ in moved]
-    sources = np.asarray([source for _, source, _ in moved], np.int64)
-    targets = np.asarray([target for _, _, target in moved], np.int64)
-    return _Passages(
-        np.concatenate([parts for parts, _, _ in moved]),
-        np.repeat(sources, lengths),
-        np.repeat(targets, lengths),
-    )
+    sources = np.repeat([source for _, source, _ in moved], lengths)
+    targets = np.repeat([target for _, _, target in moved], lengths)
+    indptr, row_of = csr(part, np.arange(len(part)), program.unit_count)
+    for first, last in pairwise(indptr.tolist()):
+        rows = row_of[first:last]
+        yield list(zip(sources[rows].tolist(), targets[rows].tolist(), strict=True))
 
 
 def _execute_messages(
@@ -369,16 +350,24 @@ def _execute_messages(
 ) -> Iterator[tuple[Int64Array, int, int]]:
     """Execute a program on numbers of parts; yield (parts, source, target) for every message.
 
-    The memory of all ranks has one number per block instead of data: the number of its part
-    of the full buffer, -1 for blocks without input (`_build_initial_memory`). A message or
-    a copy overwrites its target with these numbers. A REDUCE requires that target and
-    source have equal numbers, and raises `InputError` (`not-rings`) if one differs.
+    The memory of all ranks has one number per block instead of data: at first, the number of its
+    part of the full buffer for a defined INPUT (in place it may share memory with OUTPUT), -1 for
+    all other blocks. Block i of an INPUT of n blocks is part rank * n + i in an all-gather, whose
+    full buffer is the output, else part i. A message or a copy overwrites its target with these
+    numbers. A REDUCE requires that target and source have equal numbers, and raises `InputError`
+    (`not-rings`) if one differs.
 
     Records are executed by ascending level; within a level messages come before local work,
     then in the order of the program. Only messages are yielded. `parts`: int64, a copy of
     the received numbers, one per block. `source` and `target` are ranks.
     """
-    memory = _build_initial_memory(collective, program)
+    layout = program.layout
+    memory = np.full(layout.total, _NOTHING, np.int64)
+    for rank in np.flatnonzero(collective.defined_inputs()).tolist():
+        size = int(layout.size[rank, Buffer.INPUT])
+        base = int(layout.base[rank, Buffer.INPUT])
+        shift = rank * size if collective.kind is CollectiveKind.ALL_GATHER else 0
+        memory[base : base + size] = shift + np.arange(size)
     read, written = program.addresses()
     # The source of a receive is that of its send.
     sends, receives = program.message_ends()
@@ -404,28 +393,3 @@ def _execute_messages(
         if kind == RecordKind.RECV:
             yield parts, peer, rank
         target_parts[:] = parts
-
-
-def _build_initial_memory(collective: Collective, program: LevelledProgram) -> Int64Array:
-    """Return which part of the full buffer is in each block of memory before the program runs.
-
-    The result is int64, one entry per block of the memory of all ranks. It is
-    `_NOTHING` (-1) for blocks without input: those of OUTPUT and SCRATCH, and those of
-    a rank whose input is not defined, such as a rank other than the root of a
-    broadcast. Block i of a defined INPUT is:
-
-    - in an all-gather, part `rank * n + i`, where n is the number of blocks of this
-      INPUT, because the full buffer is the output
-    - in all other collectives, part i
-
-    Where INPUT and OUTPUT share memory (in place), the blocks of INPUT count.
-    """
-    layout = program.layout
-    memory = np.full(layout.total, _NOTHING, np.int64)
-    for rank in np.flatnonzero(collective.defined_inputs()).tolist():
-        size = int(layout.size[rank, Buffer.INPUT])
-        base = int(layout.base[rank, Buffer.INPUT])
-        # The full buffer of an all-gather is its output, of which a rank's input is one share.
-        shift = rank * size if collective.kind is CollectiveKind.ALL_GATHER else 0
-        memory[base : base + size] = shift + np.arange(size)
-    return memory

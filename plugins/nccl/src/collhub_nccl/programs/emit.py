@@ -103,8 +103,14 @@ def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
     names = choose_names(algorithm, options.name)
     program = levelled_program(algorithm, in_place)
     tables = build_tables(algorithm, program, options.lanes)
-    losses = tuple(_losses(algorithm))
-    return WriteResult(_artifacts(tables, names), losses)
+    # The texts are built only when they are written.
+    artifacts = (
+        *fixed_files(),
+        *named_files(tables, names),
+        _text("schedule.cpp", lambda: format_schedule_cpp(tables)),
+        _text("schedule.json", lambda: format_schedule_json(tables)),
+    )
+    return WriteResult(artifacts, tuple(_losses(algorithm)))
 
 
 def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
@@ -180,18 +186,6 @@ def _shipped(folder: str, name: str, target: str) -> Artifact:
     """
     file = files("collhub_nccl") / folder / name
     return Artifact(target, file.read_bytes, executable=name in _SCRIPTS)
-
-
-def _artifacts(tables: ScheduleTables, names: LibraryNames) -> Iterator[Artifact]:
-    """Yield all files of the output: those equal for all programs, those with names, the tables.
-
-    The texts of the tables (`schedule.cpp` and `schedule.json`) are built only when they are
-    written.
-    """
-    yield from fixed_files()
-    yield from named_files(tables, names)
-    yield _text("schedule.cpp", lambda: format_schedule_cpp(tables))
-    yield _text("schedule.json", lambda: format_schedule_json(tables))
 
 
 def named_files(tables: ScheduleTables, names: LibraryNames) -> Iterator[Artifact]:

@@ -8,6 +8,7 @@ import numpy as np
 from collhub_execution import LevelledProgram
 
 from hub_core.columns import BoolArray, Int64Array, expanded_ranges
+from hub_core.columns.graphs import connected_parts
 from hub_core.model import Algorithm, Buffer
 
 # Maximum addresses to analyse; larger programs get one lane instead of gigabytes of columns.
@@ -61,17 +62,16 @@ def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int)
     if max_lanes == 1 or len(channels) < 2 or touched is None:
         return LaneChanges.single(program)
     record, address, is_write = touched
-    groups = _Groups(len(channels))
     # Accesses to blocks that some record writes; each access joins the next one to its block.
     is_written = np.isin(address, np.unique(address[is_write == 1]))
     order = np.argsort(address[is_written], kind="stable")
     ordered_address = address[is_written][order]
     ordered_channel = channel[record[is_written]][order]
     is_same = ordered_address[1:] == ordered_address[:-1]
-    groups.join(ordered_channel[:-1][is_same], ordered_channel[1:][is_same])
     send, receive = program.message_ends()
-    groups.join(channel[send], channel[receive])
-    root = groups.find_roots()[channel]
+    first = np.concatenate([ordered_channel[:-1][is_same], channel[send]])
+    second = np.concatenate([ordered_channel[1:][is_same], channel[receive]])
+    root = connected_parts(first, second, len(channels))[channel]
     counted = np.unique(root[program.level > 0])
     number = np.where(np.isin(root, counted), np.searchsorted(counted, root), 0)
     lane = number % max_lanes
@@ -154,37 +154,3 @@ def _separate_slots(
     # Records before all messages belong to the first lane, and run before the lanes begin.
     in_lanes = np.where(program.level > 0, lane, 0)
     return LaneChanges(in_lanes, source, destination, slot_stops[:, -1])
-
-
-class _Groups:
-    """Groups of channels (union-find), merged pair by pair; the first member is the root."""
-
-    def __init__(self, size: int) -> None:
-        """Start with `size` members in separate groups."""
-        self._parent = list(range(size))
-
-    def join(self, first_members: Int64Array, second_members: Int64Array) -> None:
-        """Merge, for every pair of members, the groups to which the two belong.
-
-        The lower of both roots stays the root, so the result does not depend on the order of the
-        pairs.
-        """
-        pairs = np.unique(np.stack([first_members, second_members]), axis=1)
-        for first, second in pairs.T.tolist():
-            roots = sorted((self._find_root(first), self._find_root(second)))
-            self._parent[roots[1]] = roots[0]
-
-    def _find_root(self, member: int) -> int:
-        """Return the root of a member's group, which is its lowest member.
-
-        The root is the end of the chain of parents: it is its own parent.
-        """
-        while self._parent[member] != member:
-            member = self._parent[member]
-        return member
-
-    def find_roots(self) -> Int64Array:
-        """Return the lowest member of the group of every member, int64; a member without a pair is
-        its own group.
-        """
-        return np.array([self._find_root(member) for member in range(len(self._parent))], np.int64)

@@ -212,10 +212,20 @@ def format_schedule_cpp(tables: ScheduleTables) -> str:
     (runs of required contents of OUTPUT), and the first promise of each rank. The second
     and the fifth array have one more entry at the end, the number of records or promises.
     """
+    # The lane is last in a row of the table, but follows source and target in the initializer.
+    records = [
+        _format_initializer([f"Kind({kind})", source, target, lane, *rest])
+        for kind, source, target, *rest, lane in tables.records.tolist()
+    ]
+    memories = []
+    for memory in _iterate_memories(tables):
+        begin, size = _format_initializer(memory.begin), _format_initializer(memory.size)
+        is_defined = _format_bool(memory.is_defined)
+        memories.append(_format_initializer([begin, size, memory.total, is_defined]))
     lines = [
-        *_format_array("Record", "kRecords", map(_format_record, tables.records.tolist())),
+        *_format_array("Record", "kRecords", records),
         *_format_array("std::int64_t", "kRecordBegin", _to_texts(tables.program.rank_indptr)),
-        *_format_array("Memory", "kMemory", map(_format_memory, _iterate_memories(tables))),
+        *_format_array("Memory", "kMemory", memories),
         *_format_array("Promise", "kPromises", map(_format_initializer, tables.promises.tolist())),
         *_format_array("std::int64_t", "kPromiseBegin", _to_texts(tables.promise_indptr)),
     ]
@@ -243,15 +253,6 @@ def _to_texts(column: Int64Array) -> Iterable[str]:
 def _format_initializer(values: Iterable[object]) -> str:
     """A C++ initializer of values."""
     return f"{{{','.join(map(str, values))}}}"
-
-
-def _format_record(row: list[int]) -> str:
-    """Return the C++ initializer of a `Record` from a row of the table of records.
-
-    The lane is last in the row, but follows the source and the target in the initializer.
-    """
-    kind, source, target, *rest, lane = row
-    return _format_initializer([f"Kind({kind})", source, target, lane, *rest])
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,15 +289,6 @@ def _iterate_memories(tables: ScheduleTables) -> Iterator[_RankMemory]:
             total=int(begin[Buffer.SCRATCH]) + size[Buffer.SCRATCH],
             is_defined=bool(is_defined[rank]),
         )
-
-
-def _format_memory(memory: _RankMemory) -> str:
-    """Return the C++ initializer of the struct `Memory` of one rank.
-
-    It has the begins and sizes of the buffers, the total, and whether the input is defined.
-    """
-    begin, size = _format_initializer(memory.begin), _format_initializer(memory.size)
-    return _format_initializer([begin, size, memory.total, _format_bool(memory.is_defined)])
 
 
 def _list_facts(tables: ScheduleTables) -> list[str]:

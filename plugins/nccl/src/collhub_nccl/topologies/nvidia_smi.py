@@ -74,7 +74,7 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
 
     - the network cards that the option `nics` selects (`_network_devices`)
     - an NVSwitch, if the numbers of NVLinks imply one (`_add_nvlinks`)
-    - PCI switches and CPUs (`_add_levels`); every two CPUs are linked
+    - PCI switches and CPUs (`_add_tree`); every two CPUs are linked
     - one network port per card, but only if `net_bandwidth` is given
     - the switches between several machines, by the option `fabric`
 
@@ -92,7 +92,12 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
         _read_matrix(source.name, source.content(), findings), options.nics, source.name, findings
     )
     profile = None if options.profile is None else PROFILES[options.profile]
-    machine = _machine_of(devices)
+    machine = MachineGraph()
+    for device in devices:
+        if device.is_gpu:
+            machine.add(MachineNodeKind.GPU, f"gpu {device.name.removeprefix('GPU')}")
+        else:
+            machine.add(MachineNodeKind.NIC, f"nic {device.name}")
     counts: _Pairs = {}
     for first, second in _pairs_of(devices):
         count = devices[first].nvlinks_to(second)
@@ -201,22 +206,6 @@ def _named_cards(
     return rows_of_names
 
 
-def _machine_of(devices: Sequence[_SmiDevice]) -> MachineGraph:
-    """Return a machine with these devices and no links; nodes are numbered like `devices`.
-
-    The node of GPU N is named `gpu N`. Every other device is a network card; its node is
-    named `nic NAME`.
-    """
-    machine = MachineGraph()
-    for device in devices:
-        if device.is_gpu:
-            number = device.name.removeprefix("GPU")
-            machine.add(MachineNodeKind.GPU, f"gpu {number}")
-        else:
-            machine.add(MachineNodeKind.NIC, f"nic {device.name}")
-    return machine
-
-
 def _add_nvlinks(machine: MachineGraph, counts: _Pairs, profile: GpuProfile | None) -> None:
     """Add the NVLinks to the machine: links between GPUs, or from every GPU to an NVSwitch.
 
@@ -257,12 +246,18 @@ def _add_tree(
     options: SmiMatrixOptions,
     profile: GpuProfile | None,
 ) -> None:
-    """Add the PCI switches and CPUs above the devices to the machine, and link every two CPUs.
+    """Add a node for every PCI switch above several devices, and a CPU above every device.
 
-    `_add_levels` derives the switches and CPUs from the relations of the devices. PCI links
-    have the rate of the option `pci_bandwidth`, else that of the profile, else
+    At first, each device is a group and the topmost node above itself. For PIX, PXB, PHB and NODE,
+    in this order, the groups of devices with this relation are merged (`_merge_groups`). Then each
+    group gets a node, in the order of lowest devices: `pci N` only if its devices have several
+    topmost nodes, for NODE always `cpu N`. PCI links join these nodes and the new one, which is
+    then the topmost one. N counts the nodes of a kind from 0. Every two CPUs are linked.
+
+    PCI links have the rate of the option `pci_bandwidth`, else that of the profile, else
     `DEFAULT_PCI` (12). Links between CPUs have the rate of the option `cpu_bandwidth`, else
-    `_DEFAULT_SYS` (10). All rates are in GB/s; links exist in both directions.
+    `_DEFAULT_SYS` (10). All rates are in GB/s; links exist in both directions. The node number of
+    a device must be its index.
     """
     rate = gigabytes_per_s(options.pci_bandwidth)
     # The matrix contains no PCI generations: switches and cards are assumed to have the GPU's.
@@ -271,26 +266,7 @@ def _add_tree(
     between_cpus = gigabytes_per_s(options.cpu_bandwidth)
     if between_cpus is None:
         between_cpus = _DEFAULT_SYS
-    _add_levels(machine, devices, rate)
-    for first, second in itertools.combinations(machine.of_kind(MachineNodeKind.CPU), 2):
-        machine.join(LinkType.SYS, first, second, between_cpus)
 
-
-def _add_levels(machine: MachineGraph, devices: Sequence[_SmiDevice], rate: float) -> None:
-    """Add a node for every PCI switch above several devices, and a CPU above every device.
-
-    At first, each device is a group and the topmost node above itself. Relations are processed in
-    the order PIX, PXB, PHB, NODE. Each one merges the groups of two devices that have it. NODE also
-    merges those of devices with the same known NUMA node. Groups stay merged. Then each group gets
-    a node, in the order of lowest devices:
-
-    - PIX, PXB, PHB: `pci N`, only if the devices of the group have several topmost nodes
-    - NODE: always `cpu N`
-
-    Links of type PCI with `rate` GB/s join the topmost nodes of the group and the new node in both
-    directions. The new node is then the topmost one of the group. N counts the nodes of a kind in
-    `machine` from 0. The node number of a device must be its index.
-    """
     # Topmost node above every device so far, and the lowest device in its group.
     top = list(range(len(devices)))
     group = list(range(len(devices)))
@@ -312,6 +288,9 @@ def _add_levels(machine: MachineGraph, devices: Sequence[_SmiDevice], rate: floa
                 machine.join(LinkType.PCI, child, node, rate)
             for device in members:
                 top[device] = node
+
+    for first, second in itertools.combinations(machine.of_kind(MachineNodeKind.CPU), 2):
+        machine.join(LinkType.SYS, first, second, between_cpus)
 
 
 def _merge_groups(group: list[int], devices: Sequence[_SmiDevice], relation: str) -> None:
@@ -381,7 +360,7 @@ def _read_matrix(name: str, content: bytes, findings: NetworkFindings) -> list[_
     - no heading
     - the output of rocm-smi, recognized by a line up to the heading
     - a heading with a repeated name or more than 1024 devices
-    - an invalid row (`_MatrixRow.device`), or fewer rows than devices
+    - an invalid row (`_read_row`), or fewer rows than devices
     - a GPU with fewer words after the relations than another GPU (a cut row)
     - two cells of a pair of devices that are not equal
     """
@@ -389,7 +368,10 @@ def _read_matrix(name: str, content: bytes, findings: NetworkFindings) -> list[_
         _fail(name, None, f"the file is larger than {_MAX_BYTES >> 20} MiB")
     text = content.decode("utf-8-sig", "replace")
     lines = _ESCAPE.sub("", text).splitlines()
-    start = _first_line(name, lines)
+    header_lines = (index for index, line in enumerate(lines) if line.split()[:1] == ["GPU0"])
+    start = next(header_lines, None)
+    if start is None:
+        _fail(name, None, "this is not the output of nvidia-smi topo -m: no line begins with GPU0")
     if any(_OTHER_PROGRAM.search(line) for line in lines[: start + 1]):
         message = "this is the output of rocm-smi, which shows weights and hops, not links"
         cure = "give the topology of RCCL: run a job with NCCL_TOPO_DUMP_FILE=topo.xml"
@@ -401,11 +383,14 @@ def _read_matrix(name: str, content: bytes, findings: NetworkFindings) -> list[_
             "this is the matrix of nvidia-smi topo -mp, which shows no NVLinks",
             "save the output of nvidia-smi topo -m",
         )
-    heads = _device_names(name, lines, start)
+    # The columns of affinities follow those of the devices.
+    words = lines[start].split()
+    heads = list(itertools.takewhile(lambda word: word not in _AFFINITIES, words))
+    if len(heads) > _MAX_DEVICES or len(set(heads)) < len(heads):
+        _fail(name, start + 1, f"the first line names a device twice, or more than {_MAX_DEVICES}")
     devices: list[_SmiDevice] = []
     for number, line in enumerate(lines[start + 1 : start + 1 + len(heads)], start + 2):
-        row = _MatrixRow(name, number, line, heads, len(devices))
-        devices.append(row.device())
+        devices.append(_read_row(name, number, line, heads, len(devices)))
     if len(devices) < len(heads):
         _fail(
             name,
@@ -413,43 +398,20 @@ def _read_matrix(name: str, content: bytes, findings: NetworkFindings) -> list[_
             f"the matrix ends after {len(devices)} of {len(heads)} rows",
             "save the whole output",
         )
-    _check_affinities(name, devices)
-    _check_symmetry(name, devices)
+    _check_matrix(name, devices)
     aliases = dict(_LEGEND.findall("\n".join(lines[start + 1 + len(heads) :])))
     return [replace(device, alias=aliases.get(device.name, "")) for device in devices]
 
 
-def _first_line(name: str, lines: Sequence[str]) -> int:
-    """Return the index of the first line whose first word is GPU0: the heading of the matrix.
+def _check_matrix(name: str, devices: Sequence[_SmiDevice]) -> None:
+    """Raise `InputError` for a cut row of a GPU, then for a pair of devices with unequal cells.
 
-    Raises `InputError` if there is none.
-    """
-    header_lines = (index for index, line in enumerate(lines) if line.split()[:1] == ["GPU0"])
-    start = next(header_lines, None)
-    if start is None:
-        _fail(name, None, "this is not the output of nvidia-smi topo -m: no line begins with GPU0")
-    return start
+    A row is cut if it has fewer affinities than that of another GPU. Affinities are the words after
+    the relations, such as CPUs and NUMA node; a GPU without its NUMA node would be taken for one of
+    another CPU. Rows of other devices may have any number.
 
-
-def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
-    """Return the names of all devices, from the heading in line `start`; rows have the same order.
-
-    They are the columns before those of affinities. Raises `InputError` for a repeated name and for
-    more than `_MAX_DEVICES` devices.
-    """
-    words = lines[start].split()
-    heads = list(itertools.takewhile(lambda word: word not in _AFFINITIES, words))
-    if len(heads) > _MAX_DEVICES or len(set(heads)) < len(heads):
-        _fail(name, start + 1, f"the first line names a device twice, or more than {_MAX_DEVICES}")
-    return heads
-
-
-def _check_affinities(name: str, devices: Sequence[_SmiDevice]) -> None:
-    """Raise `InputError` for the first GPU with fewer affinities than the GPU with the most.
-
-    Affinities are the words after the relations of a row, such as CPUs and NUMA node. With fewer
-    words the row is cut, and a GPU without its NUMA node would be taken for one of another CPU.
-    Devices that are no GPUs are ignored. The error is at the line of the GPU; `name`: of the file.
+    The two cells of a pair of devices must be equal texts. The first fault is reported, at the line
+    of the GPU or of the second device; `name`: of the file.
     """
     gpus = [device for device in devices if device.is_gpu]
     columns = max((device.affinities for device in gpus), default=0)
@@ -457,13 +419,6 @@ def _check_affinities(name: str, devices: Sequence[_SmiDevice]) -> None:
         if gpu.affinities < columns:
             message = f"the row of {gpu.name} has {gpu.affinities} of {columns} affinities"
             _fail(name, gpu.line, message, "save the whole output")
-
-
-def _check_symmetry(name: str, devices: Sequence[_SmiDevice]) -> None:
-    """Raise `InputError` at the first pair of devices whose relations differ by direction.
-
-    The two cells of the matrix must be equal texts. The error has the line of the second device.
-    """
     for first, second in _pairs_of(devices):
         forward = devices[first].cells[second]
         back = devices[second].cells[first]
@@ -476,79 +431,50 @@ def _check_symmetry(name: str, devices: Sequence[_SmiDevice]) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _MatrixRow:
-    """A line of the matrix: its text, the names of all devices, and its position among them."""
+def _read_row(file: str, line: int, text: str, heads: Sequence[str], position: int) -> _SmiDevice:
+    """Return the device of a row of the matrix: its name, line, relations and NUMA node.
 
-    file: str
-    line: int
-    text: str
-    heads: Sequence[str]
-    position: int
+    The first word must be the name at `position` in `heads`, the heading. Then one relation per
+    device of the heading follows: X for the device itself, and PIX, PXB, PHB, NODE, SYS, SOC or
+    `NV` with 1 to 3 digits for each other device. A space between them may be missing.
 
-    def device(self) -> _SmiDevice:
-        """Return the device of this row: its name, line, relations and NUMA node.
+    `affinities` is the number of words after the relations, plus one if the first of them, the
+    CPUs, is empty: two tabs and a digit follow the relations. The NUMA node is the second affinity,
+    "" if it is missing or has a character that is no digit. `alias` is "".
 
-        The first word must be the device name at this position of the heading. Then one relation
-        per device of the heading follows: X for the device itself, and PIX, PXB, PHB, NODE, SYS,
-        SOC or `NV` with 1 to 3 digits for each other device. A space between them may be missing.
-
-        `affinities` is the number of words after the relations, plus one if the first of them,
-        the CPUs, is empty: two tabs and a digit follow the relations. The NUMA node is the second
-        affinity, "" if it is missing or has a character that is no digit. `alias` is "".
-
-        Raises `InputError` (`invalid-nvidia-smi`, at the line) for another name, fewer words than
-        name and relations, or an invalid relation.
-        """
-        size = len(self.heads)
-        words = [
-            part
-            for word in self.text.split()
-            for part in (_RELATION.findall(word) if _RELATIONS.match(word) else [word])
-        ]
-        expected_head = self.heads[self.position]
-        if len(words) < size + 1 or words[0] != expected_head:
-            _fail(
-                self.file,
-                self.line,
-                f"the row of {expected_head[:40]} was expected, with {size} columns",
-                "save the whole output",
-            )
-        cells = tuple(words[1 : size + 1])
-        for column, cell in enumerate(cells):
-            is_relation = cell in _SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell)
-            is_valid = cell == "X" if column == self.position else is_relation
-            if not is_valid:
-                self._refuse_cell(column, cell)
-        # The second word is a NUMA node, a range of nodes or "N/A".
-        affinities = [""] if _NO_CPUS.search(self.text) else []
-        affinities += words[size + 1 :]
-        return _SmiDevice(
-            words[0],
-            self.line,
-            cells,
-            affinities[1] if len(affinities) > 1 and affinities[1].isdecimal() else "",
-            len(affinities),
-        )
-
-    def _refuse_cell(self, column: int, cell: str) -> NoReturn:
-        """Raise `InputError` (`invalid-nvidia-smi`) for an invalid cell, at the line of the row.
-
-        If the cell is a state of access, such as `OK` or `NS`, the message gives it and the
-        command that prints such a matrix; the cure gives the right command. Otherwise the message
-        has both devices, the first 40 characters of the cell, and the valid relations.
-        """
+    Raises `InputError` (`invalid-nvidia-smi`, at the line) for another name, fewer words than name
+    and relations, or an invalid relation; a state of `topo -p2p` such as `NS` has its own message.
+    """
+    size = len(heads)
+    words = [
+        part
+        for word in text.split()
+        for part in (_RELATION.findall(word) if _RELATIONS.match(word) else [word])
+    ]
+    if len(words) < size + 1 or words[0] != heads[position]:
+        message = f"the row of {heads[position][:40]} was expected, with {size} columns"
+        _fail(file, line, message, "save the whole output")
+    cells = tuple(words[1 : size + 1])
+    for column, cell in enumerate(cells):
+        is_relation = cell in _SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell)
+        is_valid = cell == "X" if column == position else is_relation
+        if is_valid:
+            continue
         if cell in _ACCESS_STATES:
             message = f"{cell} is a state of nvidia-smi topo -p2p, which shows no links"
-            _fail(self.file, self.line, message, "save the output of nvidia-smi topo -m")
+            _fail(file, line, message, "save the output of nvidia-smi topo -m")
         known = ", ".join((*_SHARED, *_BETWEEN_SOCKETS))
         _fail(
-            self.file,
-            self.line,
-            f"{self.heads[self.position]} and {self.heads[column]}: "
-            f"{cell[:40]!r} is not one of X, NV#, {known}",
+            file,
+            line,
+            f"{heads[position]} and {heads[column]}: {cell[:40]!r} is not one of X, NV#, {known}",
             f"write the PCI relation there; for links, {PROFILE_CURE}",
         )
+    # The second word is a NUMA node, a range of nodes or "N/A".
+    affinities = [""] if _NO_CPUS.search(text) else []
+    affinities += words[size + 1 :]
+    numa = affinities[1] if len(affinities) > 1 and affinities[1].isdecimal() else ""
+    return _SmiDevice(words[0], line, cells, numa, len(affinities))
 
 
 def _fail(name: str, line: int | None, message: str, cure: str = "") -> NoReturn:

@@ -67,7 +67,17 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
     gpus = sorted(draft.gpus, key=lambda gpu: (place_of_host[gpu.host], *gpu.order))
     _join_gpus(draft, gpus, source.name)
     if not gpus:
-        _refuse_empty(root)
+        # Two devices that might be GPUs give an example that the user can adapt.
+        examples = [
+            element.text("busid")
+            for element in root.walk()
+            if element.name == "pci" and not is_gpu_class(element.text("class"))
+        ][:2]
+        first = f", for example FILE?gpus={','.join(examples)}" if examples else ""
+        root.fail(
+            "the file names no GPU, neither as <gpu> nor by the class of a PCI device",
+            f"say which devices are GPUs{first}",
+        )
     nodes = [gpu.node for gpu in gpus]
     topology = topology_of(draft.machine, nodes, source.name, fabric)
     draft.findings.tell(source.report)
@@ -77,34 +87,16 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
 def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMachine:
     """Return a machine without nodes for a topology file, with the facts and rates to build it.
 
-    Facts are those of `_facts`. Rates are those of NCCL or RCCL (a fact). The option `profile`
-    (properties of a GPU model) and the option `cpu_bandwidth` (bytes/s, converted to GB/s) are
-    None if they are not given. The machine collects warnings in a new, empty list. Raises
-    `UsageError` (`bus-id`) for an invalid option `gpus`.
-    """
-    facts = _facts(root, options, fabric)
-    findings = NetworkFindings()
-    rates = LinkRates(
-        is_rccl=facts.is_rccl,
-        profile=None if options.profile is None else PROFILES[options.profile],
-        cpu_bandwidth=gigabytes_per_s(options.cpu_bandwidth),
-        findings=findings,
-    )
-    return XmlMachine(facts, rates, findings)
-
-
-def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFacts:
-    """Determine the facts that apply to all of a topology file.
-
     - It is from RCCL if the root's `version` is 2; otherwise, also without a version, from
-      NCCL.
+      NCCL. The rates of links are those of this library.
     - It has GPUs if it contains a <gpu> at any depth, or if the option `gpus` is not empty.
     - It has ranks if any <gpu> has a `rank` that is not empty.
-    - The network bandwidth is that of `fabric`, in GB/s; None if it is not given.
     - The GPUs named by the option are the set of their bus ids as numbers. Empty parts between the
       commas of the text are ignored.
 
-    Raises `UsageError` (`bus-id`) for an invalid bus id in the option `gpus`.
+    `profile`, `cpu_bandwidth` (converted to GB/s) and the network bandwidth of `fabric` (GB/s) are
+    None if they are not given. The machine collects warnings in a new, empty list. Raises
+    `UsageError` (`bus-id`) for an invalid bus id in the option `gpus`.
     """
     gpus = [element for element in root.walk() if element.name == "gpu"]
     named = options.gpus or ""
@@ -118,7 +110,7 @@ def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFac
                 code="bus-id",
             )
         numbers.add(number)
-    return FileFacts(
+    facts = FileFacts(
         # NCCL writes version 1.
         is_rccl=root.text("version") == "2",
         named_gpus=frozenset(numbers),
@@ -126,20 +118,14 @@ def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFac
         has_ranks=any(gpu.text("rank") for gpu in gpus),
         net_bandwidth=fabric.net_bandwidth,
     )
-
-
-def _refuse_empty(root: Element) -> None:
-    # Two devices that might be GPUs give an example that the user can adapt.
-    examples = [
-        element.text("busid")
-        for element in root.walk()
-        if element.name == "pci" and not is_gpu_class(element.text("class"))
-    ][:2]
-    first = f", for example FILE?gpus={','.join(examples)}" if examples else ""
-    root.fail(
-        "the file names no GPU, neither as <gpu> nor by the class of a PCI device",
-        f"say which devices are GPUs{first}",
+    findings = NetworkFindings()
+    rates = LinkRates(
+        is_rccl=facts.is_rccl,
+        profile=None if options.profile is None else PROFILES[options.profile],
+        cpu_bandwidth=gigabytes_per_s(options.cpu_bandwidth),
+        findings=findings,
     )
+    return XmlMachine(facts, rates, findings)
 
 
 def _join_gpus(draft: XmlMachine, gpus: Sequence[XmlGpu], source: str) -> None:
@@ -159,15 +145,23 @@ def _join_gpus(draft: XmlMachine, gpus: Sequence[XmlGpu], source: str) -> None:
     Raises `InputError` with the line of an invalid link element. Raises `UsageError`
     (`profile-size`) in case 2 if the wiring is for another number of GPUs.
     """
-    _warn_of_unknown_links(draft, gpus)
+    children = [
+        (gpu, child) for gpu in gpus if gpu.element is not None for child in gpu.element.children
+    ]
+    for _, child in children:
+        if child.name not in _LINKS:
+            draft.findings.warn(
+                "unknown-link",
+                child.place,
+                f"<{child.name[:40]}> in <gpu> is no link that is known; it is left out",
+                PROFILE_CURE,
+            )
+    stated = [(gpu, child) for gpu, child in children if child.name in _LINKS]
     links = _StatedLinks(draft, gpus)
-    is_stated = False
-    for gpu in gpus:
-        for element in [child for child in _children(gpu) if child.name in _LINKS]:
-            links.add(gpu, element)
-            is_stated = True
+    for gpu, element in stated:
+        links.add(gpu, element)
     profile = draft.rates.profile
-    if profile is not None and not is_stated:
+    if profile is not None and not stated:
         _join_by_profile(draft.machine, [gpu.node for gpu in gpus], profile)
     elif profile is None and not draft.facts.has_gpus:
         draft.findings.warn(
@@ -201,23 +195,6 @@ def _join_by_profile(machine: MachineGraph, gpus: Sequence[int], profile: GpuPro
         switch = machine.add(MachineNodeKind.NVSWITCH, "nvswitch")
         for gpu in gpus:
             machine.join(LinkType.NVLINK, gpu, switch, profile.link, count=wiring.links)
-
-
-def _children(gpu: XmlGpu) -> Sequence[Element]:
-    """Children of the `<gpu>` element; empty if the file has none."""
-    return () if gpu.element is None else gpu.element.children
-
-
-def _warn_of_unknown_links(draft: XmlMachine, gpus: Sequence[XmlGpu]) -> None:
-    for gpu in gpus:
-        for child in _children(gpu):
-            if child.name not in _LINKS:
-                draft.findings.warn(
-                    "unknown-link",
-                    child.place,
-                    f"<{child.name[:40]}> in <gpu> is no link that is known; it is left out",
-                    PROFILE_CURE,
-                )
 
 
 class _StatedLinks:
@@ -283,28 +260,14 @@ class _StatedLinks:
         kind = target_kind(link.text("tclass"))
         if kind is TargetKind.CPU:
             self._machine.join(LinkType.NVLINK, gpu.node, gpu.cpu, rate, count=count)
-        elif kind is TargetKind.NVSWITCH:
+            return
+        if kind is TargetKind.NVSWITCH:
             # All chips of an NVLink domain are one node.
             if self._switch is None:
                 self._switch = self._machine.add(MachineNodeKind.NVSWITCH, "nvswitch")
             switch = self._switch
             self._machine.join(LinkType.NVLINK, gpu.node, switch, rate, count=count)
-        else:
-            self._add_to_gpu(gpu, link, rate, count)
-
-    def _add_to_gpu(self, gpu: XmlGpu, link: Element, rate: float, count: int) -> None:
-        """Add `count` links of `rate` GB/s from a GPU to the GPU that is the target of an XML link.
-
-        The target is the GPU of the same host at the bus address in `target`. The links lead in
-        one direction only: the element of the other GPU adds the opposite ones.
-
-        - A device with n partitions has n GPUs at one address: each gets `count` links of `rate`
-          / n.
-        - No GPU has the address, or it is the address of this GPU alone: no link is added, and the
-          warning `link-target` is given.
-
-        Raises `InputError` if `target` is missing or no bus id.
-        """
+            return
         bus = bus_of(link, "target")
         targets = self._gpus_by_bus.get((gpu.host, bus), [])
         if targets in ([], [gpu]):
@@ -316,6 +279,7 @@ class _StatedLinks:
                 f"<{link.name}> to {link.text('target')}, which is {fault}, is left out",
             )
             return
+        # One direction only: the element of the other GPU adds the opposite links.
         for target in targets:
             share = rate / len(targets)
             self._machine.connect(LinkType.NVLINK, gpu.node, target.node, share, count)

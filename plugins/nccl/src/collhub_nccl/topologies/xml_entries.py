@@ -297,33 +297,21 @@ def flatten_switches(element: Element) -> None:
     """Replace every lower PCI switch directly in an upper one by its children, in place.
 
     The vendor and device ids of a `pci` element decide whether it is an upper or a lower
-    switch, and of which generation (`_generation`). Both must have the same generation:
-    they are one switch with two levels. The children take the position of their switch.
-    `element` is treated first, then each of its new children with their descendants. Raise
-    `InputError` for an id that is no integer.
+    switch, and of which generation (`_generation`); its position does not matter. Both must
+    have the same generation: they are one switch with two levels. Ids of generation 4 do not
+    tell levels apart, so all of its chips count as lower switches. The children take the
+    position of their switch, and are not replaced again. `element` is treated first, then
+    each of its new children with their descendants. Raise `InputError` for an id that is no
+    integer.
     """
     generation = _generation(element, _UPPER)
-    if generation:
-        element.children = _without_lower_switches(element.children, generation)
+    children: list[Element] = []
     for child in element.children:
-        flatten_switches(child)
-
-
-def _without_lower_switches(children: list[Element], generation: int) -> list[Element]:
-    """Return the children, with every lower switch of this generation replaced by its own children.
-
-    Lower switches are those for which `_generation(child, _LOWER)` equals `generation` (4 or 5):
-    the PCI ids decide, not the position. Ids of generation 4 do not tell levels apart, so all of
-    its chips count. The order is kept. Children that take the place of a switch are not replaced
-    again.
-    """
-    merged: list[Element] = []
+        is_merged = generation > 0 and _generation(child, _LOWER) == generation
+        children += child.children if is_merged else [child]
+    element.children = children
     for child in children:
-        if _generation(child, _LOWER) == generation:
-            merged += child.children
-        else:
-            merged.append(child)
-    return merged
+        flatten_switches(child)
 
 
 def _generation(element: Element, level: int) -> int:

@@ -225,16 +225,17 @@ def _bus_text(element: Element) -> str:
 def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
     """Add the GPU of a PCI device to `draft`, or the partitions of the GPU.
 
-    `element`: the PCI device. A `gpu` child takes part if it has a rank, or if no GPU of the
-    file has a rank. The cases are:
-    - There is no `gpu` child (files that list only bridges and devices): the device is one
-      GPU without an element.
-    - No child takes part: none is added. One takes part: it is added with links to and from
-      the node above. Several take part: `_partitions` adds them as partitions of one GPU.
+    `element`: the PCI device, at the address `bus`. A `gpu` child takes part if it has a rank, or
+    if no GPU of the file has a rank. Number of children that take part:
+    - No `gpu` child exists (files with only bridges): the device is one GPU without an element.
+    - None: no GPU is added. One: this GPU is added, with PCI links to and from the node above.
+    - Several: each is one partition of the GPU. Also a node is added for the device, with PCI links
+      to and from the node above. Links in both directions join it and every partition (unlimited),
+      and every two partitions (2618 GB/s).
 
-    Warnings: `gpu-without-rank` once if a child does not take part, `unknown-element` for
-    each unknown child. The rate of the links is that of `LinkRates.of_pci`: a missing
-    `link_speed` gives a warning, an invalid width raises `InputError`.
+    Warnings: `gpu-without-rank` once if a child does not take part, `unknown-element` for each
+    unknown child. The rate of the PCI links is that of `LinkRates.of_pci`: a missing `link_speed`
+    gives a warning, an invalid width raises `InputError`.
     """
     _check_children(element, draft)
     every = list(element.named("gpu"))
@@ -249,41 +250,23 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
         if not taking_part:
             return
     rate = draft.rates.of_pci(element)
-    if len(taking_part) > 1:
-        _partitions(element, rate, above, taking_part, draft)
-    else:
+    machine = draft.machine
+    if len(taking_part) <= 1:
         # A partial file identifies the device only by its class.
-        gpu = taking_part[0] if taking_part else None
-        node = _gpu_node(element, gpu, draft)
-        draft.gpus.append(XmlGpu(node, above.host, bus, above.cpu, 1, gpu))
-        draft.machine.join(LinkType.PCI, node, above.node, rate)
-
-
-def _partitions(
-    element: Element, rate: float, above: _Above, gpus: list[Element], draft: XmlMachine
-) -> None:
-    """Add the partitions of one GPU to `draft`, with a node for their PCI device and links.
-
-    `element` is the XML element of the PCI device, `gpus` has one element per partition. The
-    links, each in both directions, are:
-
-    - device and the node `above` it: a PCI link with `rate` (GB/s)
-    - device and every partition: a local link without a limit
-    - every two partitions: a local link of 2618 GB/s
-
-    The partitions are appended to `draft.gpus` in the order of `gpus`. Each has the host and
-    CPU of `above`, the bus address of the device, and the number of partitions.
-    """
-    machine, bus = draft.machine, bus_of(element)
+        single = taking_part[0] if taking_part else None
+        node = _gpu_node(element, single, draft)
+        draft.gpus.append(XmlGpu(node, above.host, bus, above.cpu, 1, single))
+        machine.join(LinkType.PCI, node, above.node, rate)
+        return
     device = _pci_node(element, draft)
     machine.join(LinkType.PCI, device, above.node, rate)
-    nodes = []
-    for gpu in gpus:
+    partitions = []
+    for gpu in taking_part:
         node = _gpu_node(element, gpu, draft)
-        nodes.append(node)
-        draft.gpus.append(XmlGpu(node, above.host, bus, above.cpu, len(gpus), gpu))
+        partitions.append(node)
+        draft.gpus.append(XmlGpu(node, above.host, bus, above.cpu, len(taking_part), gpu))
         machine.join(LinkType.LOC, node, device, bandwidths.UNLIMITED)
-    for first, second in itertools.combinations(nodes, 2):
+    for first, second in itertools.combinations(partitions, 2):
         machine.join(LinkType.LOC, first, second, _PARTITION_LINK)
 
 
