@@ -73,6 +73,17 @@ def _check_point(
     profile: MachineProfile | None,
     build: Callable[[int | None, int | None, str], Communicator],
 ) -> MeasuredFinding:
+    """Compare a measured call with the expected time of NCCL's choice by the profile.
+
+    There is no expected time, and `agrees` is None, for another library or collective than those of
+    NCCL's cost model, for a communicator that `build` refuses, and if no profile covers the call.
+    The explanation is then the reason.
+
+    Otherwise it agrees if the relative difference is at most the error of the profile, at least
+    `DEFAULT_TOLERANCE`. If not, the explanation has, joined by " or ", the choice of NCCL with this
+    time (`_find_other_choice`) and the constant of the profile that gives this time
+    (`_find_constant`), as far as they exist; with neither, that no single constant explains it.
+    """
     if point.collective not in COLLECTIVES:
         reason = f"NCCL's cost model has no {point.collective}"
         return MeasuredFinding(point, None, None, "", None, reason)
@@ -96,28 +107,8 @@ def _check_point(
         return MeasuredFinding(point, call, None, "", None, reason)
     tolerance = max(predicted.p90_error or 0.0, DEFAULT_TOLERANCE)
     difference = point.time_us / predicted.time_us - 1
-    agrees = abs(difference) <= tolerance
-    explanation = ""
-    if not agrees:
-        explanation = _explain(point, call, profile)
-    return MeasuredFinding(
-        point, call, predicted.time_us, str(predicted.method), agrees, explanation
-    )
-
-
-def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -> str:
-    """Return a text that explains a measured time which the profile does not predict.
-
-    It has up to two parts, joined by " or ":
-
-    - Another choice of NCCL whose expected time differs from the measured one by at most 5 %:
-      its algorithm, its protocol and this time in us. The nearest choice is taken.
-    - A constant of the profile that gives exactly the measured time if it is multiplied by
-      a factor from 1/16 to 16: its name, the needed and the usual value, and its meaning. The
-      constant with the greatest influence on the time is tried first.
-
-    With neither, the text is that no single constant of the profile explains the time.
-    """
+    if abs(difference) <= tolerance:
+        return MeasuredFinding(point, call, predicted.time_us, str(predicted.method), True, "")
     parts = []
     fitting = _find_other_choice(point, call, profile)
     if fitting is not None:
@@ -128,7 +119,10 @@ def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -
     if constant is not None:
         name, value, usual = constant
         parts.append(f"{name} {value:.3g} instead of {usual:.3g} ({MEANINGS[name]})")
-    return " or ".join(parts) or "no single constant of the profile explains it"
+    explanation = " or ".join(parts) or "no single constant of the profile explains it"
+    return MeasuredFinding(
+        point, call, predicted.time_us, str(predicted.method), False, explanation
+    )
 
 
 def _find_other_choice(

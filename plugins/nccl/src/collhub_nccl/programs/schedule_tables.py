@@ -222,12 +222,14 @@ def format_schedule_cpp(tables: ScheduleTables) -> str:
         begin, size = _format_initializer(memory.begin), _format_initializer(memory.size)
         is_defined = _format_bool(memory.is_defined)
         memories.append(_format_initializer([begin, size, memory.total, is_defined]))
+    first_records = tables.program.rank_indptr.tolist()
+    first_promises = tables.promise_indptr.tolist()
     lines = [
         *_format_array("Record", "kRecords", records),
-        *_format_array("std::int64_t", "kRecordBegin", _to_texts(tables.program.rank_indptr)),
+        *_format_array("std::int64_t", "kRecordBegin", map(str, first_records)),
         *_format_array("Memory", "kMemory", memories),
         *_format_array("Promise", "kPromises", map(_format_initializer, tables.promises.tolist())),
-        *_format_array("std::int64_t", "kPromiseBegin", _to_texts(tables.promise_indptr)),
+        *_format_array("std::int64_t", "kPromiseBegin", map(str, first_promises)),
     ]
     return _CPP.format(arrays="\n".join(lines), facts=_format_initializer(_list_facts(tables)))
 
@@ -243,11 +245,6 @@ def _format_array(type_name: str, name: str, values: Iterable[str]) -> Iterator[
         yield f"{text},"
     yield "};"
     yield ""
-
-
-def _to_texts(column: Int64Array) -> Iterable[str]:
-    """Numbers of a column as decimal texts."""
-    return map(str, column.tolist())
 
 
 def _format_initializer(values: Iterable[object]) -> str:

@@ -206,16 +206,11 @@ def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
     elif kind is TargetKind.NIC:
         _nic(element, bus, above, draft)
     else:
-        node = _pci_node(element, draft)
+        node = draft.machine.add(MachineNodeKind.PCI, f"pci {_bus_text(element)}")
         # Of several switches with one bus id, the last one is kept.
         draft.switches[above.host, bus] = node
         draft.machine.join(LinkType.PCI, node, above.node, draft.rates.of_pci(element))
         _below(element, _Above(above.host, above.cpu, node), draft)
-
-
-def _pci_node(element: Element, draft: XmlMachine) -> int:
-    """Add the node of a PCI device."""
-    return draft.machine.add(MachineNodeKind.PCI, f"pci {_bus_text(element)}")
 
 
 def _bus_text(element: Element) -> str:
@@ -258,7 +253,7 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
         draft.gpus.append(XmlGpu(node, above.host, bus, above.cpu, 1, single))
         machine.join(LinkType.PCI, node, above.node, rate)
         return
-    device = _pci_node(element, draft)
+    device = machine.add(MachineNodeKind.PCI, f"pci {_bus_text(element)}")
     machine.join(LinkType.PCI, device, above.node, rate)
     partitions = []
     for gpu in taking_part:

@@ -154,7 +154,13 @@ def write_ncclx(selection: Selection, options: NcclxTunerOptions) -> WriteResult
     if options.form == "json":
         file, text = JSON_FILE, _format_json(rules)
     else:
-        lines = [_format_title(selection), _NCCLX_HEADER, *map(_format_ncclx_line, rules)]
+        lines = [_format_title(selection), _NCCLX_HEADER]
+        for rule in rules:
+            fields = (
+                *(_NAME_OF[rule.kind], _format_interval(rule.sizes), rule.algorithm, rule.protocol),
+                *(rule.channels or ANY, rule.nodes[0], rule.ranks[0]),
+            )
+            lines.append(",".join(map(str, fields)))
         file, text = CSV_FILE, "\n".join([*lines, ""])
     notes = [f"set NCCLX_TUNER_CONFIG_FILE to {file}"]
     if communicator is not None:
@@ -412,14 +418,6 @@ def _format_line(rule: TunerRule, default_channels: str = OWN_CHANNELS) -> str:
         *(_NAME_OF[rule.kind], *rule.sizes, rule.algorithm, rule.protocol),
         rule.channels or default_channels,
         *(ANY if numbers == EVERY else numbers[0] for numbers in (rule.nodes, rule.ranks)),
-    )
-    return ",".join(map(str, fields))
-
-
-def _format_ncclx_line(rule: TunerRule) -> str:
-    fields = (
-        *(_NAME_OF[rule.kind], _format_interval(rule.sizes), rule.algorithm, rule.protocol),
-        *(rule.channels or ANY, rule.nodes[0], rule.ranks[0]),
     )
     return ",".join(map(str, fields))
 
