@@ -48,6 +48,16 @@ def own_windows(
     return (), [Loss("collective", kind, reason)]
 
 
+def iterate_candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
+    """Yield the names of the algorithms to try for a window, the best first, each once.
+
+    First the algorithm of the window, then all other algorithms that run at every measured size of
+    the window, by ascending mean of their time divided by the fastest time.
+    """
+    yield window.algorithm
+    yield from (name for name in selected.slowdowns(window.sizes) if name != window.algorithm)
+
+
 def fill_gaps(
     windows: Sequence[SelectedWindow],
 ) -> Iterator[tuple[int, int | None, SelectedWindow | None]]:

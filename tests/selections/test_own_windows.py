@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hub_core.model import CollectiveKind
 from hub_core.plugin_api import SelectedWindow
-from hub_core.selections import fill_gaps, first_of_kinds, own_windows
+from hub_core.selections import fill_gaps, first_of_kinds, iterate_candidates, own_windows
 from hub_core.testing import sample_selection
 
 SELECTION = sample_selection()
@@ -43,6 +43,13 @@ def test_one_collective_is_written_once() -> None:
     kinds = {CollectiveKind(one.collective.kind) for one in twice}
     assert {one.collective.kind for one in kept} == kinds
     assert len(kept) + len(losses) == len(twice)
+
+
+def test_candidates_are_the_selected_algorithm_then_the_others_by_slowdown() -> None:
+    slowdowns = {"tree": 1.0, "ring": 1.5, "direct": 2.0}
+    selected = replace(FIRST, slowdowns=lambda sizes: slowdowns)
+    window = SelectedWindow(0, None, "ring", (8,))
+    assert list(iterate_candidates(selected, window)) == ["ring", "tree", "direct"]
 
 
 def test_gaps_between_windows_are_covered() -> None:

@@ -10,6 +10,7 @@ times thread blocks.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -281,23 +282,6 @@ def build_clocks(table: StepTable, block_indptr: Int64Array) -> VectorClocks | N
     return VectorClocks(known, _find_vector_starts(block, waiting, starts))
 
 
-@dataclass(slots=True)
-class _Past:
-    """Waiting rows of a thread block so far, ascending, and the ranges of their vectors."""
-
-    rows: list[int]
-    vectors: list[slice]
-
-    def find_vector(self, row: int) -> slice | None:
-        """Return the range in `VectorClocks.known` of the vector of a row of this block.
-
-        It is the vector of the last waiting row (row that waits for another thread block) up to
-        `row`, including `row`. None if no row of the block up to `row` waits.
-        """
-        position = bisect_right(self.rows, row)
-        return self.vectors[position - 1] if position else None
-
-
 def _fill_vectors(
     known: Int64Array,
     waits: Iterable[tuple[int, int, int, Int64Array]],
@@ -319,23 +303,26 @@ def _fill_vectors(
       the parent
     - for each parent: its row, in the entry of its lane
     """
-    past_of_block: dict[int, _Past] = {}
+    # By thread block: its waiting rows so far, ascending, and the ranges of their vectors.
+    rows_of_block: dict[int, list[int]] = defaultdict(list)
+    ranges_of_block: dict[int, list[slice]] = defaultdict(list)
     for row, start, end, parents in waits:
         vector = known[start:end]
-        past = past_of_block.setdefault(int(block[row]), _Past([], []))
+        ranges = ranges_of_block[int(block[row])]
         # A vector includes the previous one of its block.
-        if past.vectors:
-            vector[:] = known[past.vectors[-1]]
+        if ranges:
+            vector[:] = known[ranges[-1]]
         for parent in parents.tolist():
-            parent_past = past_of_block.get(int(block[parent]))
-            inherited = parent_past.find_vector(parent) if parent_past is not None else None
-            if inherited is not None:
+            parent_block = int(block[parent])
+            number = bisect_right(rows_of_block[parent_block], parent)
+            if number:
+                inherited = ranges_of_block[parent_block][number - 1]
                 np.maximum(vector, known[inherited], out=vector)
             # The parent itself: its vector has no entry for its own block.
             parent_lane = lane[parent]
             vector[parent_lane] = max(parent, int(vector[parent_lane]))
-        past.rows.append(row)
-        past.vectors.append(slice(start, end))
+        rows_of_block[int(block[row])].append(row)
+        ranges.append(slice(start, end))
 
 
 def _find_vector_starts(

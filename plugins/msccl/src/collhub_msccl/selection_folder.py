@@ -49,6 +49,7 @@ from hub_core.plugin_api import (
     SourcePart,
     WriteResult,
 )
+from hub_core.selections import iterate_candidates
 
 # Size of float32, the type of most gradients.
 _ELEMENT_BYTES = 4
@@ -101,17 +102,6 @@ class _Task:
         sizes.
         """
         return self.window.sizes[len(self.window.sizes) // 2]
-
-    def iterate_candidates(self) -> Iterator[str]:
-        """Yield the names of the algorithms to try for a window of sizes, best first.
-
-        The first is the algorithm that the selection chose. The other algorithms that run at
-        all measured sizes of the window follow, by ascending mean of their time divided by the
-        fastest time.
-        """
-        yield self.window.algorithm
-        slowdowns = self.selected.slowdowns(self.window.sizes)
-        yield from (name for name in slowdowns if name != self.window.algorithm)
 
     def describe_sizes(self, first: int) -> str:
         """Return a text for the sizes of the window from `first` bytes on, with the collective.
@@ -238,7 +228,7 @@ def _add_window(folder: _Folder, task: _Task) -> None:
     first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}
     takers: dict[str, str] = {}
-    for name in task.iterate_candidates():
+    for name in iterate_candidates(task.selected, task.window):
         if first is None:
             break
         try:

@@ -84,19 +84,6 @@ class _Queries:
     known: Int64Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cells:
-    """Pairs grouped by cell: a unit of a rank.
-
-    `members`: int64, pairs, one cell after the other; `start`, `size`: int64 per pair, range of its
-    cell in `members`.
-    """
-
-    members: Int64Array
-    start: Int64Array
-    size: Int64Array
-
-
 def _find_queries(
     accesses: UnitAccesses,
     clocks: VectorClocks,
@@ -121,13 +108,14 @@ def _find_queries(
     starts = run_starts(unit_of_pair[members], rank[members])
     sizes = run_lengths(starts, len(members))
     cell = group_of_entry(row_pointer(sizes))[inverse(members)]
-    cells = _Cells(members, starts[cell], sizes[cell])
+    # Pairs of a cell, a unit of a rank, are adjacent in `members`. By pair: the range of its cell.
+    cell_start, cell_size = starts[cell], sizes[cell]
     # A unit that only one thread block accesses has no conflicts here.
-    size = np.where(cells.size == 1, 0, cells.size)[pair]
+    size = np.where(cell_size == 1, 0, cell_size)[pair]
     if int(size.sum()) > _MAX_QUERIES:
         return None
     access = group_of_entry(row_pointer(size))
-    other_pair = cells.members[expanded_ranges(cells.start[pair], size)]
+    other_pair = members[expanded_ranges(cell_start[pair], size)]
     # The rows of one thread block are always ordered.
     is_other = other_pair != pair[access]
     access, other_pair = access[is_other], other_pair[is_other]
@@ -174,48 +162,22 @@ def _find_edges_after_reads(
 ) -> Edges:
     """Return pairs (read, first write of another thread block that must follow it), as row arrays.
 
-    There is at most one pair per query of a read (read and other block), in the order of queries.
-    "Must follow" is by the clocks. `rows`: number of rows of the table. A pair is omitted if the
-    read's own block writes the unit after the read, and the other write must follow that write
-    too. The order of the two writes then implies the pair. Both arrays are empty if no write must
-    follow a row of another block.
+    There is at most one pair per query of a read by block A about block B, in the order of queries.
+    The candidates for its write are the queries about A of writes by B to the same unit whose
+    `known`, the last row of A that must precede the write, is at least the read's row. The first
+    one by the row of the write is taken. `rows`: number of rows of the table.
+
+    A pair is omitted if A writes the unit after the read, and the other write must follow that
+    write too: the order of the two writes then implies the pair. Both arrays are empty if no write
+    must follow a row of another block.
     """
     is_write = accesses.is_write[queries.access]
     by_write = np.flatnonzero(is_write & (queries.known >= 0))
     by_read = np.flatnonzero(~is_write)
     if not len(by_write) or not len(by_read):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    read, write = _find_first_knowing(accesses, queries, by_read, by_write, rows)
-    # If the read's block writes the unit before that write knows it, the two writes are ordered and
-    # imply the edge.
-    next_write = accesses.find_next_writes()[read]
-    is_new = (next_write < 0) | (accesses.row[next_write] > queries.known[write])
-    parents = accesses.row[read[is_new]]
-    children = accesses.row[queries.access[write[is_new]]]
-    return parents, children
 
-
-def _find_first_knowing(
-    accesses: UnitAccesses,
-    queries: _Queries,
-    by_read: Int64Array,
-    by_write: Int64Array,
-    rows: int,
-) -> tuple[Int64Array, Int64Array]:
-    """For each read, return the first write of another thread block that must follow the read.
-
-    A query combines an access by block A with another block B that accesses the same unit. Its
-    `known` is the last row of B that must precede the access. `by_read`: indices of queries whose
-    access is a read. `by_write`: indices of queries of writes with `known` other than -1. `rows`:
-    number of table rows.
-
-    For a read by A with block B, the candidates are the queries of writes by B to this unit, with
-    block A. The candidate with the lowest row of the write is taken among those whose `known` is
-    at least the read's row. Without such a candidate, the query of the read is omitted.
-
-    Returns, in the order of `by_read`, indices of accesses (reads) and of queries (writes).
-    Raises `IndexError` without accesses, and if only `by_write` is empty.
-    """
+    # Writes grouped by their pair and the pair that they know, sorted by row within a group.
     pair = queries.pair[queries.access]
     pairs = int(queries.pair[-1]) + 1
     group_of_write = pair[by_write] * pairs + queries.other[by_write]
@@ -224,6 +186,7 @@ def _find_first_knowing(
     order = np.lexsort((accesses.row[queries.access[by_write]], number))
     writes = by_write[order]
     keys = number[order] * (rows + 1) + queries.known[writes]
+
     # A read looks up the group with both pairs swapped.
     target_groups = queries.other[by_read] * pairs + pair[by_read]
     group_index = np.minimum(np.searchsorted(group, target_groups), len(group) - 1)
@@ -232,7 +195,13 @@ def _find_first_knowing(
     index = np.searchsorted(keys, group_index * (rows + 1) + accesses.row[read])
     last = np.minimum(index, len(keys) - 1)
     is_match: BoolArray = (index < len(keys)) & (keys[last] // (rows + 1) == group_index)
-    return read[is_match], writes[index[is_match]]
+    read, write = read[is_match], writes[index[is_match]]
+
+    # If the read's block writes the unit before that write knows it, the two writes are ordered and
+    # imply the edge.
+    next_write = accesses.find_next_writes()[read]
+    is_new = (next_write < 0) | (accesses.row[next_write] > queries.known[write])
+    return accesses.row[read[is_new]], accesses.row[queries.access[write[is_new]]]
 
 
 def insert_true_dependencies(
@@ -255,8 +224,7 @@ def insert_true_dependencies(
     or the order between thread blocks), all control dependencies become data dependencies instead
     of the conflicts of this mode.
     """
-    data = _expand_edges(table.data_indptr, table.data_indices)
-    control = _expand_edges(table.control_indptr, table.control_indices)
+    data, control = table.data_edges, table.control_edges
     # The order does not depend on the mode, the memory does.
     clocks = build_clocks(table, block_indptr)
     edge_lists = [data]
@@ -323,8 +291,3 @@ def _find_conflicts(
 def _get_columns(table: StepTable) -> dict[str, Int64Array]:
     """Return the columns of a table as a dictionary by column name."""
     return {name: getattr(table, name) for name in COLUMN_DTYPES}
-
-
-def _expand_edges(indptr: Int64Array, indices: Int64Array) -> Edges:
-    """Return the pairs (parent, child) of a CSR table of parents; children are the row numbers."""
-    return indices, group_of_entry(indptr)

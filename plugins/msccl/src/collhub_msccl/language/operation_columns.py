@@ -263,44 +263,36 @@ class Instances:
         """Return new columns with the operations of all instances, indexed in the hub's buffers.
 
         The operations keep their order; the instances (copies) of an operation are consecutive,
-        from instance 0 on. Each instance has its own thread blocks and channels. With several
-        instances, operations that cross the end of a cell (contiguous part of a buffer) are
-        first divided, so there may be more rows than operations times instances. The given
-        columns are not changed.
+        from instance 0 on. With several instances, operations that cross the end of a cell are
+        first divided, so there may be more rows than operations times instances. In instance i:
+
+        - send and receive block b: b x `number` + i, or -1 if b is negative
+        - channel c: c + i x number of channels of one instance
+        - index of source and destination: the offset in the hub's buffer (`compute_offsets`)
+        - buffer of source and destination: all scratch buffers become 2
+
+        Other columns are repeated. The given columns are not changed.
         """
         # A single instance has only one copy of each cell, so no operation must be cut.
         parts = columns if self.number == 1 else self._cut_operations(columns)
         channels = int(parts["channel"].max(initial=0)) + 1
-        copies = [self._build_instance(parts, copy, channels) for copy in range(self.number)]
+        copies = []
+        for copy in range(self.number):
+            moved = dict(parts)
+            for side in _SIDES:
+                buffer = parts[f"{side}_buffer"]
+                moved[f"{side}_index"] = self.compute_offsets(
+                    parts[f"{side}_rank"], buffer, parts[f"{side}_index"], copy
+                )
+                # The hub has one scratch buffer per rank.
+                moved[f"{side}_buffer"] = np.minimum(buffer, FIRST_SCRATCH)
+            # Copies of a thread block, and of a channel, are separate.
+            for name in ("send_block", "receive_block"):
+                block = parts[name]
+                moved[name] = np.where(block < 0, -1, block * self.number + copy)
+            moved["channel"] = parts["channel"] + copy * channels
+            copies.append(moved)
         return {name: np.stack([copy[name] for copy in copies], axis=1).ravel() for name in parts}
-
-    def _build_instance(self, columns: Columns, copy: int, channels: int) -> Columns:
-        """Return the columns of the operations as instance `copy` executes them, in their order.
-
-        `self.number` is the number of instances, `copy` counts them from 0, and `channels` is the
-        number of channels of one instance. Changed columns are new arrays, all others are the given
-        ones:
-
-        - send and receive block b: b x `number` + `copy`, or -1 if b is negative
-        - channel c: c + `copy` x `channels`
-        - index of source and destination: the offset in the hub's buffer (`compute_offsets`)
-        - buffer of source and destination: input and output remain 0 and 1; all scratch buffers
-          become 2
-        """
-        moved = dict(columns)
-        for side in _SIDES:
-            rank = columns[f"{side}_rank"]
-            buffer = columns[f"{side}_buffer"]
-            index = columns[f"{side}_index"]
-            moved[f"{side}_index"] = self.compute_offsets(rank, buffer, index, copy)
-            # The hub has one scratch buffer per rank.
-            moved[f"{side}_buffer"] = np.minimum(buffer, FIRST_SCRATCH)
-        # Copies of a thread block, and of a channel, are separate.
-        for name in ("send_block", "receive_block"):
-            block = columns[name]
-            moved[name] = np.where(block < 0, -1, block * self.number + copy)
-        moved["channel"] = columns["channel"] + copy * channels
-        return moved
 
     def _cut_operations(self, columns: Columns) -> Columns:
         """Divide operations that cross the end of a cell into equal parts that do not.

@@ -304,15 +304,8 @@ def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
     if not size or any(len(cells) < size for cells in table):
         raise ValueError("this is not the table that nvidia-smi topo -m prints")
     # The table is from row to column; links are symmetric.
-    return Topology(
-        "NVLinkOnly", [[_parse_link_count(cell) for cell in cells[:size]] for cells in table]
-    )
-
-
-def _parse_link_count(cell: str) -> int:
-    """Return the number of NVLinks in a table cell, such as 2 for `NV2`.
-
-    It is 0 for all other cells, such as `PIX` and `X`.
-    """
-    match = re.fullmatch(r"NV(\d+)", cell)
-    return int(match[1]) if match else 0
+    links = []
+    for cells in table:
+        matches = [re.fullmatch(r"NV(\d+)", cell) for cell in cells[:size]]
+        links.append([int(match[1]) if match else 0 for match in matches])
+    return Topology("NVLinkOnly", links)

@@ -97,8 +97,14 @@ def _find_runs_between(content: bytes, words: Words, begin: int, end: int) -> It
     steps = np.flatnonzero(is_step)
     if len(steps) < _MIN_RUN_STEPS:
         return
-    quotes = _find_quotes(_find_byte(content, begin, end, b'"'), tags[steps], stops[steps])
-    steps, quotes = steps[quotes[:, 0] >= 0], quotes[quotes[:, 0] >= 0]
+    # Offsets of the quotes of each step, int64[steps, quotes], for as many as the first step has,
+    # rounded down to an even number, two for each value. Other steps are left out.
+    all_quotes = _find_byte(content, begin, end, b'"')
+    first_quote = np.searchsorted(all_quotes, tags[steps])
+    counts = np.searchsorted(all_quotes, stops[steps]) - first_quote
+    width = max(int(counts[0]) & ~1, 2)
+    steps, first_quote = steps[counts == width], first_quote[counts == width]
+    quotes = all_quotes[first_quote[:, None] + np.arange(width)]
     is_alike = _match_first_step(words, quotes, tags[steps], stops[steps])
     steps, quotes = steps[is_alike], quotes[is_alike]
     # Distinct values as words, and the index of each value, int64[steps, attributes].
@@ -128,22 +134,6 @@ def _find_byte(content: bytes, begin: int, end: int, byte: bytes) -> Int64Array:
     """
     piece = np.frombuffer(content, np.uint8, end - begin, begin)
     return np.flatnonzero(piece == ord(byte)) + begin
-
-
-def _find_quotes(quotes: Int64Array, begins: Int64Array, stops: Int64Array) -> Int64Array:
-    """Return the offsets of the quotes of each step: int64[steps, number of quotes of a step].
-
-    The number is that of the first step, rounded down to an even number, at least 2. The
-    row of a step with another number of quotes, which can be the first step, has only -1.
-    `quotes`: ascending offsets of all quotes. `begins`, `stops`: offsets of the begin and
-    end of each step; at least one step.
-    """
-    first = np.searchsorted(quotes, begins)
-    counts = np.searchsorted(quotes, stops) - first
-    # An even number of quotes, two for each value.
-    width = max(int(counts[0]) & ~1, 2)
-    rows = np.minimum(first[:, None] + np.arange(width), len(quotes) - 1)
-    return np.where((counts == width)[:, None], quotes[rows] if len(quotes) else -1, -1)
 
 
 def _match_first_step(

@@ -13,6 +13,7 @@ Azure/msccl-executor-nccl and ROCm/rccl. Cost: linear in steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -56,9 +57,28 @@ def resolve_dependencies(
     # if it refers to a later one.
     is_same_block = (parent >= 0) & (program.block[parent] == program.block[waiting])
     is_endless = (parent < 0) | (is_same_block & (parent >= waiting))
-    _report_endless_waits(program, waiting, is_endless, findings)
     is_late = ~is_endless & (fusion.flag[parent] > program.deps[waiting])
-    _report_late_waits(program, waiting, parent, is_late, findings)
+    line, rank = program.line[waiting], program.rank[waiting]
+
+    def describe(row: int) -> str:
+        step = int(waiting[row])
+        target = f"thread block {program.depid[step]}, step {program.deps[step]}"
+        return f"{program.name(step)} waits for {target}"
+
+    def describe_endless(row: int) -> str:
+        reason = "which can never end: neither that step nor a later one there has hasdep"
+        return f"{describe(row)}, {reason}"
+
+    def describe_late(row: int) -> str:
+        position = program.position[parent[row]]
+        return f"{describe(row)}, which has no hasdep; the wait ends after step {position}"
+
+    cure = (
+        'write hasdep="1" on the step that is waited for,'
+        " and do not wait for later steps of the same thread block"
+    )
+    findings.add_errors_at("endless-wait", is_endless, line, describe_endless, rank=rank, cure=cure)
+    findings.warn_at("late-dependency", is_late, line, describe_late, rank=rank)
     findings.raise_errors()
     waits = _ResolvedWaits(
         parent[~is_same_block], waiting[~is_same_block], program.is_type(StepType.NOP)
@@ -90,76 +110,6 @@ def find_first_flagged(
     # The result may belong to the next thread block: then no step of the target is late enough.
     is_in_target = (step >= 0) & (program.block[step] == target)
     return np.where(is_in_target, step, -1)
-
-
-def _describe_wait(program: ThreadBlockProgram, step: int) -> str:
-    """Return a text about the step for which a step waits.
-
-    For example `NAME waits for thread block 1, step 2`, with the values of its `depid` and `deps`.
-    """
-    target = f"thread block {program.depid[step]}, step {program.deps[step]}"
-    return f"{program.name(step)} waits for {target}"
-
-
-def _report_endless_waits(
-    program: ThreadBlockProgram,
-    waiting: Int64Array,
-    is_endless: BoolArray,
-    findings: FileFindings,
-) -> None:
-    """Record an error `endless-wait` for each wait that no step ends, in the order of `waiting`.
-
-    `waiting`: rows of the waiting steps. `is_endless`: bool per entry of `waiting`. Each error has
-    the line and rank of the waiting step. Of more than 5 errors the first 5 are recorded in
-    `findings`, and the fifth counts the others. None is recorded if no wait is endless.
-    """
-
-    def message(row: int) -> str:
-        """Build the message for one entry of `waiting`, the steps that wait forever.
-
-        `row`: index of the entry. The text names the step, its target and the reason.
-        """
-        reason = "which can never end: neither that step nor a later one there has hasdep"
-        return f"{_describe_wait(program, int(waiting[row]))}, {reason}"
-
-    findings.add_errors_at(
-        "endless-wait",
-        is_endless,
-        program.line[waiting],
-        message,
-        rank=program.rank[waiting],
-        cure='write hasdep="1" on the step that is waited for,'
-        " and do not wait for later steps of the same thread block",
-    )
-
-
-def _report_late_waits(
-    program: ThreadBlockProgram,
-    waiting: Int64Array,
-    parent: Int64Array,
-    is_late: BoolArray,
-    findings: FileFindings,
-) -> None:
-    """Warn of waits that end only after a later step than the declared one.
-
-    `waiting`: rows of the waiting steps. `parent`: the step that ends each wait. `is_late`: bool
-    per entry of `waiting`. One warning `late-dependency` is reported at the first such step, with
-    the position of the step that ends its wait and the number of further such waits. There is no
-    warning if `is_late` is nowhere True.
-    """
-
-    def message(row: int) -> str:
-        position = program.position[parent[row]]
-        reason = f"which has no hasdep; the wait ends after step {position}"
-        return f"{_describe_wait(program, int(waiting[row]))}, {reason}"
-
-    findings.warn_at(
-        "late-dependency",
-        is_late,
-        program.line[waiting],
-        message,
-        rank=program.rank[waiting],
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,7 +154,19 @@ def _replace_nops(
     last_following = np.minimum(following, size - 1)
     is_in_block = (following < size) & (program.block[last_following] == program.block)
     owner = np.where(is_in_block, following, -1)[waits.waiting]
-    _warn_of_unfinished_chains(program, owner, findings)
+    # The parsers of the runtimes refuse a step after a nop without a dependency of its own ("chain
+    # of dependences"), but its meaning is clear.
+    is_unfinished = np.zeros(len(program), np.bool_)
+    is_unfinished[owner[owner >= 0]] = True
+    is_unfinished &= program.depid < 0
+    reason = "follows a nop and has no dependency itself, which the runtimes refuse"
+    findings.warn_at(
+        "unfinished-nop-chain",
+        is_unfinished,
+        program.line,
+        lambda step: f"{program.name(step)} {reason}",
+        rank=program.rank,
+    )
     for_nop = waits.is_nop[waits.parent]
     parents = [waits.parent[~for_nop]]
     children = [owner[~for_nop]]
@@ -219,37 +181,6 @@ def _replace_nops(
     # A nop at the end of a thread block delays no step.
     is_delayed = child >= 0
     return parent[is_delayed], child[is_delayed]
-
-
-def _warn_of_unfinished_chains(
-    program: ThreadBlockProgram,
-    owner: Int64Array,
-    findings: FileFindings,
-) -> None:
-    """Warn of steps that must wait because of an earlier nop, but have no dependency.
-
-    `owner`: for each wait, the step that is delayed by it, or -1. For a wait of a nop this is a
-    later step. A step is reported if it occurs in `owner` and its `depid` is negative. The parsers
-    of the runtimes refuse such steps ("chain of dependences"), but their meaning is clear. One
-    warning `unfinished-nop-chain` is added to `findings` for the first such row of `program`, with
-    the number of further ones. There is no warning if there is no such step.
-    """
-    is_unfinished = np.zeros(len(program), np.bool_)
-    is_unfinished[owner[owner >= 0]] = True
-    # A dependency of the step itself completes the chain, as the parsers require.
-    is_unfinished &= program.depid < 0
-
-    def message(step: int) -> str:
-        reason = "follows a nop and has no dependency itself, which the runtimes refuse"
-        return f"{program.name(step)} {reason}"
-
-    findings.warn_at(
-        "unfinished-nop-chain",
-        is_unfinished,
-        program.line,
-        message,
-        rank=program.rank,
-    )
 
 
 def _find_steps_before_nops(
@@ -358,8 +289,9 @@ def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusi
 
     Result, one entry per step: whether it joins; the count; the flag value. A series of joined `re`
     is a chain. All its members have the `cnt` of its last one. Their flag values are the position
-    of the first one, plus 0, 1, 2 ... Other steps keep `cnt` and position. At most one warning each
-    for chains of more than 16 `re` and for chains with a nop inside. `program` is not changed.
+    of the first one, plus 0, 1, 2 ... Other steps keep `cnt` and position. `program` is not
+    changed. At most one warning each for chains of more than 16 `re` (`reduction-chain`) and for
+    chains with a nop inside (`nop-in-reduction`), at the first step of the first such chain.
     """
     joins = np.zeros(len(program), np.bool_)
     count, flag = program.count.copy(), program.position.copy()
@@ -375,7 +307,27 @@ def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusi
     # Nops inside a chain do not count until the chain is finished.
     position_of_first = np.repeat(program.position[first], lengths)
     flag[reductions] = position_of_first + counted_positions(lengths)
-    _warn_of_chains(program, first, last, lengths, findings)
+
+    def describe(text: str, chain: int) -> str:
+        return f"{program.name(int(first[chain]))}: {text}"
+
+    nops_inside = program.position[last] - program.position[first] + 1 - lengths
+    too_long = f"starts a chain of more than {MAX_OPERANDS} re, too many for the runtimes"
+    with_nop = "begins a chain of re with a nop inside, which waits too late for the chain"
+    for code, is_odd, text in (
+        # More than 17 members overflow an array of the kernel in microsoft/msccl and Azure's
+        # executor.
+        ("reduction-chain", lengths > MAX_OPERANDS, too_long),
+        ("nop-in-reduction", nops_inside > 0, with_nop),
+    ):
+        findings.warn_at(
+            code,
+            is_odd,
+            program.line[first],
+            partial(describe, text),
+            rank=program.rank[first],
+            cure='write hasdep="1" on a step of the chain to break it there',
+        )
     return Fusion(joins, count, flag)
 
 
@@ -408,62 +360,3 @@ def _find_joins(program: ThreadBlockProgram, reductions: Int64Array) -> BoolArra
     # 17th does not join, those after it may again.
     same &= sorted_ordinals(program.block[reductions]) != MAX_OPERANDS
     return same
-
-
-def _warn_of_chains(
-    program: ThreadBlockProgram,
-    first: Int64Array,
-    last: Int64Array,
-    length: Int64Array,
-    findings: FileFindings,
-) -> None:
-    """Report warnings for chains of `re` that are too long for the runtimes or contain a nop.
-
-    `first`, `last`: first and last step of each chain. `length`: number of `re` steps in it.
-
-    - `reduction-chain`: chains of more than 16 `re`
-    - `nop-in-reduction`: chains with a nop between the first and the last step
-
-    Of each code there is at most one warning. It is located at the first step of the first such
-    chain, and its message gives the number of further such chains.
-    """
-    # More than 17 members overflow an array of the kernel in microsoft/msccl and Azure's executor.
-    _warn_at_starts(
-        "reduction-chain",
-        length > MAX_OPERANDS,
-        f"starts a chain of more than {MAX_OPERANDS} re, too many for the runtimes",
-        first,
-        program,
-        findings,
-    )
-    nops_inside = program.position[last] - program.position[first] + 1 - length
-    _warn_at_starts(
-        "nop-in-reduction",
-        nops_inside > 0,
-        "begins a chain of re with a nop inside, which waits too late for the chain",
-        first,
-        program,
-        findings,
-    )
-
-
-def _warn_at_starts(
-    code: str,
-    is_odd: BoolArray,
-    text: str,
-    first: Int64Array,
-    program: ThreadBlockProgram,
-    findings: FileFindings,
-) -> None:
-    """Warn of the first chain marked in `is_odd`, at the step that begins it, and count the others.
-
-    `first`: first step of each chain; `text`: end of the message. No effect if none is marked.
-    """
-    findings.warn_at(
-        code,
-        is_odd,
-        program.line[first],
-        lambda chain: f"{program.name(int(first[chain]))}: {text}",
-        rank=program.rank[first],
-        cure='write hasdep="1" on a step of the chain to break it there',
-    )

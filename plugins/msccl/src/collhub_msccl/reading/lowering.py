@@ -48,19 +48,12 @@ _TRAITS_OF_TYPE = {
 }
 
 
-def _build_traits() -> _StepTraits:
-    """Return the properties of all step types as arrays that are indexed by `StepType`.
-
-    The properties are those of `_TRAITS_OF_TYPE`: the number of plain rows and the kind of
-    the first row are int64, all others are bool. Raises `KeyError` for a step type that the
-    table lacks.
-    """
-    rows, kind, *facts = zip(*(_TRAITS_OF_TYPE[step_type] for step_type in StepType), strict=True)
-    masks = [np.asarray(fact, np.bool_) for fact in facts]
-    return _StepTraits(np.asarray(rows, np.int64), np.asarray(kind, np.int64), *masks)
-
-
-_TRAITS = _build_traits()
+_ROWS, _KINDS, *_FLAGS = zip(*(_TRAITS_OF_TYPE[one] for one in StepType), strict=True)
+_TRAITS = _StepTraits(
+    np.asarray(_ROWS, np.int64),
+    np.asarray(_KINDS, np.int64),
+    *(np.asarray(flags, np.bool_) for flags in _FLAGS),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +117,6 @@ def lower(
         _check_scratch(program, scratch_units - program.scratch_chunks, findings)
     # Plain rows of each step: 0, 1 or 2.
     width = _TRAITS.rows[program.type]
-    regions = _choose_operands(program, slot, is_dsl_reading)
     first = first_positions(width)
     last = first + width - 1
     second = last[width == 2]
@@ -144,7 +136,7 @@ def lower(
     # The second row of a step sends the data that the first row stored.
     rows = {
         name: np.repeat(column, width)
-        for name, column in _build_first_rows(program, regions).items()
+        for name, column in _build_first_rows(program, slot, is_dsl_reading).items()
     }
     rows["kind"][second] = StepKind.SEND
     rows["peer"][second] = program.send[program.block[width == 2]]
@@ -185,57 +177,35 @@ def _check_scratch(
     findings.raise_errors()
 
 
-def _choose_operands(
+def _build_first_rows(
     program: ThreadBlockProgram,
     slot: Int64Array,
     is_dsl_reading: bool,
 ) -> dict[str, Int64Array]:
-    """Choose the source and destination of the first row of every step.
+    """Build the columns of the first row of every step, by name, one entry per step.
 
-    Returns the columns `src_buffer`, `src_offset`, `dst_buffer` and `dst_offset`, int64 per step.
-    They are those of the file, with two exceptions:
+    A step that receives and sends has its receive as the first row. `rank`, `count` and
+    `source_line` are those of the step, `lane` is the id of its thread block, `kind` that of the
+    first row. `peer` is the source of a receive, the destination of a send, -1 for a local step.
+    `channel` is that of the thread block, 0 for a local step.
 
-    - With `is_dsl_reading`, the source of a step that reduces received data (`reduces_received`) is
-      the destination in the file.
-    - The destination of an `rrs` is in SCRATCH, at `slot` of its thread block.
-
-    Values that a step does not use remain; `_build_first_rows` clears them.
+    `src_buffer`, `src_offset`, `dst_buffer` and `dst_offset` are those of the file, or UNKNOWN and
+    0 for a side that the first row does not use. Two exceptions: With `is_dsl_reading`, the source
+    of a step that reduces received data is the destination in the file. The destination of an `rrs`
+    is in SCRATCH, at `slot` of its thread block.
     """
+    block, step_type = program.block, program.type
     src_buffer, src_offset = program.src_buffer, program.src_offset
     if is_dsl_reading:
         # MSCCLang prints the sender's location in src and means dst = dst + received; the runtimes
         # add the local src.
-        reduces = _TRAITS.reduces_received[program.type]
+        reduces = _TRAITS.reduces_received[step_type]
         src_buffer = np.where(reduces, program.dst_buffer, src_buffer)
         src_offset = np.where(reduces, program.dst_offset, src_offset)
-    is_rrs = program.type == StepType.RECV_REDUCE_SEND
-    return {
-        "src_buffer": src_buffer,
-        "src_offset": src_offset,
-        "dst_buffer": np.where(is_rrs, Buffer.SCRATCH, program.dst_buffer),
-        "dst_offset": np.where(is_rrs, slot[program.block], program.dst_offset),
-    }
-
-
-def _build_first_rows(
-    program: ThreadBlockProgram,
-    regions: dict[str, Int64Array],
-) -> dict[str, Int64Array]:
-    """Build the columns of the first row of every step, by name, one entry per step.
-
-    A step that receives and sends has its receive as the first row. `regions`: result of
-    `_choose_operands`.
-
-    - `rank`, `count`, `source_line`: those of the step; `lane`: id of its thread block
-    - `kind`: that of the first row
-    - `peer`: source of a receive, destination of a send, -1 for a local step
-    - `channel`: that of the thread block, 0 for a local step
-    - `src_buffer`, `src_offset`, `dst_buffer`, `dst_offset`: the region of a side that the first
-      row uses, otherwise UNKNOWN and 0
-    """
-    block, step_type = program.block, program.type
-    uses_src = _TRAITS.uses_src[step_type]
     is_rrs = step_type == StepType.RECV_REDUCE_SEND
+    dst_buffer = np.where(is_rrs, Buffer.SCRATCH, program.dst_buffer)
+    dst_offset = np.where(is_rrs, slot[block], program.dst_offset)
+    uses_src = _TRAITS.uses_src[step_type]
     uses_dst = _TRAITS.uses_dst[step_type] | is_rrs
     peer = np.where(step_type == StepType.SEND, program.send[block], -1)
     peer = np.where(_TRAITS.receives[step_type], program.recv[block], peer)
@@ -246,10 +216,10 @@ def _build_first_rows(
         # Local steps use no connection, so the channel of their thread block does not matter.
         "channel": np.where(peer >= 0, program.channel[block], 0),
         # In the file, the unused side of a step documents the location at the peer.
-        "src_buffer": np.where(uses_src, regions["src_buffer"], Buffer.UNKNOWN),
-        "src_offset": np.where(uses_src, regions["src_offset"], 0),
-        "dst_buffer": np.where(uses_dst, regions["dst_buffer"], Buffer.UNKNOWN),
-        "dst_offset": np.where(uses_dst, regions["dst_offset"], 0),
+        "src_buffer": np.where(uses_src, src_buffer, Buffer.UNKNOWN),
+        "src_offset": np.where(uses_src, src_offset, 0),
+        "dst_buffer": np.where(uses_dst, dst_buffer, Buffer.UNKNOWN),
+        "dst_offset": np.where(uses_dst, dst_offset, 0),
         "count": program.count,
         "lane": program.block_id[block],
         "source_line": program.line,

@@ -100,7 +100,14 @@ class _Parser:
         while stack:
             parent, is_known = stack[-1]
             self._skip_between()
-            if self._skip_closing_tag(parent, is_root=len(stack) == 1):
+            end = _CLOSE.match(self._text, self._position)
+            # The first element counts as <algo> with any name, so its closing tag may have any
+            # name too.
+            if end is not None and end[1] != parent.name and len(stack) > 1:
+                name, expected = end[1][:_MAX_SHOWN_CHARACTERS], parent.name[:_MAX_SHOWN_CHARACTERS]
+                self._fail("misplaced-element", f"found </{name}>, expected </{expected}>")
+            if end is not None:
+                self._advance(end.end())
                 stack.pop()
                 continue
             element, is_closed = self._parse_opening_tag(inside=parent.name)
@@ -112,37 +119,19 @@ class _Parser:
                 stack.append((element, belongs))
         return root
 
-    def _skip_closing_tag(self, element: RawElement, is_root: bool) -> bool:
-        """Skip a closing tag at the current position; return whether there was one.
-
-        Without one, the position does not change, and white space is not skipped either.
-        `is_root`: `element` is an outermost element, which a closing tag of any name closes.
-        For other elements, raises `InputError` (`misplaced-element`) if the tag has another
-        name.
-        """
-        end = _CLOSE.match(self._text, self._position)
-        if end is None:
-            return False
-        # The first element counts as <algo> with any name, so its closing tag may have any name
-        # too.
-        if end[1] != element.name and not is_root:
-            name, expected = end[1][:_MAX_SHOWN_CHARACTERS], element.name[:_MAX_SHOWN_CHARACTERS]
-            message = f"found </{name}>, expected </{expected}>"
-            self._fail("misplaced-element", message)
-        self._advance(end.end())
-        return True
-
     def _parse_opening_tag(self, inside: str = "") -> tuple[RawElement, bool]:
         """Parse an opening tag; return its element and whether the tag closes itself (`/>`).
 
-        White space (except tabs) and comments before it are skipped. The element has no children
-        yet. It has the line of the tag, and the attributes that the runtimes' parser keeps: the
-        first of each name, if at most 16 spaces of the tag precede it.
+        White space (except tabs) and comments before it are skipped. The element has the line of
+        the tag, no children yet, and the attributes that the runtimes' parser keeps. A tag has 16
+        slots for attributes. The slot of an attribute is the number of spaces before it so far: in
+        `<a  x="1" y="2">` x has slot 2, y slot 3. Attributes with a slot above 16 are dropped. Of
+        several attributes with one name the first one counts.
 
         `inside`: name of the enclosing element for the message, "" if there is none. Raises
         `InputError`: `truncated` if the text is at its end or in an open comment, `too-long` for a
-        name above 254 or a value above 255 characters, and another code for other text, such as
-        `tab` or `not-xml`.
+        name above 254 or a value above 255 characters, also of a dropped attribute, and another
+        code for other text, such as `tab` or `not-xml` (`_refuse`).
         """
         self._skip_between()
         match = _OPEN.match(self._text, self._position)
@@ -151,22 +140,6 @@ class _Parser:
             self._refuse(inside)
         line = self._line
         self._advance(match.end())
-        element = RawElement(match[1], line, self._parse_attributes(match, line))
-        return element, match[3] == "/"
-
-    def _parse_attributes(self, match: re.Match[str], line: int) -> dict[str, str]:
-        """Return the attributes that the runtimes' parser keeps by name, in the order of the text.
-
-        A tag has 16 slots for attributes. Every space before an attribute takes a slot, so the
-        slot of an attribute is the number of spaces before it so far: in `<a  x="1" y="2">` x
-        has slot 2, y slot 3. Attributes with a slot above 16 are dropped. If a name occurs
-        several times, the first one counts.
-
-        `match`: match of the tag; group 1 is the element name, group 2 the text of the
-        attributes. Raises `InputError` (`too-long`) at `line` for names (of the element or an
-        attribute) above 254 and values above 255 characters, also if the attribute would be
-        dropped.
-        """
         if len(match[1]) > _MAX_NAME_BYTES:
             self._fail("too-long", f"an element name of {len(match[1])} characters", line)
         attributes: dict[str, str] = {}
@@ -181,7 +154,7 @@ class _Parser:
             # Of two attributes with one name the parser finds the first.
             if slot <= _MAX_ATTRIBUTES:
                 attributes.setdefault(name, value)
-        return attributes
+        return RawElement(match[1], line, attributes), match[3] == "/"
 
     def _skip_between(self) -> None:
         """Skip spaces, line feeds, carriage returns and complete comments at the current position.

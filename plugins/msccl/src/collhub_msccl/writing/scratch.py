@@ -31,7 +31,9 @@ from hub_core.columns import (
     row_pointer,
     run_lengths,
     run_mask,
+    run_starts,
 )
+from hub_core.columns.graphs import connected_parts
 from hub_core.model import COLUMN_DTYPES, Algorithm, Buffer, StepKind, StepTable
 
 # Ranges tried per segment: more would save little scratch and cost quadratic time.
@@ -158,8 +160,9 @@ def _place_segments(
     """Return the new first unit of each segment of SCRATCH, and the SCRATCH units of every rank.
 
     Both are int64, by segment and by rank; the units of a rank are 0 without segments. Segments
-    are placed by ascending time of their first access, at equal times by number. A segment gets one
-    of these ranges of its rank:
+    are placed by ascending time of their first access (`knowledge.time`: a position in a possible
+    order of execution), at equal times by number. Reads and writes count equally. A segment gets
+    one of these ranges of its rank:
 
     1. The smallest range (at equal sizes the lowest) of sufficient size whose accesses have all
        finished before the segment's accesses. At most 64 ranges are tried (`_find_free_range`). The
@@ -168,60 +171,12 @@ def _place_segments(
 
     The units of a rank are the sum of its ranges. The arguments are not changed.
     """
-    lifetimes = _compute_lifetimes(segments, knowledge)
-    total = [0] * num_ranks
-    ranges: list[list[_ScratchRange]] = [[] for _ in range(num_ranks)]
-    result = np.zeros(len(segments.start), np.int64)
-    ranks, sizes = segments.rank.tolist(), segments.size.tolist()
-    for segment in sorted(
-        range(len(ranks)), key=lambda segment: (lifetimes[segment].time, segment)
-    ):
-        rank, size = ranks[segment], sizes[segment]
-        memory_range = _find_free_range(ranges[rank], size, lifetimes[segment].first, knowledge)
-        if memory_range is None:
-            # None is free: append a range.
-            memory_range = _ScratchRange(total[rank], size, {})
-            total[rank] += size
-            ranges[rank].append(memory_range)
-        memory_range.last = lifetimes[segment].last
-        result[segment] = memory_range.start
-    return result, np.asarray(total, np.int64)
-
-
-@dataclass(slots=True)
-class _Lifetime:
-    """First and last access of a segment by each block, and the time of the very first access."""
-
-    first: dict[int, int]
-    last: dict[int, int]
-    time: int = _NEVER
-
-    def add(
-        self,
-        block: int,
-        ordinal: int,
-        time: int,
-    ) -> None:
-        """Include an access by step number `ordinal` of thread block `block` at `time`.
-
-        The lifetime keeps the first and the last step number of each block, and the earliest time.
-        """
-        self.first[block] = min(ordinal, self.first.get(block, ordinal))
-        self.last[block] = max(ordinal, self.last.get(block, ordinal))
-        self.time = min(time, self.time)
-
-
-def _compute_lifetimes(segments: _ScratchSegments, knowledge: Knowledge) -> list[_Lifetime]:
-    """Compute the lifetime of every segment from its accesses, in the order of the segments.
-
-    `first` and `last` map the number of each thread block that accesses the segment to the lowest
-    and the highest position of such a step in the block. Blocks without access have no entry.
-    `time` is the minimum of `knowledge.time` over these steps of all blocks: a position in a
-    possible order of execution, not ns. Reads and writes count equally.
-
-    A segment without accesses has empty maps and the time `_NEVER`. Returns [] without segments.
-    """
-    lifetimes = [_Lifetime({}, {}) for _ in range(len(segments.start))]
+    # Per segment: the first and the last access in each block that has one, by its position there,
+    # and the earliest time of an access.
+    count = len(segments.start)
+    first_accesses: list[dict[int, int]] = [{} for _ in range(count)]
+    last_accesses: list[dict[int, int]] = [{} for _ in range(count)]
+    first_time = [_NEVER] * count
     steps = knowledge.step_of_row[segments.row]
     accesses = zip(
         segments.segment.tolist(),
@@ -231,8 +186,26 @@ def _compute_lifetimes(segments: _ScratchSegments, knowledge: Knowledge) -> list
         strict=True,
     )
     for segment, block, ordinal, time in accesses:
-        lifetimes[segment].add(block, ordinal, time)
-    return lifetimes
+        first, last = first_accesses[segment], last_accesses[segment]
+        first[block] = min(ordinal, first.get(block, ordinal))
+        last[block] = max(ordinal, last.get(block, ordinal))
+        first_time[segment] = min(time, first_time[segment])
+
+    total = [0] * num_ranks
+    ranges: list[list[_ScratchRange]] = [[] for _ in range(num_ranks)]
+    result = np.zeros(count, np.int64)
+    ranks, sizes = segments.rank.tolist(), segments.size.tolist()
+    for segment in sorted(range(count), key=lambda segment: (first_time[segment], segment)):
+        rank, size = ranks[segment], sizes[segment]
+        memory_range = _find_free_range(ranges[rank], size, first_accesses[segment], knowledge)
+        if memory_range is None:
+            # None is free: append a range.
+            memory_range = _ScratchRange(total[rank], size, {})
+            total[rank] += size
+            ranges[rank].append(memory_range)
+        memory_range.last = last_accesses[segment]
+        result[segment] = memory_range.start
+    return result, np.asarray(total, np.int64)
 
 
 def _find_free_range(
@@ -284,8 +257,20 @@ def rename_scratch_values(algorithm: Algorithm) -> Algorithm | None:
         offset = columns[f"{side}_offset"].copy()
         offset[accesses.row[is_side]] = new_start[is_side]
         columns[f"{side}_offset"] = offset
+    # A step reads and writes one range of scratch each, possibly empty; those of two dependent
+    # steps may overlap.
+    steps = algorithm.steps
+    begin, end = np.zeros((2, 2, len(steps)), np.int64)
+    side_of_access = accesses.is_write.astype(np.int64)
+    begin[side_of_access, accesses.row] = accesses.start
+    end[side_of_access, accesses.row] = accesses.start + accesses.count
+    parents, children = steps.data_edges
+    is_shared = np.zeros(len(parents), np.bool_)
+    for parent_side, child_side in product((0, 1), (0, 1)):
+        first = np.maximum(begin[parent_side, parents], begin[child_side, children])
+        is_shared |= first < np.minimum(end[parent_side, parents], end[child_side, children])
     # Dependencies as parent * rows + child.
-    keys = [_find_kept_dependencies(algorithm.steps, accesses)]
+    keys = [parents[~is_shared] * len(steps) + children[~is_shared]]
     collective, rank = algorithm.collective, columns["rank"].astype(np.int64)
     for in_place in list_claimed_modes(collective):
         base = collective.memory_layout(in_place, scratch_units).base
@@ -370,14 +355,9 @@ def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Arra
     value = np.cumsum(run_mask(unit[order]) | accesses.is_defining[access])
     # Accesses that share a value, directly or transitively, are one group, numbered by its first
     # access.
-    leader = list(range(len(accesses.row)))
-    first_access: dict[int, int] = {}
-    for number, name in zip(access.tolist(), value.tolist(), strict=True):
-        leader_of_access = _find_leader(leader, number)
-        leader_of_value = _find_leader(leader, first_access.setdefault(name, number))
-        leader[max(leader_of_access, leader_of_value)] = min(leader_of_access, leader_of_value)
-    leaders = [_find_leader(leader, number) for number in range(len(leader))]
-    _, group = np.unique(np.asarray(leaders, np.int64), return_inverse=True)
+    access_of_value = access[run_starts(value)]
+    leaders = connected_parts(access, access_of_value[value - 1], len(accesses.row))
+    _, group = np.unique(leaders, return_inverse=True)
     group = group.astype(np.int64).reshape(-1)
     size = int(group.max(initial=-1)) + 1
     low, high = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
@@ -393,35 +373,3 @@ def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Arra
     first = np.empty(size, np.int64)
     first[by_rank] = end - (high - low)[by_rank] - before_rank[rank[by_rank]]
     return accesses.start + (first - low)[group], total
-
-
-def _find_leader(leader: list[int], number: int) -> int:
-    """Return the lowest access of the group that contains access `number` (union-find).
-
-    `leader`: parent of each access. It is changed by path halving, which does not change the
-    groups.
-    """
-    while leader[number] != number:
-        leader[number] = leader[leader[number]]
-        number = leader[number]
-    return number
-
-
-def _find_kept_dependencies(steps: StepTable, accesses: _ScratchAccesses) -> Int64Array:
-    """Return the data dependencies between steps that do not access common units of SCRATCH.
-
-    Each is encoded as parent * rows + child, int64, in the order of the child, then of the
-    parent. A dependency is omitted if a range that one of its steps reads or writes in
-    SCRATCH overlaps such a range of the other step.
-    """
-    parents, children = steps.data_indices, group_of_entry(steps.data_indptr)
-    # A step reads and writes one range of scratch each, possibly empty.
-    start, end = np.zeros((2, len(steps)), np.int64), np.zeros((2, len(steps)), np.int64)
-    side = accesses.is_write.astype(np.int64)
-    start[side, accesses.row] = accesses.start
-    end[side, accesses.row] = accesses.start + accesses.count
-    is_shared = np.zeros(len(parents), np.bool_)
-    for parent_side, child_side in product((0, 1), (0, 1)):
-        first = np.maximum(start[parent_side, parents], start[child_side, children])
-        is_shared |= first < np.minimum(end[parent_side, parents], end[child_side, children])
-    return parents[~is_shared] * len(steps) + children[~is_shared]

@@ -276,14 +276,52 @@ def find_losses(
 ) -> list[Loss]:
     """List the properties of the algorithm that the file does not express, in a fixed order.
 
-    `coarse`: the algorithm in the units of the file; `largest`: maximum size in bytes of the file.
+    `coarse`: the algorithm in the units of the file, the same object if they are equal. `largest`:
+    maximum size in bytes of the file, None without a limit. After the losses of the collective:
+
+    1. larger units in `coarse`; steps with a duration (0 ns or more); a stated `collective_bytes`
+    2. the sorted names of all extensions except `msccl`
+    3. the sorted attributes of the imported `<algo>` that the runtime does not know. A runtime with
+       one mode per file also knows `nthreads`. Values of attributes are not compared.
+    4. large sizes: `largest` is below the maximum of the target, or the target has none
+    5. thread blocks: the most of a rank in the file are fewer than its lanes in the algorithm
     """
-    return [
-        *_find_collective_losses(algorithm.collective, coarse, target),
-        *_find_step_losses(algorithm, coarse),
-        *_find_extension_losses(algorithm, target),
-        *_find_limit_losses(target, largest, chosen),
-    ]
+    losses = list(_find_collective_losses(algorithm.collective, coarse, target))
+    if algorithm is not coarse:
+        units = f"{algorithm.collective.unit_count} to {coarse.collective.unit_count}"
+        feature = "unit_count and offsets and counts of steps"
+        losses.append(Loss(feature, units, "the same program in larger units"))
+    timed = int(np.count_nonzero(algorithm.steps.duration_ns >= 0))
+    if timed:
+        losses.append(Loss("durations", f"{timed} steps", "the file contains no times"))
+    if algorithm.collective_bytes is not None:
+        size = str(algorithm.collective_bytes)
+        losses.append(Loss("collective bytes", size, "the file serves a range of sizes"))
+
+    foreign = sorted(set(algorithm.extensions) - {"msccl"})
+    if foreign:
+        consequence = "the file has no place for data of other formats"
+        losses.append(Loss("extensions", ", ".join(foreign), consequence))
+    # Only microsoft/msccl reads nthreads.
+    is_microsoft = not target.runtime.has_both_modes
+    supported = RUNTIME_ATTRIBUTES | {"nthreads"} if is_microsoft else RUNTIME_ATTRIBUTES
+    dropped = sorted(set(target.imported) - supported)
+    if dropped:
+        where = f"attributes {', '.join(dropped)} of <algo>"
+        losses.append(Loss("extensions", where, f"{target.runtime.title} does not know them"))
+
+    if largest is not None and (target.max_bytes is None or largest < target.max_bytes):
+        consequence = (
+            "the runtime does not use the file above,"
+            " where the FIFOs of connections could fill up and deadlock"
+        )
+        losses.append(Loss("extensions: maxBytes", f"{largest} bytes", consequence))
+    if chosen.figures.blocks < chosen.source_blocks:
+        where = f"up to {chosen.source_blocks} thread blocks of a rank"
+        where += f" become {chosen.figures.blocks}"
+        consequence = f"within the limits of {target.runtime.title}, fewer steps run in parallel"
+        losses.append(Loss("lane", where, consequence))
+    return losses
 
 
 def _find_collective_losses(
@@ -336,75 +374,6 @@ def _find_collective_losses(
     if roots != [collective.root]:
         consequence = "it cannot be inferred from the steps; reading the file requires -O root"
         yield Loss("root", f"rank {collective.root}", consequence)
-
-
-def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]:
-    """Yield the properties of steps and size that the file cannot express, as losses.
-
-    `coarse`: the algorithm in the units of the file, the same object if they are equal. In this
-    order:
-
-    - Units: `coarse` has larger units than `algorithm`.
-    - Durations: some steps have one (0 ns or more); the loss has their number.
-    - Size: the algorithm has `collective_bytes`.
-    """
-    if algorithm is not coarse:
-        units = f"{algorithm.collective.unit_count} to {coarse.collective.unit_count}"
-        feature = "unit_count and offsets and counts of steps"
-        yield Loss(feature, units, "the same program in larger units")
-    timed = int(np.count_nonzero(algorithm.steps.duration_ns >= 0))
-    if timed:
-        yield Loss("durations", f"{timed} steps", "the file contains no times")
-    if algorithm.collective_bytes is not None:
-        size = str(algorithm.collective_bytes)
-        yield Loss("collective bytes", size, "the file serves a range of sizes")
-
-
-def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Loss]:
-    """Yield at most two losses: one of extensions, then one of attributes of the imported `<algo>`.
-
-    The first names all extensions of the algorithm except `msccl`. The second names all attributes
-    of the imported `<algo>` that the target runtime does not know. It knows those of
-    `RUNTIME_ATTRIBUTES`; a runtime without `has_both_modes` (a file serves one mode) also knows
-    `nthreads`. Values of attributes are not compared. Names are sorted; without a name there is no
-    loss.
-    """
-    foreign = sorted(set(algorithm.extensions) - {"msccl"})
-    if foreign:
-        consequence = "the file has no place for data of other formats"
-        yield Loss("extensions", ", ".join(foreign), consequence)
-    # Only microsoft/msccl reads nthreads.
-    supported = (
-        RUNTIME_ATTRIBUTES if target.runtime.has_both_modes else RUNTIME_ATTRIBUTES | {"nthreads"}
-    )
-    dropped = sorted(set(target.imported) - supported)
-    if dropped:
-        where = f"attributes {', '.join(dropped)} of <algo>"
-        yield Loss("extensions", where, f"{target.runtime.title} does not know them")
-
-
-def _find_limit_losses(
-    target: Target, largest: int | None, chosen: ChosenProgram
-) -> Iterator[Loss]:
-    """Yield the losses due to the limits of the runtime: at most two, in this order.
-
-    - Large sizes: if `largest` is below `target.max_bytes`, or if the target has no maximum (None).
-      `largest`: the largest size in bytes for which the file is used. None is no limit and gives no
-      loss.
-    - Thread blocks: if the maximum number of thread blocks of a rank in the file is below the
-      maximum number of lanes of a rank in the algorithm.
-    """
-    if largest is not None and (target.max_bytes is None or largest < target.max_bytes):
-        consequence = (
-            "the runtime does not use the file above,"
-            " where the FIFOs of connections could fill up and deadlock"
-        )
-        yield Loss("extensions: maxBytes", f"{largest} bytes", consequence)
-    blocks = chosen.figures.blocks
-    if blocks < chosen.source_blocks:
-        where = f"up to {chosen.source_blocks} thread blocks of a rank become {blocks}"
-        consequence = f"within the limits of {target.runtime.title}, fewer steps run in parallel"
-        yield Loss("lane", where, consequence)
 
 
 def describe_figures(figures: BlockFigures, unit_count: int) -> str:

@@ -18,7 +18,7 @@ from collhub_mscclpp.checking.memory import PlanMemory
 from collhub_mscclpp.checking.report import PlanFindings
 from collhub_mscclpp.plan_records import CHANNEL_TYPES, KNOWN, Plan, Role, Scope
 from collhub_mscclpp.plugin import ALIGNMENT
-from hub_core.columns import BoolArray, expanded_ranges
+from hub_core.columns import expanded_ranges
 from hub_core.model import Buffer
 
 _MEMORY = CHANNEL_TYPES.index("memory")
@@ -179,7 +179,9 @@ def check_scratch(
     - `packet-room`: packets end beyond the scratch of one launch. Position and size of
       packets count twice, since flags take as much space as data. A launch has `memory.half`
       cells of a rank, twice that in plans of protocol LL.
-    - `scratch-forms`: packets are stored where plain data is stored, too; once per range.
+    - `scratch-forms`: packets are stored where plain data of the rank is stored, too; once per
+      range of packets, in the order of `ranges`. Read and written ranges count alike, of any
+      operation and at any time.
     """
     operands = plan.operands
     buffer = operands.buffer[ranges.operand]
@@ -198,41 +200,20 @@ def check_scratch(
     for operation_row in np.unique(row[overruns]).tolist():
         message = "packets take twice the room, which the scratch of a Simple plan does not have"
         findings.at("packet-room", operation_row, message, 'state protocol "LL"')
-    _check_mixture(plan, memory, ranges, is_scratch & ~is_packet, is_packet, findings)
 
-
-def _check_mixture(
-    plan: Plan,
-    memory: PlanMemory,
-    ranges: Ranges,
-    is_plain: BoolArray,
-    is_packet: BoolArray,
-    findings: PlanFindings,
-) -> None:
-    """Report packets in scratch cells that plain data of the rank uses, as error `scratch-forms`.
-
-    `is_plain`, `is_packet`: masks of the rows of `ranges` that are in scratch as plain data or as
-    packets. Packets need twice the space of their data: packet cell k occupies the plain cells 2k
-    and 2k + 1. Cell numbers of each form start at 0 in the scratch of a rank.
-
-    Read and written ranges count alike, of any operation and at any time. Each row of packets that
-    overlaps plain data adds one error to `findings`, at the operation of the row, in the order of
-    `ranges`.
-    """
-    base = memory.layout.base[:, Buffer.SCRATCH]
-    room = int(2 * memory.half.max(initial=0)) + 1
-    used = np.zeros((plan.num_ranks, room), np.bool_)
-    for at in np.flatnonzero(is_plain).tolist():
-        rank = int(ranges.rank[at])
-        start = int(ranges.base[at] - base[rank])
-        used[rank, start : start + int(ranges.cells[at])] = True
+    # Plain cells of each rank's scratch that an operation uses at any time.
+    width = int(2 * memory.half.max(initial=0)) + 1
+    used = np.zeros((plan.num_ranks, width), np.bool_)
+    for at in np.flatnonzero(is_scratch & ~is_packet).tolist():
+        first = int(start[at])
+        used[int(ranges.rank[at]), first : first + int(ranges.cells[at])] = True
     for at in np.flatnonzero(is_packet).tolist():
-        rank = int(ranges.rank[at])
-        start = int(ranges.base[at] - base[rank] - memory.halves * memory.half[rank])
-        if used[rank, 2 * start : 2 * (start + int(ranges.cells[at]))].any():
-            row = int(plan.operands.operation[ranges.operand[at]])
+        rank, first = int(ranges.rank[at]), int(packet_start[at])
+        # Packet cell k occupies the plain cells 2 k and 2 k + 1.
+        if used[rank, 2 * first : 2 * (first + int(ranges.cells[at]))].any():
             message = f"packets where plain data lies in the scratch of rank {rank}"
-            findings.at("scratch-forms", row, message, "give packets scratch of their own")
+            cure = "give packets scratch of their own"
+            findings.at("scratch-forms", int(row[at]), message, cure)
 
 
 def check_overlaps(

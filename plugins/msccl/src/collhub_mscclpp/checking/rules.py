@@ -20,6 +20,7 @@ from collhub_mscclpp.plan_records import (
     ThreadBlock,
 )
 from collhub_mscclpp.plugin import MAX_BLOCK_OPERATIONS
+from hub_core.columns.graphs import connected_parts
 from hub_core.model import Buffer, closest, format_ranks
 
 _PORT = CHANNEL_TYPES.index("port")
@@ -281,12 +282,7 @@ def check_halves(plan: Plan, findings: PlanFindings) -> bool:
     is_far = (operands.buffer[operand] == BUFFER_TYPES.index("s")) & (owner != executing_rank)
     pairs = np.unique(np.stack([executing_rank, owner], axis=1)[is_far], axis=0)
     is_right = True
-    # Connected components of the ranks under the pairs, numbered by their lowest rank.
-    group = list(range(plan.num_ranks))
-    for first, second in pairs.tolist():
-        low, high = sorted((group[first], group[second]))
-        if low != high:
-            group = [low if number == high else number for number in group]
+    group = connected_parts(pairs[:, 0], pairs[:, 1], plan.num_ranks).tolist()
     for number in sorted(set(group)):
         by_size: dict[int, list[int]] = {}
         for rank in range(plan.num_ranks):
@@ -342,34 +338,16 @@ def check_counters(
         of_unit[unit] = of_unit.get(unit, 0) + sign
         first.setdefault(counter, row)
     for counter, of_unit in balance.items():
-        _report_balance(counters.names[counter], of_unit, first[counter], findings)
-
-
-def _report_balance(
-    name: str,
-    of_unit: dict[tuple[int, int], int],
-    row: int,
-    findings: PlanFindings,
-) -> None:
-    """Report a counter that is not raised and awaited equally often in a launch.
-
-    `of_unit`: increments minus takes of the counter, for each kind of pipeline, which is
-    (bytes, chunks of a slice). At most one `unbalanced` is added to `findings`, at `row`, the
-    first operation that uses the counter. The first rule that applies counts:
-
-    1. If the sum over all kinds is not 0, its absolute value is reported, and whether the
-       counter `name` is raised or awaited more often.
-    2. If the sum is 0 but a kind has another number than 0, different slices are reported.
-    3. Otherwise, also without any kind, there is no finding.
-    """
-    total = sum(of_unit.values())
-    if total:
-        kind = "raised more often than awaited" if total > 0 else "awaited more often than raised"
-        message = f"{name} is {kind}, by {abs(total)} in every launch"
-        findings.at("unbalanced", row, message, "balance them in every launch")
-    elif any(of_unit.values()):
-        message = f"{name} is raised and awaited in pipelines of different numbers of slices"
-        findings.at("unbalanced", row, message, "use one iter_context for both")
+        name, row, total = counters.names[counter], first[counter], sum(of_unit.values())
+        if total:
+            kind = (
+                "raised more often than awaited" if total > 0 else "awaited more often than raised"
+            )
+            message = f"{name} is {kind}, by {abs(total)} in every launch"
+            findings.at("unbalanced", row, message, "balance them in every launch")
+        elif any(of_unit.values()):
+            message = f"{name} is raised and awaited in pipelines of different numbers of slices"
+            findings.at("unbalanced", row, message, "use one iter_context for both")
 
 
 def check_barriers(

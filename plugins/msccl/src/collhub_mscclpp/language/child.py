@@ -98,9 +98,14 @@ class _PlanLanguage:
         """Prepare to record the programs that the file defines; the file is not executed here.
 
         If the package `mscclpp` is installed, the programs of its class are recorded. Otherwise
-        this implementation is made importable under the names of the package. Methods of the
-        class are replaced (`_watch`). Raises `InputError` (`not-available`) for a package without
-        the class, which is older than this form of the language.
+        this implementation is made importable under the names of the package. Two methods of the
+        class are replaced permanently. The new ones call the original ones and return their
+        results. `__enter__` appends the program, and the line of its `with` statement, for each
+        call. `to_json` records the returned text as the plan of the program, for each recorded
+        `with` of it; a later text replaces an earlier one.
+
+        Raises `InputError` (`not-available`) for a package without the class, which is older than
+        this form of the language.
         """
         self._file = file
         self._uses_package = has_package()
@@ -114,21 +119,7 @@ class _PlanLanguage:
                 raise InputError(message, cure=cure, code="not-available")
         else:
             install()
-        self._watch(program_class)
-
-    def _watch(self, kind: Any) -> None:
-        """Replace two methods of the class `kind` so that its programs and plans are recorded.
-
-        `kind`: class of programs. Both new methods call the original ones and return their results.
-
-        - `__enter__` appends the program, and the line of its `with` statement, for each call.
-        - `to_json` records the returned text as the plan of the program, for each recorded `with`
-          of it. A later text replaces an earlier one. A program that was never entered is not
-          recorded.
-
-        The replacement is permanent; every further call for the same class adds another layer.
-        """
-        enter, to_json = kind.__enter__, kind.to_json
+        enter, to_json = program_class.__enter__, program_class.to_json
 
         def enter_recorded(program: Any) -> Any:
             # The line of `with`, to tell several programs apart.
@@ -142,7 +133,7 @@ class _PlanLanguage:
             self._plans.update(dict.fromkeys(places, text))
             return text
 
-        kind.__enter__, kind.to_json = enter_recorded, to_json_recorded
+        program_class.__enter__, program_class.to_json = enter_recorded, to_json_recorded
 
     def has_result(self) -> bool:
         """Whether the file has executed a program."""

@@ -73,7 +73,7 @@ def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
     Each operation is compared with the last one of the result. If `join` returns a fused operation,
     it replaces the last one, and may be fused with the next operation again. If `join` returns
     None, the operation is appended. If then the last one ends with a barrier and the appended one
-    begins with one, `_drop_second_barrier` removes one of them:
+    begins with one, one of them is removed:
 
     - that of the last operation, if it is a synchronisation such as a signal or wait
     - otherwise that of the appended operation, if this is a synchronisation
@@ -89,29 +89,17 @@ def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
         if joined is not None:
             fused[-1] = joined
             continue
-        following = operation
-        if fused:
-            fused[-1], following = _drop_second_barrier(fused[-1], operation)
+        last, following = fused[-1] if fused else None, operation
+        if last is not None and last.is_synchronisation:
+            if following.starts_with_barrier:
+                fused[-1] = replace(last, sync=last.sync & ~SyncType.after)
+        elif last is not None and last.ends_with_barrier and following.is_synchronisation:
+            following = replace(following, sync=following.sync & ~SyncType.before)
         if following.name == "pipeline":
             # A pipeline that replaced a nop is not fused further, as in the package.
             following = replace(following, body=_fuse_all(following.body, join))
         fused.append(following)
     return fused
-
-
-def _drop_second_barrier(first: Recorded, second: Recorded) -> tuple[Recorded, Recorded]:
-    """Drop one of two barriers between adjacent operations of a thread block; return both.
-
-    If the first one ends and the second one begins with a barrier, a synchronisation (such
-    as a signal or wait) gives up its own: the first operation if it is one, otherwise the
-    second. If neither is a synchronisation, both barriers remain. With at most one barrier
-    between them, both operations are returned unchanged.
-    """
-    if first.is_synchronisation and second.starts_with_barrier:
-        return replace(first, sync=first.sync & ~SyncType.after), second
-    if second.is_synchronisation and first.ends_with_barrier and not first.is_synchronisation:
-        return first, replace(second, sync=second.sync & ~SyncType.before)
-    return first, second
 
 
 def _join(first: Recorded, second: Recorded) -> Recorded | None:

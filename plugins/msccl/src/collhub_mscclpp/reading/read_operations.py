@@ -125,10 +125,7 @@ class OperationReader:
             "channel_type": channel_type,
             "pipeline": context.pipeline,
             "place": position,
-            "flushed": _count_flushed(value, operation, context),
-            **_read_part(value),
-            **_read_barrier(value, operation),
-            **_read_slices(value, operation, context),
+            **_read_numbers(value, operation, context),
         }
         for column, number in values.items():
             self._operations[column].append(number)
@@ -214,63 +211,54 @@ def _read_type_name(value: JsonValue) -> str:
     return value.member("channel_type").choice(CHANNEL_TYPES)
 
 
-def _read_part(value: JsonValue) -> dict[str, int]:
-    """Return which part of its ranges the thread block processes, as `part` (from 0) and `parts`.
-
-    Without a member `tbg_info` it is part 0 of 1. Otherwise `parts` is its `tbg_size`, and
-    `part` is its `tb_id`. Raises `InputError` if one of both is missing, if `tbg_size` is not
-    an integer in 1..1024, or if `tb_id` is not an integer in 0..`parts` - 1.
-    """
-    if not value.has("tbg_info"):
-        return {"part": 0, "parts": 1}
-    info = value.member("tbg_info")
-    parts = info.member("tbg_size").integer(1, _MOST_PARTS)
-    part = info.member("tb_id").integer(0, parts - 1, "count thread blocks of the group from 0")
-    return {"part": part, "parts": parts}
-
-
-def _read_barrier(
-    value: JsonValue,
-    operation: PlanOperation | None,
+def _read_numbers(
+    value: JsonValue, operation: PlanOperation | None, context: _Context
 ) -> dict[str, int]:
-    """Return the number of a barrier (`barrier`) and of its thread blocks (`barrier_blocks`).
+    """Return the numbers of an operation that its kind or its thread block group gives, by column.
 
-    Both are -1 for all other operations, also for unknown ones. Raises `InputError` if a
-    member is missing, or unless the barrier number is at least 0 and the number of thread
-    blocks at least 1; both are at most 2^32 - 1.
+    - `flushed`: entries in dst_buff of a flush, else 0. The executor waits for so many channels. A
+      flush does not use these ranges, but the loader resolves them, so invalid ones raise.
+    - `part` (`tb_id`, from 0) of `parts` (`tbg_size`, 1 to 1024) with `tbg_info`; else 0 of 1
+    - `barrier` (`barrier_id`, at least 0) and `barrier_blocks` (`num_threadblocks`, at least 1),
+      both at most 2^32 - 1; else -1
+    - `slice_bytes` (`unit_size`, 1 to 2^31 - 1) and `slice_chunks` (`num_chunks`, 1 to 2^32 - 1) of
+      the `iter_context` of a pipeline; else 0
+
+    `operation` None is unknown. Raises `InputError` for the first number that is missing, out of
+    range or no integer, and for a pipeline inside a pipeline.
     """
-    if operation is None or operation.role is not Role.BARRIER:
-        return {"barrier": -1, "barrier_blocks": -1}
-    return {
-        "barrier": value.member("barrier_id").integer(0, MAX_CHUNKS),
-        "barrier_blocks": value.member("num_threadblocks").integer(1, MAX_CHUNKS),
+    numbers = {
+        "flushed": 0,
+        "part": 0,
+        "parts": 1,
+        "barrier": -1,
+        "barrier_blocks": -1,
+        "slice_bytes": 0,
+        "slice_chunks": 0,
     }
-
-
-def _read_slices(
-    value: JsonValue,
-    operation: PlanOperation | None,
-    context: _Context,
-) -> dict[str, int]:
-    """Return the bytes (`slice_bytes`) and chunks (`slice_chunks`) of a slice of a pipeline.
-
-    A pipeline repeats the operations in it for one slice of data after the other. Its member
-    `iter_context` has the bytes as `unit_size` (1 to 2^31 - 1) and the chunks as `num_chunks`
-    (1 to 2^32 - 1). Both results are 0 for any other operation, and if `operation` is None
-    (unknown).
-
-    Raises `InputError` for a pipeline inside a pipeline, and for a number that is missing,
-    out of range or no integer (as 1.0 and booleans).
-    """
-    if operation is None or operation.role is not Role.PIPELINE:
-        return {"slice_bytes": 0, "slice_chunks": 0}
-    if context.pipeline >= 0:
+    role = None if operation is None else operation.role
+    if role is Role.FLUSH and value.has("dst_buff"):
+        entries = value.member("dst_buff").items()
+        for entry in entries:
+            scope = Scope.REMOTE if entry.has("buffer_id") else Scope.LOCAL
+            _read_operand(entry, scope, value, context)
+        numbers["flushed"] = len(entries)
+    if value.has("tbg_info"):
+        info = value.member("tbg_info")
+        parts = info.member("tbg_size").integer(1, _MOST_PARTS)
+        cure = "count thread blocks of the group from 0"
+        numbers["parts"] = parts
+        numbers["part"] = info.member("tb_id").integer(0, parts - 1, cure)
+    if role is Role.BARRIER:
+        numbers["barrier"] = value.member("barrier_id").integer(0, MAX_CHUNKS)
+        numbers["barrier_blocks"] = value.member("num_threadblocks").integer(1, MAX_CHUNKS)
+    if role is Role.PIPELINE and context.pipeline >= 0:
         raise value.fail("a pipeline within a pipeline", "replace the inner one by its operations")
-    iteration = value.member("iter_context")
-    return {
-        "slice_bytes": iteration.member("unit_size").integer(1, _MOST_SLICE),
-        "slice_chunks": iteration.member("num_chunks").integer(1, MAX_CHUNKS),
-    }
+    if role is Role.PIPELINE:
+        iteration = value.member("iter_context")
+        numbers["slice_bytes"] = iteration.member("unit_size").integer(1, _MOST_SLICE)
+        numbers["slice_chunks"] = iteration.member("num_chunks").integer(1, MAX_CHUNKS)
+    return numbers
 
 
 def _read_items(
@@ -308,22 +296,6 @@ def _read_items(
     cure = f"the thread block has {len(known)} {kind} channels"
     listed = value.member("channel_ids").items()
     return [known[entry.integer(0, len(known) - 1, cure)] for entry in listed]
-
-
-def _count_flushed(value: JsonValue, operation: PlanOperation | None, context: _Context) -> int:
-    """Return the number of entries in dst_buff of a flush; otherwise 0.
-
-    0 without dst_buff and for other operations. The executor waits for as many channels of the
-    flush. A flush does not use these ranges, but the loader resolves them, so invalid ones raise
-    `InputError`.
-    """
-    if operation is None or operation.role is not Role.FLUSH or not value.has("dst_buff"):
-        return 0
-    entries = value.member("dst_buff").items()
-    for entry in entries:
-        scope = Scope.REMOTE if entry.has("buffer_id") else Scope.LOCAL
-        _read_operand(entry, scope, value, context)
-    return len(entries)
 
 
 def _read_operand(

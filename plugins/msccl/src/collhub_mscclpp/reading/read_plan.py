@@ -281,10 +281,11 @@ def _parse_gpu(value: JsonValue) -> PlanGpu:
        valid groups (`_parse_groups`).
     3. `remote_buffers` and `threadblocks` are lists. The thread blocks are not examined.
     4. `input_chunks`, `output_chunks` and `scratch_chunks` are integers from 0 to 2^32 - 1.
-    5. Each remote buffer is valid (`_parse_remote_buffer`).
-    6. `semaphores` is missing or has valid initial values.
+    5. Each remote buffer has a known `type`, a list of channel types (memory or port), which may be
+       empty, and a `rank` that is an integer from 0.
+    6. `semaphores` is missing, or a list with an `init_value` from 0 to 2^31 - 1 in each entry.
 
-    The lists may be empty. The member `id` is not examined, nor whether named ranks exist.
+    Lists may be empty. The member `id` is not examined, nor whether named ranks exist.
     """
     refuse_old_rank(value)
     peers: dict[str, list[int]] = {name: [] for name in _PAIRED}
@@ -297,14 +298,26 @@ def _parse_gpu(value: JsonValue) -> PlanGpu:
             peers[kind] += _parse_integers(channel.member("connected_to"))
     buffers = value.member("remote_buffers", "write an empty list").items()
     value.member("threadblocks", "write an empty list").items()
+    input_chunks = value.member("input_chunks").integer(0, MAX_CHUNKS)
+    output_chunks = value.member("output_chunks").integer(0, MAX_CHUNKS)
+    scratch_chunks = value.member("scratch_chunks").integer(0, MAX_CHUNKS)
+    remote_buffers = []
+    for buffer in buffers:
+        kind = buffer.member("type").choice(BUFFER_TYPES)
+        listed_types = buffer.member("access_channel_types").items()
+        types = tuple(channel_type.choice(_PAIRED) for channel_type in listed_types)
+        rank = buffer.member("rank").integer(0, MAX_CHUNKS)
+        remote_buffers.append(RemoteBuffer(rank, BUFFER_TYPES.index(kind), types))
+    listed = value.member("semaphores").items() if value.has("semaphores") else []
+    initial = [semaphore.member("init_value").integer(0, _MOST_INITIAL) for semaphore in listed]
     return PlanGpu(
-        input_chunks=value.member("input_chunks").integer(0, MAX_CHUNKS),
-        output_chunks=value.member("output_chunks").integer(0, MAX_CHUNKS),
-        scratch_chunks=value.member("scratch_chunks").integer(0, MAX_CHUNKS),
+        input_chunks,
+        output_chunks,
+        scratch_chunks,
         peers={name: tuple(ranks) for name, ranks in peers.items()},
         groups=tuple(groups),
-        remote_buffers=tuple(_parse_remote_buffer(buffer) for buffer in buffers),
-        semaphores=_parse_semaphores(value),
+        remote_buffers=tuple(remote_buffers),
+        semaphores=tuple(initial),
     )
 
 
@@ -324,34 +337,6 @@ def _parse_groups(channel: JsonValue) -> Iterable[SwitchGroup]:
         if len(set(ranks)) < len(ranks) or not ranks:
             raise group.member("ranks").fail("a group lists each of its ranks once")
         yield SwitchGroup(BUFFER_TYPES.index(kind), ranks)
-
-
-def _parse_remote_buffer(value: JsonValue) -> RemoteBuffer:
-    """Parse a remote buffer: its rank, its buffer and the channel types that access it.
-
-    The types are memory or port; the list may be empty. Raises `InputError` for a missing member,
-    another type or a negative rank. Whether the rank exists is not checked here.
-    """
-    kind = value.member("type").choice(BUFFER_TYPES)
-    types = [
-        channel_type.choice(_PAIRED)
-        for channel_type in value.member("access_channel_types").items()
-    ]
-    rank = value.member("rank").integer(0, MAX_CHUNKS)
-    return RemoteBuffer(rank, BUFFER_TYPES.index(kind), tuple(types))
-
-
-def _parse_semaphores(value: JsonValue) -> tuple[int, ...]:
-    """Return the initial values of the semaphores of a rank, in the order of the plan.
-
-    `value`: the object of the rank. The result is empty if it has no member `semaphores`.
-    Raises `InputError` if that member is not a list, or if the `init_value` of a semaphore is
-    missing or is not an integer from 0 to 2^31 - 1.
-    """
-    if not value.has("semaphores"):
-        return ()
-    listed = value.member("semaphores").items()
-    return tuple(semaphore.member("init_value").integer(0, _MOST_INITIAL) for semaphore in listed)
 
 
 def _parse_integers(value: JsonValue) -> list[int]:

@@ -16,7 +16,7 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
 
 from collhub_mscclpp.plugin import ALIGNMENT, PACKETS, PlanSelectionOptions, PlanWriteOptions
@@ -37,6 +37,7 @@ from hub_core.model import (
 )
 from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, SelectedCollective, SelectedWindow, Selection, WriteResult
+from hub_core.selections import iterate_candidates
 
 REGISTER = "register.py"
 """Name of the program that registers the plans."""
@@ -261,7 +262,7 @@ def _add_window(
     """Add plans for a window, i.e. a range of sizes of one collective and mode, to the folder.
 
     Candidates are the selected algorithm of the window, then the others by ascending slowdown
-    (`_list_candidates`). They are built for the measured size at index `len(sizes) // 2`, for the
+    (`iterate_candidates`). They are built for the measured size at index `len(sizes) // 2`, for the
     mode (in place or out of place) of the window only. A candidate that raises a `HubError` adds a
     loss (`algorithm`) with the reason, and the next one is tried. The first one that can be
     written:
@@ -275,7 +276,7 @@ def _add_window(
     If no candidate can be written, a last loss says that the window is left to the runtime.
     """
     size = window_mode.window.sizes[len(window_mode.window.sizes) // 2]
-    for name in _list_candidates(selected, window_mode.window):
+    for name in iterate_candidates(selected, window_mode.window):
         try:
             algorithm = selected.made(name, size)
             is_in_place = window_mode.is_in_place
@@ -367,19 +368,6 @@ def _add_minimum_chunks_plan(
     except HubError as error:
         reason = f"only multiples of {plan.divisor} bytes: {error.diagnostics[0].message}"
         folder.losses.append(Loss("sizes", str(window_mode), reason))
-
-
-def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
-    """Yield the names of the algorithms to try for a window, each once.
-
-    First the algorithm of the window, then all other algorithms that run at every measured
-    size of the window, by ascending mean of their time divided by the fastest time.
-    """
-    yield window.algorithm
-    names = selected.slowdowns(window.sizes)
-    for name in names:
-        if name != window.algorithm:
-            yield name
 
 
 def _choose_options(folder: _PlanFolder, window: SelectedWindow) -> PlanWriteOptions:

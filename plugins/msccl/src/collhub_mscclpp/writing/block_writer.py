@@ -235,24 +235,24 @@ class BlockWriter:
         return self.tables.buffer(operand.rank, operand.buffer, channel_type)
 
     def _format_ranges(self, ranges: Sequence[Range], channel_type: str) -> str:
-        """Format entries of src_buff or dst_buff."""
-        return ",".join(self._format_range(operand, channel_type) for operand in ranges)
-
-    def _format_range(self, operand: Range, channel_type: str) -> str:
-        """Return one entry of src_buff or dst_buff as JSON, with index and size in chunks.
+        """Return entries of src_buff or dst_buff as JSON, with index and size in chunks.
 
         A range with a group names the switch channel, a range without a rank (negative) the type of
         its buffer, any other range the remote buffer. Channels and remote buffers are given by
         their position in the thread block, whose lists they join at their first use.
         """
-        where = f'"index":{operand.index},"size":{operand.size}'
-        if operand.group >= 0:
-            position = self._last.channel(channel_type, self.tables.groups.index(operand.group))
-            return f'{{"switch_channel_id":{position},{where}}}'
-        if operand.rank < 0:
-            return f'{{"type":"{BUFFER_TYPES[operand.buffer]}",{where}}}'
-        position = self._last.buffer(channel_type, self._find_remote(operand, channel_type))
-        return f'{{"buffer_id":{position},{where}}}'
+        texts = []
+        for operand in ranges:
+            if operand.group >= 0:
+                group = self.tables.groups.index(operand.group)
+                where = f'"switch_channel_id":{self._last.channel(channel_type, group)}'
+            elif operand.rank < 0:
+                where = f'"type":"{BUFFER_TYPES[operand.buffer]}"'
+            else:
+                remote = self._find_remote(operand, channel_type)
+                where = f'"buffer_id":{self._last.buffer(channel_type, remote)}'
+            texts.append(f'{{{where},"index":{operand.index},"size":{operand.size}}}')
+        return ",".join(texts)
 
     def _make_room(
         self,

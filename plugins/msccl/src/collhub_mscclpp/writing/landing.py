@@ -200,35 +200,6 @@ def find_pulled(work: PlanWork, block: Int64Array, types: Sequence[str]) -> Bool
     return is_pulled
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Writes:
-    """By chunk: row of the last write, and position of the write before it; -1 for none."""
-
-    last: Int64Array
-    place_before: Int64Array
-
-    @classmethod
-    def of(cls, work: PlanWork, regions: Regions) -> _Writes:
-        """Find the last write of every chunk in the order of execution, and the write before it.
-
-        `regions`: the ranges of chunks that rows write. `last` of the result: row of the last write
-        of each chunk, int64[regions.total]. `place_before`: position of the write before it in the
-        order of execution (`work.position`), not its row. Both are -1 for a chunk without such a
-        write.
-        """
-        rows = np.flatnonzero(regions.destination >= 0)
-        chunk = expanded_ranges(regions.destination[rows], regions.count[rows])
-        writer = np.repeat(rows, regions.count[rows])
-        order = np.lexsort((work.position[writer], chunk))
-        chunk, writer = chunk[order], writer[order]
-        last, place_before = np.full((2, regions.total), -1, np.int64)
-        # For equal chunks the last assignment counts.
-        last[chunk] = writer
-        repeats = np.flatnonzero(chunk[1:] == chunk[:-1])
-        place_before[chunk[repeats]] = work.position[writer[repeats]]
-        return cls(last, place_before)
-
-
 def _are_unchanged(
     work: PlanWork, block: Int64Array, regions: Regions, messages: Int64Array
 ) -> BoolArray:
@@ -244,16 +215,29 @@ def _are_unchanged(
     `messages`: indices of `work.messages`. `regions`: chunks that each row reads and writes.
     `block`: thread block of each row. "After" is by `work.position`.
     """
-    writes = _Writes.of(work, regions)
+    position = work.position
+    # By chunk: row of its last write in the order of execution, and position of the write before
+    # it; -1 for none.
+    rows = np.flatnonzero(regions.destination >= 0)
+    written = expanded_ranges(regions.destination[rows], regions.count[rows])
+    writer = np.repeat(rows, regions.count[rows])
+    order = np.lexsort((position[writer], written))
+    written, writer = written[order], writer[order]
+    last_write, place_before = np.full((2, regions.total), -1, np.int64)
+    # For equal chunks the last assignment counts.
+    last_write[written] = writer
+    repeats = np.flatnonzero(written[1:] == written[:-1])
+    place_before[written[repeats]] = position[writer[repeats]]
+
     send, receive = work.messages.send[messages], work.messages.receive[messages]
     count = regions.count[send]
     chunk = expanded_ranges(regions.source[send], count)
     message = np.repeat(np.arange(len(messages)), count)
-    last, position = writes.last[chunk], work.position
+    last = last_write[chunk]
     sent_at = position[send[message]]
     is_rewritten = (last >= 0) & (position[last] > sent_at)
     answers = _is_answer(work, block, last, receive[message])
-    is_lost = (is_rewritten & ~answers) | (writes.place_before[chunk] > sent_at)
+    is_lost = (is_rewritten & ~answers) | (place_before[chunk] > sent_at)
     lost = np.bincount(message[is_lost], minlength=len(messages))
     return np.asarray(lost == 0, np.bool_)
 

@@ -18,12 +18,13 @@ domain too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hub_core.columns import Int64Array
+from hub_core.columns.graphs import connected_parts
 from hub_core.model import UsageError
 from hub_core.network import Topology
 
@@ -86,32 +87,43 @@ def find_memory_domains(topology: Topology) -> Int64Array:
     on a common fast medium share a domain; the module explains the rules. Domains are numbered by
     their lowest NPU.
     """
-    domains = _Domains(topology.num_npus)
-    hosts = _find_hosts(topology.groups, topology.num_npus)
+    npus = topology.num_npus
+    from_npu = topology.source < npus
+    columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
+    links = list(zip(*(column[from_npu].tolist() for column in columns), strict=True))
+    hosts = _find_hosts(topology.groups, npus)
     nvlink = [members for name, members in topology.groups.items() if _NVLINK_GROUP.search(name)]
-    for group in [*hosts, *nvlink]:
-        domains.join(group)
-    fastest = _join_neighbours(topology, domains, is_with_hosts=bool(hosts))
-    for members in _find_switched(topology, fastest, is_with_hosts=bool(hosts)):
-        domains.join(members)
-    return np.unique(np.asarray(domains.number), return_inverse=True)[1].astype(np.int64)
+    joined: list[Sequence[int]] = [*hosts, *nvlink]
+    if not hosts:
+        # Between known hosts, a link of two NPUs is a network.
+        joined += [(source, node) for source, node, _ in links if node < npus]
+    domain = _number_parts(joined, npus).tolist()
+
+    # Bandwidth of the fastest medium of each NPU: a link to a switch, or all of its links to other
+    # NPUs of its domain.
+    direct: dict[int, float] = {}
+    fastest: dict[int, float] = {}
+    for source, node, rate in links:
+        if node >= npus:
+            fastest[source] = max(fastest.get(source, 0.0), rate)
+        elif domain[source] == domain[node]:
+            direct[source] = direct.get(source, 0.0) + rate
+    for npu, rate in direct.items():
+        fastest[npu] = max(fastest.get(npu, 0.0), rate)
+    switched = _find_switched(topology, fastest, is_with_hosts=bool(hosts))
+    domain_of_npu = _number_parts([*joined, *switched], npus)
+    return np.unique(domain_of_npu, return_inverse=True)[1].astype(np.int64)
 
 
-class _Domains:
-    """A partition of NPUs; `number`: the first NPU of the domain of each."""
+def _number_parts(groups: Iterable[Sequence[int]], count: int) -> Int64Array:
+    """Return the part of every node, named by its lowest node: int64[count].
 
-    def __init__(self, npus: int) -> None:
-        self.number = list(range(npus))
-
-    def join(self, npus: Iterable[int]) -> None:
-        """Merge the domains of these NPUs into the one with the lowest number.
-
-        Without NPUs, or if all are in one domain, the network is unchanged.
-        """
-        numbers = {self.number[npu] for npu in npus}
-        if len(numbers) > 1:
-            first = min(numbers)
-            self.number = [first if number in numbers else number for number in self.number]
+    Nodes of one group, or of several groups that overlap in a chain, are one part. Groups may be
+    empty; a node in no group is a part of its own.
+    """
+    pairs = [(members[0], node) for members in groups for node in members[1:]]
+    first, second = np.asarray(pairs, np.int64).reshape(-1, 2).T
+    return connected_parts(first, second, count)
 
 
 def _find_hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[int, ...]]:
@@ -127,34 +139,6 @@ def _find_hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[
         if sorted(npu for members in candidates for npu in members) == list(range(npus)):
             return candidates
     return []
-
-
-def _join_neighbours(
-    topology: Topology, domains: _Domains, *, is_with_hosts: bool
-) -> dict[int, float]:
-    """Join the domains of NPUs with direct links; return each NPU's fastest bandwidth.
-
-    Bandwidths are in bytes/s. Only links that start at an NPU are considered. The bandwidth of an
-    NPU is the larger of two numbers: the bandwidth of its fastest link to a switch, and the sum of
-    its counted links to other NPUs. An NPU without any such link is not in the result.
-
-    - Without hosts (`is_with_hosts` False), every link between two NPUs counts, and joins the
-      domains of both in `domains`, which is changed.
-    - With hosts, a link between two NPUs counts only if both are in one domain already. Then no
-      domain changes; links to NPUs of other domains are a network between hosts.
-    """
-    direct: dict[int, float] = {}
-    fastest: dict[int, float] = {}
-    columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
-    for source, destination, rate in zip(*(column.tolist() for column in columns), strict=True):
-        if source >= topology.num_npus:
-            continue
-        if destination >= topology.num_npus:
-            fastest[source] = max(fastest.get(source, 0.0), rate)
-        elif not is_with_hosts or domains.number[source] == domains.number[destination]:
-            direct[source] = direct.get(source, 0.0) + rate
-            domains.join((source, destination))
-    return {npu: max(fastest.get(npu, 0.0), direct.get(npu, 0.0)) for npu in {*fastest, *direct}}
 
 
 def _find_switched(
@@ -177,7 +161,6 @@ def _find_switched(
     links that count is listed once per link.
     """
     npus = topology.num_npus
-    switch = list(range(topology.num_nodes))
     columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
     links = list(zip(*(column.tolist() for column in columns), strict=True))
     # An NPU whose only links lead to NPUs of other hosts has no fastest link.
@@ -187,6 +170,7 @@ def _find_switched(
         for npu, node, rate in links
         if npu < npus <= node and rate >= fastest[npu]
     ]
+    switch = list(range(topology.num_nodes))
     if is_with_hosts:
         attached = [
             (npu, node, rate)
@@ -197,10 +181,12 @@ def _find_switched(
         ]
     else:
         npu_rate = max((rate for *_, rate in attached), default=0.0)
-        for source, node, rate in links:
-            if source >= npus and node >= npus and rate >= npu_rate:
-                low, high = sorted((switch[source], switch[node]))
-                switch = [low if number == high else number for number in switch]
+        pairs = [
+            (source, node)
+            for source, node, rate in links
+            if source >= npus and node >= npus and rate >= npu_rate
+        ]
+        switch = _number_parts(pairs, topology.num_nodes).tolist()
     members: dict[tuple[int, float], list[int]] = {}
     for npu, node, rate in attached:
         members.setdefault((switch[node], rate), []).append(npu)

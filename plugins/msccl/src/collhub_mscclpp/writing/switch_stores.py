@@ -90,10 +90,12 @@ def place_switch_stores(
     for number, rows in switches.multicasts.items():
         receives = [receive_of[row] for row in rows]
         members = [int(steps.rank[rows[0]]), *steps.rank[receives].tolist()]
+        target = steps.dst_buffer[receives].astype(np.int64)
         is_direct = (
             not is_packets
             and bool(steps.is_kind(StepKind.RECV)[receives].all())
-            and _has_one_address(work, rows, receives)
+            # The sender adds its own offset of the buffer to the address, in every mode.
+            and bool(have_equal_offsets(work, np.asarray(rows), np.asarray(receives), target).all())
             and all(mode.is_free(number, rows, receives) for mode in modes)
         )
         if is_direct:
@@ -116,19 +118,6 @@ def place_switch_stores(
         # A switch channel spans equally large scratch on all members.
         scratch[:] = scratch.max()
     return landing, stores
-
-
-def _has_one_address(work: PlanWork, rows: list[int], receives: list[int]) -> bool:
-    """Return whether the destination of every message has one offset on sender and receiver.
-
-    That is the offset of the destination's buffer in its allocation, which must be equal in
-    every mode (in place, out of place) of the algorithm. Only then the sender, which adds
-    its own offset, computes the right address. `rows`, `receives`: the sends of the
-    multicast and their receives, in the same order.
-    """
-    pairs = np.asarray(rows), np.asarray(receives)
-    buffer = work.steps.dst_buffer[receives].astype(np.int64)
-    return bool(have_equal_offsets(work, *pairs, buffer).all())
 
 
 def _find_first_chunk(work: PlanWork, row: int) -> int:
