@@ -53,7 +53,7 @@ class ReadOptions:
         OptionType.INT,
     )
     collective: str | None = optional(
-        "collective of a file in the short form of ncclize, which does not name it: allgather, ..."
+        "collective of a file without `coll`, as the short form of ncclize: allgather, ..."
     )
     reading: str = choice(
         ("runtime", "dsl"),

@@ -299,8 +299,9 @@ def to_step(attributes: list[str], file: str, line: int) -> list[str]:
 def complete_header(document: ScannedXml, collective: str | None, file: str) -> ScannedXml:
     """Return a document with the attributes of `<algo>` that the short form of ncclize omits.
 
-    A document that is not in the short form (`is_short`) is returned itself; otherwise a copy is
-    returned. An attribute in the file takes precedence over these texts:
+    A document that is not in the short form (`is_short`) gets `coll` only, if the file has none and
+    `collective` is given; without a change it is returned itself, otherwise a copy. An attribute in
+    the file takes precedence over these texts:
 
     - `coll`: `collective`
     - `proto`: Simple
@@ -312,7 +313,9 @@ def complete_header(document: ScannedXml, collective: str | None, file: str) -> 
     Raises `InputError` (`short-form`), at the line of `<algo>` in `file`, without any `coll`.
     """
     if not document.is_short:
-        return document
+        if collective is None or "coll" in document.algo:
+            return document
+        return replace(document, algo={**document.algo, "coll": collective})
     name = document.algo.get("coll", collective)
     if name is None:
         raise InputError(

@@ -99,6 +99,12 @@ def read_header(document: ScannedXml, findings: FileFindings) -> AlgoHeader:
     )
 
 
+_CURES = {
+    "ngpus": 'add ngpus="{ranks}", the number of <gpu>',
+    "nchunksperloop": 'add nchunksperloop="NUMBER", the chunks of the larger buffer',
+}
+
+
 class _AttributeReader:
     """Read attributes one by one; a defect is recorded and a usable value returned."""
 
@@ -110,6 +116,7 @@ class _AttributeReader:
         """
         self._algo = document.algo
         self._line = document.algo_line
+        self._gpu_count = len(document.gpus)
         self._findings = findings
         for name in sorted(set(self._algo) - RUNTIME_ATTRIBUTES - {"nthreads", "redop"}):
             message = f"attribute {name!r} of <algo> is kept, but no runtime knows it"
@@ -127,7 +134,8 @@ class _AttributeReader:
         - `attribute-range`: the number is below `minimum`, or its magnitude is 2^31 or more.
         """
         if name not in self._algo:
-            self._add_error("missing-attribute", f"<algo> has no attribute {name!r}")
+            cure = _CURES.get(name, f'add {name}="NUMBER"').format(ranks=self._gpu_count)
+            self._add_error("missing-attribute", f"<algo> has no attribute {name!r}", cure)
             return minimum
         value = self._parse(name)
         if value is None:
@@ -170,7 +178,8 @@ class _AttributeReader:
         if name is None:
             self._warn(
                 "missing-attribute",
-                "<algo> has no attribute 'coll', which the runtimes require; read as custom",
+                "<algo> has no attribute 'coll', which the runtimes require; read as custom"
+                " without -O collective=NAME",
             )
             return CollectiveKind.CUSTOM
         if name not in _COLLECTIVES:
@@ -185,7 +194,8 @@ class _AttributeReader:
         """
         name = self._algo.get("proto")
         if name is None:
-            self._add_error("missing-attribute", "<algo> has no attribute 'proto'")
+            cure = f'add proto="Simple", or another one of {", ".join(_PROTOCOLS[1:])}'
+            self._add_error("missing-attribute", "<algo> has no attribute 'proto'", cure)
         elif name not in _PROTOCOLS:
             known = ", ".join(_PROTOCOLS)
             self._add_error("unknown-protocol", f"proto {name!r} is not one of {known}")
@@ -248,9 +258,9 @@ class _AttributeReader:
         """Warn at the line of the header."""
         self._findings.warn(code, message, self._line)
 
-    def _add_error(self, code: str, message: str) -> None:
+    def _add_error(self, code: str, message: str, cure: str = "") -> None:
         """Record an error at the line of the header."""
-        self._findings.add_error(code, message, self._line)
+        self._findings.add_error(code, message, self._line, cure=cure)
 
 
 Columns = Mapping[str, Int64Array]

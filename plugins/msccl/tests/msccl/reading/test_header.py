@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hub_core.model import CollectiveKind
+from hub_core.model import CollectiveKind, HubError
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,21 @@ def test_custom_buffers_have_the_declared_sizes(reader, xml) -> None:
     assert algorithm.collective.output_units().tolist() == [2, 4]
     assert algorithm.scratch_units.tolist() == [3, 0]
     assert algorithm.collective.postcondition() is None
+
+
+def test_the_option_collective_names_the_collective_of_a_file_without_coll(reader, xml) -> None:
+    text = xml.local([xml.step("cpy")], coll=None)
+    assert reader(text, collective="alltoall").collective.kind is CollectiveKind.ALL_TO_ALL
+    assert reader.warnings == []
+    # The file takes precedence.
+    text = xml.local([xml.step("cpy")], coll="allgather")
+    assert reader(text, collective="alltoall").collective.kind is CollectiveKind.ALL_GATHER
+
+
+def test_a_missing_number_of_ranks_is_given_as_cure(reader, xml) -> None:
+    with pytest.raises(HubError) as caught:
+        reader(xml.local([xml.step("cpy")], ngpus=None))
+    assert caught.value.diagnostics[0].cure == 'add ngpus="1", the number of <gpu>'
 
 
 @pytest.mark.parametrize("name", ["ngpus", "nchunksperloop", "nchannels", "proto"])
