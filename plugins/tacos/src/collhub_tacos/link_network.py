@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hub_core.columns import (
-    BoolArray,
     Int64Array,
     csr,
     group_of_entry,
@@ -265,34 +264,11 @@ def contract_switches(topology: Topology) -> LinkNetwork:
 def _find_pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Array]:
     """Return (sources, destinations) of pairs of NPUs with a direct link or a path over switches.
 
-    Sorted by destination, then by source; a pair of equal NPUs does not count.
+    Links are directed, and a path that passes through a third NPU does not count. Sorted by
+    destination, then by source; a pair of equal NPUs does not count.
     """
     npus = topology.num_npus
-    reached = _find_npus_behind_switches(topology)
-    # If the head is a switch, the NPU reaches all NPUs that the switch reaches.
-    leaves_npu = topology.source < npus
-    tails = topology.source[leaves_npu].tolist()
-    heads = topology.destination[leaves_npu].tolist()
-    table = np.zeros((npus, npus), np.bool_)
-    for tail, head in zip(tails, heads, strict=True):
-        if head < npus:
-            table[head, tail] = True
-        else:
-            table[reached[head - npus], tail] = True
-    # A path through a switch back to its start is no arc.
-    np.fill_diagonal(table, False)
-    destination, source = np.nonzero(table)
-    return source.astype(np.int64), destination.astype(np.int64)
-
-
-def _find_npus_behind_switches(topology: Topology) -> BoolArray:
-    """Return which NPUs every switch reaches over links through switches only.
-
-    The result is bool[switches, NPUs]; row i is the switch with node number i + the number of NPUs.
-    Links are directed. A path that passes through an NPU does not count. The topology may have no
-    switches; then there are no rows.
-    """
-    npus = topology.num_npus
+    # The NPUs that every switch reaches over links through switches only: bool[switches, NPUs].
     reached = np.zeros((topology.num_nodes - npus, npus), np.bool_)
     switches, heads = topology.source - npus, topology.destination
     leaves_switch = switches >= 0
@@ -306,7 +282,20 @@ def _find_npus_behind_switches(topology: Topology) -> BoolArray:
         reached_next = reached[heads[inner] - npus]
         np.logical_or.at(reached, switches[inner], reached_next)
         previous_total, total = total, int(reached.sum())
-    return reached
+
+    table = np.zeros((npus, npus), np.bool_)
+    leaves_npu = ~leaves_switch
+    tails = topology.source[leaves_npu].tolist()
+    for tail, head in zip(tails, heads[leaves_npu].tolist(), strict=True):
+        if head < npus:
+            table[head, tail] = True
+        else:
+            # The NPU reaches all NPUs that the switch reaches.
+            table[reached[head - npus], tail] = True
+    # A path through a switch back to its start is no arc.
+    np.fill_diagonal(table, False)
+    destination, source = np.nonzero(table)
+    return source.astype(np.int64), destination.astype(np.int64)
 
 
 def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
@@ -338,22 +327,25 @@ def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
     )
     npus = topology.num_npus
     for switch in range(npus, topology.num_nodes):
-        links = _merge_parallel_links(_replace_switch(links, switch, degree), topology.num_nodes)
+        links = _replace_switch(links, switch, degree, topology.num_nodes)
     name = f"{topology.name}, unwound"
     plain = links.topology(name, npus, npus, node_names=topology.node_names[:npus])
     return replace(plain, groups=topology.groups)
 
 
-def _replace_switch(links: Links, switch: int, degree: int) -> Links:
+def _replace_switch(links: Links, switch: int, degree: int, num_nodes: int) -> Links:
     """Return the links, with those of one switch replaced by links between its neighbours.
 
-    First come all links of other nodes, in the same order. Then follow, for every in-link of
-    the switch in order, direct links from its source to the destinations of out-links. These
-    are the first `degree` (0: all) out-links in ascending order of destination, beginning
-    after the source and continuing cyclically. Out-links back to the source are skipped.
+    For every in-link of the switch, there are direct links from its source to the destinations of
+    out-links. These are the first `degree` (0: all) out-links in ascending order of destination,
+    beginning after the source and continuing cyclically. Out-links back to the source are skipped.
 
     The bandwidth of a direct link is the smaller one of in-link and out-link, divided by the
     number of direct links of this in-link. Its latency is the sum of both.
+
+    Then all parallel links are combined, also those of other nodes and of different planes:
+    bandwidths are added, the latency is the maximum. The result has no planes and is sorted by
+    source, then by destination. The argument is unchanged.
     """
     in_link, out_link, link_count = _pair_ports(links, switch, degree)
     # The slower of two ports limits the bandwidth, which is divided among the links of the port.
@@ -366,7 +358,6 @@ def _replace_switch(links: Links, switch: int, degree: int) -> Links:
         bandwidth / np.maximum(link_count, 1),
         links.latency_s[in_link] + links.latency_s[out_link],
     )
-    # Links of other nodes are kept first, so their order does not change.
     unaffected = np.flatnonzero((links.source != switch) & (links.destination != switch))
     kept_links = Links(
         links.source[unaffected],
@@ -374,7 +365,17 @@ def _replace_switch(links: Links, switch: int, degree: int) -> Links:
         links.bandwidth_bytes_per_s[unaffected],
         links.latency_s[unaffected],
     )
-    return Links.joined([kept_links, direct])
+    # The kept links come first: sums of bandwidths depend on the order in their last digit.
+    joined = Links.joined([kept_links, direct])
+
+    pair = joined.source * num_nodes + joined.destination
+    key, which = np.unique(pair, return_inverse=True)
+    # The latency is that of the slower path.
+    latency = np.zeros(len(key))
+    np.maximum.at(latency, which, joined.latency_s)
+    total_bandwidth = np.bincount(which, joined.bandwidth_bytes_per_s, len(key))
+    source, destination = np.divmod(key, num_nodes)
+    return Links(source, destination, total_bandwidth.astype(np.float64), latency)
 
 
 def _pair_ports(
@@ -405,19 +406,3 @@ def _pair_ports(
         out_link.append(chosen)
         link_count.append(np.full(len(chosen), len(chosen), np.int64))
     return np.concatenate(in_link), np.concatenate(out_link), np.concatenate(link_count)
-
-
-def _merge_parallel_links(links: Links, num_nodes: int) -> Links:
-    """Combine parallel links: bandwidths are added, the latency is the maximum.
-
-    Links of different planes with the same ends are combined too, and the result has no planes.
-    It is sorted by source, then by destination. The argument is unchanged.
-    """
-    pair = links.source * num_nodes + links.destination
-    key, which = np.unique(pair, return_inverse=True)
-    # The latency is that of the slower path.
-    latency = np.zeros(len(key))
-    np.maximum.at(latency, which, links.latency_s)
-    bandwidth = np.bincount(which, links.bandwidth_bytes_per_s, len(key))
-    source, destination = np.divmod(key, num_nodes)
-    return Links(source, destination, bandwidth.astype(np.float64), latency)

@@ -183,10 +183,26 @@ def transpose_network(network: LinkNetwork) -> LinkNetwork:
     The topology of the result has no dimensions; its node names and groups are kept.
     `network` is not modified.
     """
+    topology = network.topology
+    transposed = Topology(
+        topology.name,
+        topology.num_npus,
+        topology.num_nodes,
+        topology.destination.copy(),
+        topology.source.copy(),
+        topology.bandwidth_bytes_per_s.copy(),
+        topology.latency_s.copy(),
+        (),
+        topology.node_names,
+        topology.groups,
+        # In reversed time a multicast is a reduction.
+        multicast=topology.reduction,
+        reduction=topology.multicast,
+    )
     links = network.links if isinstance(network, PathNetwork) else network
     # Stable: parallel links keep their order.
     order = np.lexsort((links.destination, links.source))
-    reversed_links = LinkNetwork.of_rows(_transpose_topology(network.topology), links.row[order])
+    reversed_links = LinkNetwork.of_rows(transposed, links.row[order])
     if not isinstance(network, PathNetwork):
         return reversed_links
     opposite = inverse(order)
@@ -206,27 +222,6 @@ def transpose_network(network: LinkNetwork) -> LinkNetwork:
         row=reversed_links.row[paths.links[paths.indptr[:-1]]],
         links=reversed_links,
         paths=paths,
-    )
-
-
-def _transpose_topology(topology: Topology) -> Topology:
-    """Return the topology with source and destination exchanged; its dimensions are removed.
-
-    In reversed time a multicast is a reduction.
-    """
-    return Topology(
-        topology.name,
-        topology.num_npus,
-        topology.num_nodes,
-        topology.destination.copy(),
-        topology.source.copy(),
-        topology.bandwidth_bytes_per_s.copy(),
-        topology.latency_s.copy(),
-        (),
-        topology.node_names,
-        topology.groups,
-        multicast=topology.reduction,
-        reduction=topology.multicast,
     )
 
 

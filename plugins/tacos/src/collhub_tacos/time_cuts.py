@@ -113,43 +113,27 @@ class TimeCuts:
         - Node of the set: 0.
         - Any other node: the crossing time, at which the last message can have crossed a link
           out of the set. It is 0 if no link leads out, or if no data must leave the set.
-        - For an all-gather, broadcast or all-reduce, other nodes are later if the crossing time
-          is not 0: their distance from the nearest end of a link out of the set is added. The
-          time of the last member of the collective limits the sum.
+        - For an all-gather, broadcast or all-reduce, in which all data must reach each member
+          outside of the set, other nodes are later if the crossing time is not 0: their distance
+          from the nearest end of a link out of the set is added. The time of the last member of
+          the collective limits the sum.
 
         For all other kinds no distance is added. `sets` must not be empty.
         """
         exits = build_exits(self._demand, self._network, sets)
         heads = np.split(self._network.destination[exits.links], exits.indptr[1:-1])
         crossed = exits.list_times_ps(self._times).tolist()
-        return [
-            self._delay_by_distance(nodes, heads_of_set, crossed_ps)
-            for nodes, heads_of_set, crossed_ps in zip(sets, heads, crossed, strict=True)
-        ]
-
-    def _delay_by_distance(self, nodes: BoolArray, heads: Int64Array, crossed_ps: int) -> TimeCut:
-        """Return the cut in time of `nodes`, if its last message leaves at `crossed_ps`.
-
-        `nodes`: bool[nodes], True for the nodes of the set. `heads`: int64, the nodes to which
-        links out of the set lead; at least one, and repeated ones are allowed. The result gives
-        each node the time in ps from which it is on the far side:
-
-        - Nodes of the set: 0.
-        - Other nodes: `crossed_ps`, if it is 0, or if the collective is not an all-gather, a
-          broadcast or an all-reduce. In these three, all data must reach each member outside of the
-          set.
-        - Otherwise `crossed_ps` plus the distance in ps from the nearest head, but at most the
-          latest such time of a member of the collective.
-        """
-        since = np.where(nodes, 0, crossed_ps)
         is_to_each = self._demand.collective.kind in _TO_EACH
-        if not is_to_each or not crossed_ps:
-            return TimeCut(since)
-        from_heads = self._far[np.unique(heads)].min(axis=0)
-        since = since + np.where(nodes, 0, from_heads)
-        last = since[self._demand.is_member].max()
-        # Nodes that do not take part may be farther away, but no data must reach them.
-        return TimeCut(np.minimum(since, last))
+        cuts = []
+        for nodes, heads_of_set, crossed_ps in zip(sets, heads, crossed, strict=True):
+            since = np.where(nodes, 0, crossed_ps)
+            if is_to_each and crossed_ps:
+                from_heads = self._far[np.unique(heads_of_set)].min(axis=0)
+                since = since + np.where(nodes, 0, from_heads)
+                # Nodes that do not take part may be farther away, but no data must reach them.
+                since = np.minimum(since, since[self._demand.is_member].max())
+            cuts.append(TimeCut(since))
+        return cuts
 
     def of_distance(self) -> TimeCut:
         """Return the cut in time for the longest shortest path from a sender to a receiver.

@@ -71,8 +71,9 @@ def choose_ladder(setting: Setting) -> list[int]:
 
     `setting.choose_piece_counts` replaces the list by a requested number. Otherwise it omits
     numbers that do not fit, but keeps the first if none fits. Numbers that the limits of units
-    exclude are omitted too, so the result may be empty. A pipeline also omits numbers that are too
-    small to fill it (`_may_fill_pipeline`). If all are too small, the largest one remains.
+    exclude are omitted too, so the result may be empty. A pipeline of more than two NPUs also omits
+    numbers that are too small to fill it: even a chunk eight times smaller would occupy the fastest
+    link for more than 32 times the largest latency. If all are too small, the largest one remains.
     """
     kind = setting.collective.kind
     ladder, is_switched = LADDERS[kind], isinstance(setting.network, PathNetwork)
@@ -89,24 +90,18 @@ def choose_ladder(setting: Setting) -> list[int]:
         multiples = [other_npus << power for power in range(rounds)]
         ladder = sorted({*ladder, *multiples})
     ladder_counts = setting.choose_piece_counts(ladder)
-    return [
-        pieces for pieces in ladder_counts if _may_fill_pipeline(setting, pieces)
-    ] or ladder_counts[-1:]
-
-
-def _may_fill_pipeline(setting: Setting, pieces: int) -> bool:
-    """Return whether `pieces` chunks are enough to fill the pipeline of a broadcast or reduce.
-
-    False if even a chunk eight times smaller would occupy the fastest link for more than 32 times
-    the largest latency. A chunk has the bytes of the collective divided by `pieces`. Always True
-    for at most two NPUs, between which there is no pipeline.
-    """
     topology = setting.network.topology
-    fastest = float(topology.bandwidth_bytes_per_s.max(initial=1.0))
-    finer_s = setting.collective_bytes / (_FINER_FACTOR * pieces * fastest)
     # Between two NPUs there is no pipeline.
-    is_pipeline = topology.num_npus > 2
-    return not is_pipeline or finer_s <= _MAX_LATENCIES * float(topology.latency_s.max(initial=0.0))
+    if topology.num_npus <= 2:
+        return ladder_counts
+    fastest = float(topology.bandwidth_bytes_per_s.max(initial=1.0))
+    max_finer_s = _MAX_LATENCIES * float(topology.latency_s.max(initial=0.0))
+    filling = [
+        pieces
+        for pieces in ladder_counts
+        if setting.collective_bytes / (_FINER_FACTOR * pieces * fastest) <= max_finer_s
+    ]
+    return filling or ladder_counts[-1:]
 
 
 _Spreading = TypeVar("_Spreading")
@@ -183,13 +178,33 @@ class _Phases:
         The rules are those of `_list_window_rules`, the planned one first. `form`: name of the
         algorithm form. `pieces`: chunks per part of a rank. `parts`: (collective, chunks). `index`:
         number of this spreading within the form. Each candidate records (form, index, rule) as its
-        variant.
+        variant. Its details are kernel and seed of the last spreading, and the first reason why an
+        exact search failed, if any. Transfers and time are sums over the phases.
         """
+        collective, chunks = parts
+        last = self.spreads[-1]
+        details: dict[str, JsonValue] = {"kernel": last.kernel, "seed": last.seed}
+        reasons = [spread.exact_search for spread in self.spreads if spread.exact_search]
+        if reasons:
+            details["exact search"] = reasons[0]
         candidates = []
         for rule in self._list_window_rules():
             phases = replace(self, times=replace(self.times, rule=rule))
-            candidate = phases._build_candidate(form, pieces, parts)
-            candidates.append(replace(candidate, variant=Variant(form, index, rule)))
+            candidate = SynthesisCandidate(
+                form=form,
+                pieces=pieces,
+                collective=collective,
+                chunks=chunks,
+                num_transfers=sum(spread.num_transfers for spread in self.spreads),
+                time_ps=sum(spread.time_ps for spread in self.spreads),
+                transfers=phases.transfers,
+                replay=phases.replay,
+                details=details,
+                is_interrupted=any(spread.is_interrupted for spread in self.spreads),
+                is_timed=rule.keeps_order,
+                variant=Variant(form, index, rule),
+            )
+            candidates.append(candidate)
         return candidates
 
     def _list_window_rules(self) -> tuple[WindowRule, ...]:
@@ -213,29 +228,6 @@ class _Phases:
         # If messages of other senders share switches, no turns may be better than few in flight.
         last = FREE if isinstance(self.network, PathNetwork) else SLOW_START
         return (UNCAPPED, last) if widest <= CAPPED.max_in_flight else (UNCAPPED, CAPPED, last)
-
-    def _build_candidate(
-        self, form: str, pieces: int, parts: tuple[Collective, Chunks]
-    ) -> SynthesisCandidate:
-        collective, chunks = parts
-        last = self.spreads[-1]
-        details: dict[str, JsonValue] = {"kernel": last.kernel, "seed": last.seed}
-        reasons = [spread.exact_search for spread in self.spreads if spread.exact_search]
-        if reasons:
-            details["exact search"] = reasons[0]
-        return SynthesisCandidate(
-            form=form,
-            pieces=pieces,
-            collective=collective,
-            chunks=chunks,
-            num_transfers=sum(spread.num_transfers for spread in self.spreads),
-            time_ps=sum(spread.time_ps for spread in self.spreads),
-            transfers=self.transfers,
-            replay=self.replay,
-            details=details,
-            is_interrupted=any(spread.is_interrupted for spread in self.spreads),
-            is_timed=self.times.rule.keeps_order,
-        )
 
 
 Form = Callable[[Setting, int, Progress, Prospects], list[SynthesisCandidate]]

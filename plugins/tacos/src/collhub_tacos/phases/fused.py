@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_packing import CapacityGraph, SpanningTree, Strength, all_reduce_trees, strength
+from collhub_packing import CapacityGraph, SpanningTree, all_reduce_trees, strength
 from collhub_packing.pipelining import Pipeline, Pipelining, best_chunks
 
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
@@ -317,7 +317,11 @@ def _find_fastest(
         assert search.best is not None
         schedule = search.best
         if setting.pieces is None:
-            schedule = _choose_chunk_count(search, schedule)
+            packing = schedule.packing
+            most_repeats = packing.max_repeats(_MAX_MESSAGES)
+            count = best_chunks(lambda repeats: search.time_ps(packing, repeats), most_repeats)
+            if count != schedule.repeats:
+                schedule = _PackedSchedule(packing, count, packing.schedule(count))
     except KeyboardInterrupt:
         if search.best is None:
             raise
@@ -325,30 +329,15 @@ def _find_fastest(
     return schedule.to_candidate(form, setting, is_interrupted=False)
 
 
-def _choose_chunk_count(search: _FastestPipeline, schedule: _PackedSchedule) -> _PackedSchedule:
-    """Return a schedule on the same trees with a good number of chunks.
-
-    Numbers of repetitions up to `max_repeats` for `_MAX_MESSAGES` (2^19) messages are tried
-    (`best_chunks`); the smallest one whose time is within 0.1 % of the minimum is used. If that
-    is the number of `schedule`, `schedule` itself is returned. Schedules that are tried also
-    count for `search.best`.
-    """
-    packing = schedule.packing
-    count = best_chunks(
-        lambda repeats: search.time_ps(packing, repeats), packing.max_repeats(_MAX_MESSAGES)
-    )
-    if count == schedule.repeats:
-        return schedule
-    return _PackedSchedule(packing, count, packing.schedule(count))
-
-
 def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
     """Yield trees packed at the network's strength, one packing per seed, and report progress.
 
     The seeds are `setting.seed`, `setting.seed` + 1, .... Their number is `setting.seeds`;
     0 means 8 for networks of up to 256 nodes, and 2048 // nodes for larger ones, at least 1.
-    Details of a packing are its seed and the description of the strength. Raise `InputError` as
-    `all_reduce_trees`, for example for a disconnected network.
+    Details of a packing are its `seed`, the `strength` (a fraction as text, in units of the
+    graph), `rate_bytes_per_s` (the strength in bytes/s) and `partition`: the blocks of nodes that
+    limit all trees, or the text `every NPU alone` if there are as many blocks as nodes. Raise
+    `InputError` as `all_reduce_trees`, for example for a disconnected network.
     """
     # Packings of equal strength differ in depth, and therefore in the time to fill the pipeline.
     graph = CapacityGraph.of(setting.network.topology)
@@ -358,7 +347,17 @@ def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_Pipeli
         progress(index / (seeds + 1), "packing trees")
         seed = setting.seed + index
         strength_of_network, trees = all_reduce_trees(graph, seeds=1, first_seed=seed)
-        details = {"seed": seed, **_describe_strength(strength_of_network, graph)}
+        blocks = strength_of_network.blocks
+        partition: JsonValue = [list(block) for block in blocks]
+        # The finest partition would list every NPU.
+        if len(blocks) == graph.num_nodes:
+            partition = "every NPU alone"
+        details: dict[str, JsonValue] = {
+            "seed": seed,
+            "strength": str(strength_of_network.value),
+            "rate_bytes_per_s": float(strength_of_network.value * graph.unit),
+            "partition": partition,
+        }
         yield _PipelinedTrees.of(trees, setting, details)
     progress(seeds / (seeds + 1), "choosing the number of chunks")
 
@@ -374,25 +373,3 @@ def _generate_central_tree(setting: Setting, progress: Progress) -> Iterator[_Pi
     times = setting.network.link_times(setting.collective_bytes, setting.occupancy)
     tree = build_central_tree(setting.network, times, setting.members)
     yield _PipelinedTrees.of([tree], setting, {})
-
-
-def _describe_strength(strength_of_network: Strength, graph: CapacityGraph) -> dict[str, JsonValue]:
-    """Describe the strength of a network and the partition that limits all trees.
-
-    The result is a JSON object with these keys:
-
-    - `strength`: a fraction as text, in units of the graph.
-    - `rate_bytes_per_s`: the strength in bytes/s, a number.
-    - `partition`: a list of blocks, each a list of node numbers. It is the text `every
-      NPU alone` if there are as many blocks as nodes in the graph.
-    """
-    # The finest partition would list every NPU.
-    is_finest = len(strength_of_network.blocks) == graph.num_nodes
-    blocks: JsonValue = (
-        "every NPU alone" if is_finest else [list(block) for block in strength_of_network.blocks]
-    )
-    return {
-        "strength": str(strength_of_network.value),
-        "rate_bytes_per_s": float(strength_of_network.value * graph.unit),
-        "partition": blocks,
-    }

@@ -303,28 +303,15 @@ class Vectors:
         """
         pending = sorted((self.vectors[part].time_ps, part) for part in parts)
         while len(pending) > 1:
-            first, second = pending[0][1], pending[1][1]
-            added = self._sum(min(first, second), max(first, second))
+            (_, first), (latest_ps, second) = pending[:2]
+            summands = min(first, second), max(first, second)
+            if summands not in self._sums:
+                number = len(self.vectors)
+                for part in summands:
+                    self.vectors[part].uses += 1
+                    self.vectors[part].adder = number
+                self.vectors.append(Vector(latest_ps + _ADDITION_PS, -1, *summands))
+                self._sums[summands] = number
+            added = self._sums[summands]
             pending = sorted([*pending[2:], (self.vectors[added].time_ps, added)])
         return pending[0][1]
-
-    def _sum(self, left: int, right: int) -> int:
-        """Return the number of the vector left + right; it is added if it does not exist.
-
-        `left`, `right`: numbers of existing vectors. A new sum is available 1000 ps
-        (`_ADDITION_PS`) after the later summand. It increases `uses` of each summand by one and
-        becomes their `adder`. An existing sum is returned without any change. (left, right) and
-        (right, left) are different sums.
-        """
-        if (left, right) in self._sums:
-            return self._sums[left, right]
-        number = len(self.vectors)
-        latest = 0
-        for part in (left, right):
-            vector = self.vectors[part]
-            vector.uses += 1
-            vector.adder = number
-            latest = max(latest, vector.time_ps)
-        self.vectors.append(Vector(latest + _ADDITION_PS, left=left, right=right))
-        self._sums[left, right] = number
-        return number

@@ -79,7 +79,20 @@ class Router:
         """
         self._network, self._seed = network, seed
         self._arcs, single = _build_arc_map(network, times)
-        self._space = _allocate_workspace(network.num_nodes)
+        nodes = network.num_nodes
+        arc, entry, stamp, in_tree, node, trail = np.zeros((6, nodes), np.int64)
+        self._space = TreeWorkspace(
+            cost=np.zeros(nodes),
+            arc=arc,
+            entry=entry,
+            stamp=stamp,
+            in_tree=in_tree,
+            key=np.zeros(nodes),
+            node=node,
+            # No node is in the heap.
+            slot=np.full(nodes, -1, np.int64),
+            trail=trail,
+        )
         # Distances to targets guide the search; each target has a row.
         targets = np.unique(target[target >= 0])
         row = positions_in(targets, network.num_nodes)
@@ -290,26 +303,3 @@ def _build_arc_map(network: LinkNetwork, times: LinkTimes) -> tuple[ArcMap, Link
         arrival=single.arrival,
     )
     return arcs, single
-
-
-def _allocate_workspace(nodes: int) -> TreeWorkspace:
-    """Allocate the scratch arrays of a search for trees: one entry per node in every array.
-
-    `cost` and `key` are float64, the others int64. All entries are 0, except that those of `slot`
-    are -1: no node is in the heap.
-    """
-
-    def zeros() -> Int64Array:
-        return np.zeros(nodes, np.int64)
-
-    return TreeWorkspace(
-        cost=np.zeros(nodes),
-        arc=zeros(),
-        entry=zeros(),
-        stamp=zeros(),
-        in_tree=zeros(),
-        key=np.zeros(nodes),
-        node=zeros(),
-        slot=np.full(nodes, -1, np.int64),
-        trail=zeros(),
-    )

@@ -192,9 +192,27 @@ class LinkSchedule(ColumnTable):
 
         The order of messages, starts and finishes (ps) are kept. Links get their numbers in the
         topology. A message with window w waits for the one that is w positions earlier on its link,
-        0 means for none. `times.rule` decides about the windows (`_windows`).
+        0 means for none. The window of a link is the number of messages that may be in flight on
+        it. The first rule that applies decides about the windows of the messages:
+
+        - `times.rule.sums_in_turn`: a message that reduces has the window of its link, any other
+          message has 0.
+        - `times.rule.keeps_order` is False: all windows are 0.
+        - Otherwise the windows are those of `compute_windows`. A message at position i of its link
+          (from 0) that waits for none has i + 1.
         """
         network = self.network
+        rule = times.rule
+        if not (rule.sums_in_turn or rule.keeps_order):
+            window = np.zeros(len(self), np.int64)
+        else:
+            window = compute_link_windows(network, times)[self.link]
+            if rule.sums_in_turn:
+                window = np.where(self.reduces, window, 0)
+            else:
+                at_once = max_released_at_once(network, rule)
+                link = network.row[self.link]
+                window = compute_windows(link, self.start, self.finish, window, at_once)
         # The core orders messages by topology link.
         row = network.row[self.link]
         return Transfers(
@@ -205,31 +223,8 @@ class LinkSchedule(ColumnTable):
             self.start,
             self.finish,
             self.reduces,
-            self._windows(times),
+            window,
         )
-
-    def _windows(self, times: LinkTimes) -> Int64Array:
-        """Return the window of every message: int64[messages].
-
-        A message with window w waits for the one that is w positions earlier on its link. The
-        first rule that applies decides:
-
-        - `times.rule.sums_in_turn`: a message that reduces has the window of its link, any other
-          message has 0. 0 means that the message waits for none.
-        - `times.rule.keeps_order` is False: all windows are 0.
-        - Otherwise the windows are those of `compute_windows`. A message at position i of its link
-          (from 0) that waits for none has i + 1.
-
-        The window of a link is the number of messages that may be in flight on it.
-        """
-        network = self.network
-        if times.rule.sums_in_turn:
-            return np.where(self.reduces, compute_link_windows(network, times)[self.link], 0)
-        if not times.rule.keeps_order:
-            return np.zeros(len(self), np.int64)
-        window = compute_link_windows(network, times)[self.link]
-        at_once = max_released_at_once(network, times.rule)
-        return compute_windows(network.row[self.link], self.start, self.finish, window, at_once)
 
 
 def reverse_schedule(

@@ -6,7 +6,7 @@ Checks that no transfer is too early, redundant or missing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from collhub_tacos.schedules.link_schedule import (
 from collhub_tacos.search.seeds import FractionReport, ignore_fraction
 from hub_core.columns import BoolArray, Int64Array, counted_positions
 from hub_core.model import InputError
-
-if TYPE_CHECKING:
-    from collhub_tacos.schedules.replay_kernel import Holdings
 
 Pairs = tuple[Int64Array, Int64Array]
 
@@ -101,26 +98,34 @@ def replay_log(
        that start there.
     3. A link that carries a chunk exists, and the log of its destination has an entry for it.
     4. No node receives a chunk twice, or a chunk with which it starts.
-    5. A node sends a chunk only in or after the step of its arrival. A chunk that is sent in step t
-       arrives in step t + `arrival_ps` / `busy_ps`, rounded up.
+    5. A node sends a chunk only in or after the step of its arrival, which is `arrival_ps` /
+       `busy_ps` steps, rounded up, after the step in which it was sent.
     6. In the end, every node has all chunks.
 
-    Rules 3 to 5 are checked step by step; in each step for all arrivals, then for all starts.
+    Rules 3 to 5 are checked step by step; in each step for all arrivals, then for all starts, both
+    in the order of links. The message names the link and the step in which the chunk was sent.
     `progress` gets the checked fraction of the steps after about 2^24 transfers each, at most 1.
     """
     # Importing numba takes a second.
-    from collhub_tacos.schedules.replay_kernel import Holdings
+    from collhub_tacos.schedules.replay_kernel import Holdings, Offence, replay_steps
 
     if np.any(times.busy > log.busy_ps) or np.any(times.arrival != log.arrival_ps):
         steps = f"its steps of {log.busy_ps} ps and {log.arrival_ps} ps to the arrival"
         _refuse(f"{steps} are not what the links take")
+    network = log.network
     have = _build_initial_holdings(log, origin)
     holdings = Holdings(log.log, have, log.initial_count.copy(), log.initial_count.copy())
     last = log.num_steps + log.lag
     rows = max(1, _TRANSFERS_PER_SLICE * last // max(1, log.num_transfers))
     for first in range(0, last, rows):
         end = min(first + rows, last)
-        _replay_slice(log, holdings, first, end)
+        # The kernel returns a number, which is translated to a message here.
+        offence, link, step = replay_steps(
+            network.source, network.destination, holdings, log.carried, log.lag, first, end
+        )
+        if offence != Offence.NONE:
+            link_name = _name_link(network, link)
+            _refuse(f"what link {link_name} carries in step {step} {_OFFENCES[offence]}")
         progress(end / last)
     num_chunks = holdings.log.shape[1]
     lacking = np.flatnonzero(holdings.arrived < num_chunks)
@@ -128,34 +133,6 @@ def replay_log(
         npu = int(lacking[0])
         _refuse(f"NPU {npu} gets {int(holdings.arrived[npu])} of {num_chunks} chunks")
     return log.time_ps
-
-
-def _replay_slice(log: ArrivalLog, holdings: Holdings, first: int, end: int) -> None:
-    """Execute the steps `first` to `end` - 1 of a log on `holdings`, which is changed.
-
-    In each step, first the messages arrive that were sent `log.lag` steps before, then the
-    messages of the step start; both in the order of the links. The chunk of a message is the
-    next entry in the log of its destination. Raises `InputError` (`invalid-schedule`) at the
-    first fault:
-
-    - The log of the destination has no further valid chunk.
-    - The chunk has arrived at the destination before.
-    - The source does not have the chunk when the message starts.
-    - A link that carries a chunk does not exist.
-
-    The message names the link and the step in which the chunk was sent. Changes before the
-    fault remain.
-    """
-    from collhub_tacos.schedules.replay_kernel import Offence, replay_steps
-
-    network = log.network
-    # The kernel returns a number, which is translated to a message here.
-    offence, link, step = replay_steps(
-        network.source, network.destination, holdings, log.carried, log.lag, first, end
-    )
-    if offence != Offence.NONE:
-        link_name = _name_link(network, link)
-        _refuse(f"what link {link_name} carries in step {step} {_OFFENCES[offence]}")
 
 
 def _build_initial_holdings(log: ArrivalLog, origin: Int64Array) -> ChunkBits:
@@ -295,89 +272,48 @@ def _check_spread(
     """Raise `InputError` unless every chunk x spreads correctly from node `origin[x]`.
 
     The rules are checked in this order, and only the first violation is reported (code
-    `invalid-schedule`):
+    `invalid-schedule`). In a mirrored schedule (a reduction), the messages of rules 3 and 4 are
+    about sums. Without transfers, only rule 4 can fail. Nothing is changed.
 
     1. No chunk arrives at its origin. The first such row of `movements` is named.
     2. No node receives a chunk twice. The repeated transfer with the smallest (chunk, node) is
        named.
-    3. No transfer starts before its source has the chunk (`_check_causes`). A start at the time
-       of the arrival is allowed.
-    4. All `needed` pairs (chunk, node) are reached (`_check_needed`).
-
-    `ready`: int64[chunks], time in ps from which a chunk is available at its origin. Without
-    transfers, only rule 4 can fail. Nothing is changed.
+    3. No transfer starts before its source has the chunk: the origin from `ready[x]` (ps) on, any
+       other node from its arrival on. Equality is allowed. The first such row is named.
+    4. All `needed` pairs (chunk, node) are reached: by a transfer, or because the node is the
+       origin. The first missing pair is named.
     """
-    num_nodes = movements.network.num_nodes
-    key = movements.chunk * num_nodes + movements.destination
+    chunk, num_nodes = movements.chunk, movements.network.num_nodes
+    key = chunk * num_nodes + movements.destination
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     # Check that no node receives a chunk that it has initially, or receives it twice.
-    returns = np.flatnonzero(movements.destination == origin[movements.chunk])
+    returns = np.flatnonzero(movements.destination == origin[chunk])
     repeats = order[1:][ordered[1:] == ordered[:-1]]
     too_many = np.concatenate([returns, repeats])
     if len(too_many):
         movements.refuse(int(too_many[0]), "is one transfer of it too many there")
-    _check_causes(movements, origin, ready, order, ordered)
-    _check_needed(movements, origin, ordered, needed)
 
-
-def _check_causes(
-    movements: _Movements,
-    origin: Int64Array,
-    ready: Int64Array,
-    order: Int64Array,
-    ordered: Int64Array,
-) -> None:
-    """Raise `InputError` unless the source of every transfer has the chunk at its start.
-
-    The origin of chunk x (`origin[x]`) has it from `ready[x]` (ps) on. Any other node has it from
-    its arrival on; without an arrival it never has it. A start at exactly that time is allowed.
-
-    The error (`invalid-schedule`) is about the violating transfer with the lowest row in
-    `movements`. Its message is another one in a mirrored schedule (a reduction, reversed in time):
-    the transfer comes too late for the sum that is sent on. Without transfers no error is raised.
-
-    `order`: rows of the transfers, sorted by (chunk, destination). `ordered`: the sorted keys,
-    chunk * nodes + destination.
-    """
     # Transfers from the origin wait for no arrival, only for a complete sum.
-    at_origin = movements.source == origin[movements.chunk]
-    key = movements.chunk * movements.network.num_nodes + movements.source
-    index, exists = _find(ordered, key)
+    at_origin = movements.source == origin[chunk]
+    index, is_brought = _find(ordered, chunk * num_nodes + movements.source)
     arrived = movements.finish[order[index]] if len(order) else np.zeros(0, np.int64)
-    since = np.where(at_origin, ready[movements.chunk], arrived)
-    early = ~(at_origin | exists) | (movements.start < since)
-    if not early.any():
-        return
-    offence = "is sent before it is there"
-    if movements.is_mirrored:
-        offence = "misses the sum that goes on"
-    movements.refuse(int(np.argmax(early)), offence)
+    since = np.where(at_origin, ready[chunk], arrived)
+    is_early = ~(at_origin | is_brought) | (movements.start < since)
+    if is_early.any():
+        offence = "is sent before it is there"
+        if movements.is_mirrored:
+            offence = "misses the sum that goes on"
+        movements.refuse(int(np.argmax(is_early)), offence)
 
-
-def _check_needed(
-    movements: _Movements, origin: Int64Array, ordered: Int64Array, needed: Pairs
-) -> None:
-    """Raise `InputError` unless every pair (chunk, node) of `needed` is reached.
-
-    A pair is reached if the node is the chunk's origin, or if a transfer brings the chunk to the
-    node. In a mirrored schedule (a reduction), such a transfer is the node's contribution to the
-    sum. The error (code `invalid-schedule`) names the first missing pair in the order of
-    `needed`. `ordered`: sorted keys of the transfers, chunk * nodes + destination. Times are not
-    checked. An empty `needed` passes.
-    """
-    chunk, node = needed
-    _, exists = _find(ordered, chunk * movements.network.num_nodes + node)
+    needed_chunk, needed_node = needed
+    _, is_reached = _find(ordered, needed_chunk * num_nodes + needed_node)
     # Nodes that have the chunk initially need not receive it.
-    has_it = origin[chunk] == node
-    missing = ~exists & ~has_it
-    if not missing.any():
-        return
-    pair = int(np.argmax(missing))
-    offence = "never arrives at"
-    if movements.is_mirrored:
-        offence = "is never added from"
-    _refuse(f"chunk {int(chunk[pair])} {offence} NPU {int(node[pair])}")
+    is_missing = ~is_reached & (origin[needed_chunk] != needed_node)
+    if is_missing.any():
+        pair = int(np.argmax(is_missing))
+        offence = "is never added from" if movements.is_mirrored else "never arrives at"
+        _refuse(f"chunk {int(needed_chunk[pair])} {offence} NPU {int(needed_node[pair])}")
 
 
 def _find(ordered: Int64Array, keys: Int64Array) -> tuple[Int64Array, BoolArray]:

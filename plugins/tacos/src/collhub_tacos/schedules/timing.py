@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from collhub_tacos.schedules.link_schedule import (
 )
 from hub_core.columns import BoolArray, Int64Array, csr, group_pointer, inverse, stable_order
 from hub_core.model import InputError
-
-if TYPE_CHECKING:
-    pass
 
 
 class Jobs(NamedTuple):
@@ -148,10 +145,25 @@ def compute_times(
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.event_loop import InstantQueue, run
 
+    # The state of all transfers before the first event.
     count = len(link)
+    paths, _ = get_links_of_arcs(network, times)
+    child_indptr, child = csr(waits[0], waits[1], count)
     unmet = np.bincount(waits[1], minlength=count).astype(np.int64)
     queues, ready = _build_queues(network, times, link, unmet, rank, is_fixed)
-    jobs = _build_jobs(network, times, link, waits, unmet, rank)
+    jobs = Jobs(
+        arc=link,
+        unmet=unmet,
+        child_indptr=child_indptr,
+        child=child,
+        rank=rank,
+        start=_fill(count, -1),
+        finish=_fill(count, -1),
+        hop=_fill(count, 0),
+        following=_fill(count, -1),
+        path_indptr=paths.indptr,
+        path=paths.links,
+    )
     # At most one arrival per transfer and one release per link are planned at a time.
     links = len(queues.busy)
     size = count + links + 1
@@ -169,42 +181,6 @@ def compute_times(
                 "transfers that wait for one another cannot be timed", code="schedule-acausal"
             )
     return jobs.start, jobs.finish
-
-
-def _build_jobs(
-    network: LinkNetwork,
-    times: LinkTimes,
-    link: Int64Array,
-    waits: tuple[Int64Array, Int64Array],
-    unmet: Int64Array,
-    rank: Int64Array,
-) -> Jobs:
-    """Build the state of all transfers before the first event.
-
-    `link`: number of the arc of each transfer. `waits`: the columns (earlier transfer, waiting
-    transfer). `unmet`: number of transfers for which each transfer waits. `rank`: priority, the
-    smallest first.
-
-    In the result, `start`, `finish` and `following` are -1 and `hop` is 0 for all transfers.
-    `child` has the waiting transfers, grouped by the earlier one. `path` has the links of every arc
-    of the network. `unmet` is copied, because it changes later. `link` and `rank` are not copied.
-    """
-    count = len(link)
-    paths, _ = get_links_of_arcs(network, times)
-    child_indptr, child = csr(waits[0], waits[1], count)
-    return Jobs(
-        arc=link,
-        unmet=unmet.copy(),
-        child_indptr=child_indptr,
-        child=child,
-        rank=rank,
-        start=_fill(count, -1),
-        finish=_fill(count, -1),
-        hop=_fill(count, 0),
-        following=_fill(count, -1),
-        path_indptr=paths.indptr,
-        path=paths.links,
-    )
 
 
 def _build_queues(

@@ -182,10 +182,11 @@ def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
 
     - A method that names a form (`fused`, `two-phase`, `latency`, `one-shot`): only the search of
       this form. Whether it suits is not checked here, and no bound skips two-phase or latency.
-    - `auto`: the four forms in this order. If trees are impossible (`_has_trees`), fused and
-      latency are omitted. Otherwise fused is omitted if it cannot be faster than two phases
-      (`fused.is_promising`). The searches two-phase and latency yield nothing if, when they
-      start, their lower bound exceeds the time of `best`.
+    - `auto`: the four forms in this order. Fused and latency are omitted with switches, without an
+      equal link in the opposite direction of every link, unless rank r is on NPU r for all NPUs,
+      and if node 0 does not reach all nodes. Otherwise fused is omitted if it cannot be faster than
+      two phases (`fused.is_promising`). The searches two-phase and latency yield nothing if, when
+      they start, their lower bound exceeds the time of `best`.
     """
     kind, method = setting.collective.kind, setting.method
     climb = partial(_search_chunk_counts, setting, best)
@@ -208,34 +209,17 @@ def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
     forms["two-phase"] = partial(_search_two_phases, setting, best)
     forms["latency"] = partial(_search_latency, setting, best)
     # Imported here: numba takes a second.
-    from collhub_tacos.phases.fused import is_promising
+    from collhub_tacos.phases.fused import find_unsuitability, is_promising
 
-    if not _has_trees(setting):
+    has_trees = find_unsuitability(setting.network) is None and not setting.has_relays
+    # If the network is disconnected, the spreading kernels report an unreachable pair.
+    if not has_trees or np.any(hops_from(setting.network, 0) < 0):
         del forms["latency"], forms["fused"]
     elif not is_promising(setting):
         del forms["fused"]
     # Forms with the highest bandwidth come first and those for the smallest sizes last: the earlier
     # results limit the sizes for which the later forms are tried.
     return list(forms.values())
-
-
-def _has_trees(setting: Setting) -> bool:
-    """Return whether an all-reduce on trees is possible.
-
-    All of this must hold:
-
-    - The network has no switches.
-    - Every link has an equal link in the opposite direction.
-    - All NPUs take part, and rank r is on NPU r.
-    - Node 0 reaches all nodes.
-    """
-    # Imported here and below: numba takes a second.
-    from collhub_tacos.phases.fused import find_unsuitability
-
-    if find_unsuitability(setting.network) is not None or setting.has_relays:
-        return False
-    # If the network is disconnected, the spreading kernels report an unreachable pair.
-    return bool(np.all(hops_from(setting.network, 0) >= 0))
 
 
 def _search_fused(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:

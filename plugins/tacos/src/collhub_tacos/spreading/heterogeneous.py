@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.lower_bounds import LinkGroups
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.search.seeds import (
     AfterTrial,
@@ -21,7 +22,7 @@ from collhub_tacos.search.seeds import (
     report_activity,
 )
 from collhub_tacos.symmetry import unreachable_error
-from hub_core.columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges, row_pointer
 from hub_core.model import InputError
 
 _DEFAULT_SEEDS = 20
@@ -141,44 +142,12 @@ def bound_ingress_ps(
     The result is the maximum over the NPUs that need the chunks (`needed`: bool[NPUs], None for
     all) and that have incoming links. It is 0 if there are none, or if no chunk is missing.
     """
-    degree = network.in_degree[: network.num_npus]
-    nodes = np.flatnonzero((degree > 0) & _select_members(network, needed))
-    if not len(nodes):
-        return 0
+    nodes = np.flatnonzero(_select_members(network, needed))
     chunks_at_node = np.bincount(origin, minlength=network.num_npus)[nodes]
-    links = expanded_ranges(network.indptr[nodes], degree[nodes])
-    busy, arrival = _clamp_times(times)
-    finish = _find_earliest_times(
-        busy[links], arrival[links], row_pointer(degree[nodes]), len(origin) - chunks_at_node
-    )
-    return int(finish.max())
-
-
-def _find_earliest_times(
-    busy: Int64Array, arrival: Int64Array, indptr: Int64Array, missing_chunks: Int64Array
-) -> Int64Array:
-    """Return the earliest time in ps by which each group of links can deliver its messages.
-
-    The result is int64[groups]. By time t >= `arrival`, a link delivers (t - `arrival`) //
-    `busy` + 1 messages, before that none. The time of a group is the smallest t for which the
-    sum over its links is at least its number of messages. It is 0 without messages. Example:
-    one link with arrival 5 and busy 2 delivers 3 messages by 9.
-
-    `busy`, `arrival`: ps per link, `busy` at least 1. Group i consists of the links `indptr[i]`
-    to `indptr[i + 1]` - 1, at least one. `missing_chunks`: int64[groups], number of messages.
-    """
-    first = indptr[:-1]
-    group = group_of_entry(indptr)
-    low = np.zeros(len(first), np.int64)
-    # The time in which one link delivers everything, with a margin of one message.
-    high = np.maximum.reduceat(arrival + busy * (missing_chunks.max(initial=0) + 1), first)
-    while np.any(low < high):
-        middle = (low + high) // 2
-        delivered = np.maximum((middle[group] - arrival) // busy + 1, 0)
-        is_enough = np.add.reduceat(delivered, first) >= missing_chunks
-        low = np.where(is_enough, low, middle + 1)
-        high = np.where(is_enough, middle, high)
-    return low
+    degree = network.in_degree[nodes]
+    links = expanded_ranges(network.indptr[nodes], degree)
+    groups = LinkGroups(links, row_pointer(degree), len(origin) - chunks_at_node)
+    return groups.time_ps(LinkTimes(*_clamp_times(times)))
 
 
 def _clamp_times(times: LinkTimes) -> tuple[Int64Array, Int64Array]:

@@ -173,7 +173,16 @@ def find_best_all_gather(
     # Every pair of a link and a chunk is examined once per seed.
     pairs = max(1, network.num_links * len(origin))
     number = seeds or max(1, min(_MAX_SEEDS, _PAIRS_FOR_SEEDS // pairs))
-    variants = _generate_variants(network, origin, step_ps, arrival, is_quick=number > 1)
+    translations = Translations.of(network, origin)
+    # Computing one node and translating it, if the network is symmetric; computing all nodes.
+    methods: list[Translations | None] = [] if translations is None else [translations]
+    if translations is None or number > 1:
+        methods.append(None)
+    variants = [
+        _LockstepVariant(network, origin, step, arrival, method)
+        for method in methods
+        for step in choose_step_lengths(step_ps, arrival)
+    ]
     min_steps = bound_steps(network, origin)
     tried = range(first_seed, first_seed + number)
 
@@ -198,28 +207,6 @@ def find_best_all_gather(
     # There is always a variant, and the first one is tried.
     assert best is not None
     return best
-
-
-def _generate_variants(
-    network: LinkNetwork, origin: Int64Array, step_ps: int, arrival_ps: int, *, is_quick: bool
-) -> Iterator[_LockstepVariant]:
-    """Yield the variants of the search, each method with every step length before the next method.
-
-    There are two methods. The first computes one node and translates it to all other nodes; it is
-    used only if the network is symmetric (all nodes equivalent). The second computes all nodes;
-    it is used if the network is not symmetric, or if `is_quick` is True.
-
-    The step lengths are those of `choose_step_lengths`, in its order.
-    """
-    translations = Translations.of(network, origin)
-    kernels: list[Translations | None] = []
-    if translations is not None:
-        kernels.append(translations)
-    if translations is None or is_quick:
-        kernels.append(None)
-    for kernel in kernels:
-        for step in choose_step_lengths(step_ps, arrival_ps):
-            yield _LockstepVariant(network, origin, step, arrival_ps, kernel)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

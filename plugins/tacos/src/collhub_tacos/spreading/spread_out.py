@@ -195,14 +195,10 @@ class SpreadResult:
         return True
 
 
-def _get_time_ps(result: SpreadResult) -> int:
-    return result.time_ps
-
-
 def spread_out(
     task: SpreadTask,
     progress: Progress,
-    time_ps: Callable[[SpreadResult], int] = _get_time_ps,
+    time_ps: Callable[[SpreadResult], int] = lambda result: result.time_ps,
 ) -> SpreadResult:
     """Bring all chunks to all members by suitable kernels; return the fastest result.
 
