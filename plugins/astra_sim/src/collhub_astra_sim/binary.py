@@ -109,9 +109,10 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
     `binary`: path for messages. `printed`: parsed output. `folder`: input of the run. Checked in
     this order:
 
-    1. `status`, the exit status, is not 0: `InputError` (`astra-sim-failed`) with the last lines of
-       the output. The cure is that of the first text of `_CURES` in these lines. Without one it is
-       the losses of the folder whose consequence contains "aborts", or empty.
+    1. `status`, the exit status, is not 0: `InputError` (`astra-sim-failed`) with the status, or
+       the name of the signal if it is negative, and the last lines of the output. The cure is that
+       of the first text of `_CURES` in these lines. Without one it is the losses of the folder
+       whose consequence contains "aborts", or empty.
     2. The output has the finish time of an NPU that the folder does not have, or has no finish
        time, no unfinished NPU and no lost event: `PluginError` (`no-binary`).
 
@@ -125,8 +126,12 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
             for loss in folder.losses
             if "aborts" in loss.consequence
         ]
+        ending = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        # A shell between the simulator and its caller converts a signal into 128 plus its number.
+        if status in (-signal.SIGABRT, 128 + signal.SIGABRT):
+            ending += " (an assertion failed)"
         raise InputError(
-            f"ASTRA-sim ended with {_describe_status(status)}: {output}",
+            f"ASTRA-sim ended with {ending}: {output}",
             cure=cures[0] if cures else "; ".join(aborts),
             code="astra-sim-failed",
         )
@@ -139,20 +144,6 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
             cure="name the analytical binary",
             code="no-binary",
         )
-
-
-def _describe_status(status: int) -> str:
-    """Describe the exit status of a process: "exit status N", or "signal NAME" if negative.
-
-    For SIGABRT, and for 128 plus its number (to which a shell converts it), the text " (an
-    assertion failed)" is appended. Raise `ValueError` for a negative status that is no
-    signal of the system.
-    """
-    is_signal = status < 0
-    words = f"signal {signal.Signals(-status).name}" if is_signal else f"exit status {status}"
-    # A shell between the simulator and its caller converts a signal into 128 plus its number.
-    is_abort = status in (-signal.SIGABRT, 128 + signal.SIGABRT)
-    return f"{words} (an assertion failed)" if is_abort else words
 
 
 def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic]:
@@ -357,43 +348,35 @@ _KNOWN_TIME_NS = 20031
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check the ASTRA-sim binary that the environment variable `BINARY_VARIABLE` names.
 
-    The variable is read from the environment of the request. The binary simulates one
-    message of 1 MiB, whose time is known. The check passes if both ranks finish exactly at
-    this time. It also passes if the variable is not set or empty, because the simulator
-    `analytical` needs no binary. The check fails, without an exception, if the binary is
-    missing, fails, exceeds the time limit or gives another time.
+    The variable is read from the environment of the request: a path, or a name that is searched
+    on `PATH`. The binary simulates one message of 1 MiB, whose time is known. The check passes if
+    both ranks finish exactly at this time. It also passes if the variable is not set or empty,
+    because the simulator `analytical` needs no binary. The check fails, without an exception, if
+    the binary is missing, fails, exceeds the time limit or gives another time. The report has one
+    line; for a `HubError` it has the message and the cure of the error's first diagnostic.
     """
     del options
-    line = _check_binary(request.environment.get(BINARY_VARIABLE))
-    return CheckReport(line.is_ok, lines=(line,))
-
-
-def _check_binary(name: str | None) -> CheckLine:
-    """Run one message of 1 MiB with an ASTRA-sim binary; compare the times with known ones.
-
-    `name`: path of the binary, or name that is searched on `PATH`. None or "" gives a line that is
-    ok, because the binary is optional. Otherwise the line is ok if both ranks finish after exactly
-    `_KNOWN_TIME_NS`. Other times give a line that is not ok, with the two times and advice. A
-    `HubError` of the search or of the run also gives a line that is not ok, with the message and
-    the cure of the error's first diagnostic. Other exceptions propagate.
-    """
+    name = request.environment.get(BINARY_VARIABLE)
     if not name:
         details = f"not named ({BINARY_VARIABLE} is not set); the simulator analytical needs none"
-        return CheckLine(_SUBJECT, True, details)
+        return CheckReport(True, lines=(CheckLine(_SUBJECT, True, details),))
     try:
         binary = find_binary(name)
         times = _simulate_message(binary)
     except HubError as error:
         diagnostic = error.diagnostics[0]
-        return CheckLine(_SUBJECT, False, diagnostic.message, diagnostic.cure)
-    if times == (_KNOWN_TIME_NS, _KNOWN_TIME_NS):
-        return CheckLine(_SUBJECT, True, f"{binary} gives the known time of one message")
-    return CheckLine(
-        _SUBJECT,
-        False,
-        f"{binary}: one message of 1 MiB took {times} ns, {_KNOWN_TIME_NS} ns are right",
-        "build the analytical backend of the public release",
-    )
+        line = CheckLine(_SUBJECT, False, diagnostic.message, diagnostic.cure)
+    else:
+        if times == (_KNOWN_TIME_NS, _KNOWN_TIME_NS):
+            line = CheckLine(_SUBJECT, True, f"{binary} gives the known time of one message")
+        else:
+            line = CheckLine(
+                _SUBJECT,
+                False,
+                f"{binary}: one message of 1 MiB took {times} ns, {_KNOWN_TIME_NS} ns are right",
+                "build the analytical backend of the public release",
+            )
+    return CheckReport(line.is_ok, lines=(line,))
 
 
 def _simulate_message(binary: str) -> tuple[int | None, ...]:

@@ -90,7 +90,19 @@ class Kernel:
         more than 64 bits; machine code does not detect this.
         """
         native = self._find_machine_code(states, events)
-        return self._run_interpreted(states) if native is None else native(*states)
+        if native is not None:
+            return native(*states)
+        records: list[LazyRecords] = []
+        try:
+            result: Any = self.function(*(interpreted(state, records) for state in states))
+            # An error of a later record leaves the earlier ones written.
+            for view in records:
+                view.write_back()
+        except OverflowError:
+            message = "a time or a size of the simulation does not fit into 64 bits"
+            cure = "use shorter times, smaller sizes or faster links"
+            raise InputError(message, cure=cure, code="too-large") from None
+        return int(result)
 
     def _find_machine_code(self, states: Sequence[Any], events: int) -> Callable[..., int] | None:
         """Return the machine code for states of these types; None if plain Python is to be used.
@@ -119,23 +131,6 @@ class Kernel:
             options = {part: _PARTS[part] for part in parts}
             self._native[types] = load(self.function, options, digest, states, compiles)
         return self._native[types]
-
-    def _run_interpreted(self, states: Sequence[Any]) -> int:
-        """Run the function in plain Python and write changed records back to the arrays.
-
-        Returns the result as an integer. Raises `InputError` (`too-large`) if a number does not fit
-        into 64 bits; records may then be written back in part.
-        """
-        records: list[LazyRecords] = []
-        try:
-            result: Any = self.function(*(interpreted(state, records) for state in states))
-            for view in records:
-                view.write_back()
-        except OverflowError:
-            message = "a time or a size of the simulation does not fit into 64 bits"
-            cure = "use shorter times, smaller sizes or faster links"
-            raise InputError(message, cure=cure, code="too-large") from None
-        return int(result)
 
     def sources(self) -> tuple[list[Callable[..., object]], str]:
         """Return (all functions that the kernel calls even indirectly, a digest of their code).

@@ -237,47 +237,19 @@ class AstraFolder:
     def _build_texts(self) -> dict[str, str]:
         """Return the texts of the configurations and of the script by file name, in this order.
 
-        - `system.json`, see `_build_system`
-        - `network.yml`: the dimensions of `network`
-        - `memory.json`: no remote memory
-        - `algorithms.yml`, only with two or more programs: a line `NODE: PREFIX` per program,
-          in order. NODE is the position of the program from 0, PREFIX the prefix of its traces:
-          `0: traces/ring`
-        - `groups.json`, only if the world has more NPUs than ranks: an object with the key
-          `GROUP`; its value lists the NPU of every rank
-        - `run.sh`, see `_build_script`
+        - `system.json`: the custom algorithm of each collective kind that programs run as
+          (`run_as`), which is the first program of the kind
+        - `network.yml`: the dimensions of `network`; `memory.json`: no remote memory
+        - `algorithms.yml`, only with two or more programs: a line such as `0: traces/ring` per
+          program, in order. ASTRA-sim gives it precedence.
+        - `groups.json`, only if the world has more NPUs than ranks: the NPU of every rank
+        - `run.sh`: runs the workload once with the binary of the backend, after a check that all
+          traces exist. Comments describe the programs. It ends with 0 only if all NPUs finish.
 
-        Raises `KeyError` for a program whose `run_as` is not in `COMM_TYPES`, and for a kind of
-        network dimension that ASTRA-sim does not have.
+        Raises `KeyError` for a program whose `run_as` is not in `COLLECTIVE_KEYS`, and for a kind
+        of network dimension that ASTRA-sim does not have.
         """
-        texts = {
-            SYSTEM: _format_json(self._build_system()),
-            NETWORK: format_network(self.network.dimensions),
-            MEMORY: _format_json({"memory-type": "NO_MEMORY_EXPANSION"}),
-        }
-        if self._has_several:
-            nodes = enumerate(self.programs)
-            texts[PER_NODE] = "".join(
-                f"{node}: {program.trace_prefix}\n" for node, program in nodes
-            )
-        if self.placement.is_part:
-            texts[GROUPS] = _format_json({GROUP: list(self.placement.members)})
-        texts[SCRIPT] = self._build_script()
-        return texts
-
-    def _build_system(self) -> dict[str, object]:
-        """Return the content of system.json as a dictionary with these keys, in this order.
-
-        - `scheduling-policy`: "FIFO"
-        - `preferred-dataset-splits`: 1
-        - `KIND-implementation-custom` (`COLLECTIVE_KEYS`), one per collective kind that programs
-          run as (`run_as`), in the order of the first program of each kind. The value is a list
-          with only the trace prefix of this first program.
-        - `per-node-custom-implementation`, only with two or more programs: the file name
-          `algorithms.yml`. That file maps nodes to programs, and ASTRA-sim gives it precedence.
-
-        Raises `KeyError` for a `run_as` that is not in `COLLECTIVE_KEYS`.
-        """
+        placement, has_several = self.placement, len(self.programs) > 1
         system: dict[str, object] = {
             # Without this key the simulator reads an uninitialized variable.
             "scheduling-policy": "FIFO",
@@ -287,42 +259,41 @@ class AstraFolder:
         for program in self.programs:
             # A list of exactly one prefix: the simulator aborts on any other value.
             system.setdefault(COLLECTIVE_KEYS[program.run_as], [program.trace_prefix])
-        if self._has_several:
+        if has_several:
             system[PER_NODE_KEY] = PER_NODE
-        return system
+        texts = {
+            SYSTEM: format_json(system),
+            NETWORK: format_network(self.network.dimensions),
+            MEMORY: format_json({"memory-type": "NO_MEMORY_EXPANSION"}),
+        }
+        prefixes = [program.trace_prefix for program in self.programs]
+        if has_several:
+            lines = [f"{node}: {prefix}\n" for node, prefix in enumerate(prefixes)]
+            texts[PER_NODE] = "".join(lines)
+        if placement.is_part:
+            texts[GROUPS] = format_json({GROUP: list(placement.members)})
 
-    def _build_script(self) -> str:
-        """Return the text of run.sh, a script that runs the workload with all algorithms once.
-
-        - Comments: a line per algorithm, in the order of `programs`, with its name, the collective
-          that it runs as, its bytes and the number of ranks of the placement.
-        - Checks before the run: every algorithm has a trace for each of these ranks.
-        - Binary: its name is the congestion-aware one if `is_congestion_aware`, otherwise the
-          congestion-unaware one. The user gives its path in `ASTRA_SIM_BIN`.
-        - Groups file: it is passed only if the placement has more NPUs than ranks.
-        - Exit status: 0 only if all NPUs of the placement finish.
-        """
-        ranks = len(self.placement.members)
+        ranks = len(placement.members)
         descriptions = [
             f"{program.name}: {program.run_as} of {program.collective_bytes} bytes on {ranks} ranks"
             for program in self.programs
         ]
-        return script(
-            self.placement.npus,
-            [program.trace_prefix for program in self.programs],
+        texts[SCRIPT] = script(
+            placement.npus,
+            prefixes,
             ranks,
             descriptions,
             is_congestion_aware=self.is_congestion_aware,
-            has_groups=self.placement.is_part,
+            has_groups=placement.is_part,
         )
-
-    @property
-    def _has_several(self) -> bool:
-        return len(self.programs) > 1
+        return texts
 
 
-def _format_json(value: object) -> str:
-    """Return a value as JSON text, indented by 2 spaces, with a final newline."""
+def format_json(value: object) -> str:
+    """Return a value as JSON text, indented by 2 spaces, with a final newline.
+
+    The examples of ASTRA-sim have this form.
+    """
     return json.dumps(value, indent=2) + "\n"
 
 
@@ -364,7 +335,15 @@ def choose_placement(
     group = options.group or (
         ",".join(map(str, default_npus)) if default_npus is not None else None
     )
-    members = _parse_members(group, algorithm.num_ranks)
+    members = tuple(range(algorithm.num_ranks))
+    if group:
+        members = parse_ranks(group, "NPU", algorithm.num_ranks)
+        # ASTRA-sim has two copies of the list and sorts one of them.
+        if list(members) != sorted(members):
+            raise UsageError(
+                "option group: the NPUs do not ascend; ASTRA-sim would confuse ranks and peers",
+                cure="sort them: rank i is the i-th",
+            )
     # The size of the world: of the topology, as given, or as small as the members allow.
     option_npus = options.npus
     npus = members[-1] + 1 if option_npus is None else option_npus
@@ -385,26 +364,6 @@ def choose_placement(
             code="topology-too-small",
         )
     return WorldPlacement(npus, members)
-
-
-def _parse_members(group: str | None, num_ranks: int) -> tuple[int, ...]:
-    """Return the NPU of every rank from the text of the option `group`, such as `0,2,4-7`.
-
-    Without it (None or "") rank r is on NPU r. Raise `UsageError` for a text that is not a
-    list of `num_ranks` distinct NPUs, and for NPUs that do not ascend. The reason for the
-    last rule: ASTRA-sim has two copies of the list and sorts one, so it would confuse
-    ranks.
-    """
-    if not group:
-        return tuple(range(num_ranks))
-    members = parse_ranks(group, "NPU", num_ranks)
-    # For a list that does not ascend, the simulator sorts one of its two copies.
-    if list(members) != sorted(members):
-        raise UsageError(
-            "option group: the NPUs do not ascend; ASTRA-sim would confuse ranks and peers",
-            cure="sort them: rank i is the i-th",
-        )
-    return members
 
 
 def encode_collective_workload(

@@ -24,6 +24,7 @@ from collhub_astra_sim.folders.folder import (
     SYSTEM,
     WORKLOAD,
     encode_collective_workload,
+    format_json,
     script,
 )
 from collhub_astra_sim.folders.job_preparation import (
@@ -284,9 +285,9 @@ def _build_texts(
 
     The script `run.sh` and the traces are not included. No file is written.
     """
-    texts = {SYSTEM: _format_json(system), NETWORK: network, MEMORY: _NO_MEMORY}
+    texts = {SYSTEM: format_json(system), NETWORK: network, MEMORY: _NO_MEMORY}
     if workload.groups:
-        texts[GROUPS] = _format_json({group.name: list(group.ranks) for group in workload.groups})
+        texts[GROUPS] = format_json({group.name: list(group.ranks) for group in workload.groups})
     if per_node:
         texts[PER_NODE] = "".join(f"{node}: {prefix}\n" for node, prefix in per_node.items())
     return texts
@@ -376,9 +377,3 @@ def _list_pairs(value: JsonValue) -> list[tuple[str, str]]:
     """
     entries = value if isinstance(value, dict) else {}
     return [(key, str(item)) for key, item in entries.items()]
-
-
-def _format_json(value: object) -> str:
-    """Return a value as JSON text, indented by 2 spaces, with a final newline."""
-    # Formatted as in the examples of ASTRA-sim.
-    return json.dumps(value, indent=2) + "\n"

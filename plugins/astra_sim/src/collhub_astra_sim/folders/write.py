@@ -266,20 +266,41 @@ def collect_losses(
     *,
     is_first: bool,
 ) -> tuple[Loss, ...]:
-    """Return the losses that the folder adds to those of its traces.
+    """Return the losses that the folder adds to those of its traces, in this order.
 
-    They are, in this order, the name of the collective, sizes that the simulator does not read,
-    and, if the algorithm starts at time 0 (`is_first`), messages of less than 1 ns at the start.
+    1. A collective kind that is not in `COLLECTIVE_KEYS`: ASTRA-sim has no custom algorithms for
+       it. It runs under the name all-reduce, in the same time.
+    2. Sizes that the chosen release of ASTRA-sim cannot read. The public release reads sizes in
+       bytes (dialect `absolute`), the branch of pull request 343 sizes in chunks (`symbolic`).
+    3. If the algorithm starts at time 0 (`is_first`), messages of less than 1 ns at the start.
     """
+    losses = []
+    kind = algorithm.collective.kind
+    if kind not in COLLECTIVE_KEYS:
+        consequence = (
+            "ASTRA-sim has no custom algorithms for it; "
+            "it runs under the name all-reduce, with the same times"
+        )
+        losses.append(Loss(f"collective {kind}", "system.json, workload traces", consequence))
+
+    unread = {PUBLIC_RELEASE: "symbolic", SYMBOLIC_BRANCH: "absolute"}[options.simulator]
+    if options.dialect == unread == "symbolic":
+        consequence = (
+            "the public ASTRA-sim does not read them and aborts; "
+            f"write -O dialect=both, or choose its reader, -O simulator={SYMBOLIC_BRANCH}"
+        )
+        losses.append(Loss("sizes only in chunks (dialect=symbolic)", "traces", consequence))
+    elif options.dialect == unread:
+        consequence = (
+            "the branch of pull request 343 does not read them and aborts; write -O dialect=both"
+        )
+        losses.append(Loss("sizes only in bytes (dialect=absolute)", "traces", consequence))
+
     is_congestion_aware = options.network == CONGESTION_AWARE
-    candidates = (
-        _check_collective(algorithm),
-        _check_dialect(options),
-        _check_instant_messages(algorithm, nodes, network, is_congestion_aware)
-        if is_first
-        else None,
-    )
-    return tuple(loss for loss in candidates if loss is not None)
+    if is_first:
+        instant = _check_instant_messages(algorithm, nodes, network, is_congestion_aware)
+        losses += [] if instant is None else [instant]
+    return tuple(losses)
 
 
 def locate_step(algorithm: Algorithm, step: int) -> Location:
@@ -288,46 +309,6 @@ def locate_step(algorithm: Algorithm, step: int) -> Location:
     The file is None if the algorithm has none, likewise the line of the step.
     """
     return algorithm.steps.location(step, algorithm.provenance.source_name or None)
-
-
-def _check_collective(algorithm: Algorithm) -> Loss | None:
-    """Return the loss of a collective for which ASTRA-sim has no custom algorithms, or None.
-
-    ASTRA-sim has them for the kinds in `COLLECTIVE_KEYS`: all-reduce, all-gather,
-    reduce-scatter and all-to-all. Every other kind runs under the name all-reduce, in the
-    same time.
-    """
-    kind = algorithm.collective.kind
-    if kind in COLLECTIVE_KEYS:
-        return None
-    return Loss(
-        f"collective {kind}",
-        "system.json, workload traces",
-        "ASTRA-sim has no custom algorithms for it; "
-        "it runs under the name all-reduce, with the same times",
-    )
-
-
-def _check_dialect(options: AstraFolderOptions) -> Loss | None:
-    """Return the loss if the chosen release of ASTRA-sim cannot read the sizes in the traces.
-
-    The public release reads sizes in bytes (dialect `absolute`), the branch of pull request 343
-    sizes in chunks (`symbolic`). None if the option `dialect` has the readable one or `both`.
-    """
-    unread = {PUBLIC_RELEASE: "symbolic", SYMBOLIC_BRANCH: "absolute"}[options.simulator]
-    if options.dialect != unread:
-        return None
-    units = {"symbolic": "chunks", "absolute": "bytes"}[unread]
-    known = {"symbolic": "the public ASTRA-sim", "absolute": "the branch of pull request 343"}
-    cures = {
-        "symbolic": f"write -O dialect=both, or choose its reader, -O simulator={SYMBOLIC_BRANCH}",
-        "absolute": "write -O dialect=both",
-    }
-    return Loss(
-        f"sizes only in {units} (dialect={unread})",
-        "traces",
-        f"{known[unread]} does not read them and aborts; {cures[unread]}",
-    )
 
 
 def _check_instant_messages(

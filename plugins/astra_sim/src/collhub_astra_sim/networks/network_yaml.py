@@ -23,7 +23,7 @@ from hub_core.network import Dimension, DimensionKind, Topology, grid
 from hub_core.plugin_api import NoOptions, Source
 
 if TYPE_CHECKING:
-    from yaml import MappingNode, Node
+    from yaml import MappingNode
 
 KIND_NAMES = {
     DimensionKind.RING: "Ring",
@@ -212,28 +212,20 @@ def _collect_values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
             line = key_node.start_mark.line + 1
             _fail(name, line, f"the key {key[:80]!r} occurs twice")
         # Other keys are ignored, as in ASTRA-sim.
-        if key in _KEYS:
-            # A map has a list of pairs as its value.
-            is_list = value_node.id == "sequence"
-            entries = value_node.value if is_list else [value_node]
-            entries_by_key[key] = [_read_scalar(name, key, entry) for entry in entries]
+        if key not in _KEYS:
+            continue
+        entries_by_key[key] = []
+        for entry in value_node.value if value_node.id == "sequence" else [value_node]:
+            line = entry.start_mark.line + 1
+            # The value of a list or a map is a list.
+            if not isinstance(entry.value, str):
+                _fail(name, line, f"{key}: one value, or a list of values, was expected")
+            entries_by_key[key].append(_Scalar(entry.value, line))
     missing = [key for key in _KEYS if key not in entries_by_key]
     if missing:
         cure = "see `network.yml` of a folder written by the hub"
         _fail(name, None, f"missing: {', '.join(missing)}", cure)
     return entries_by_key
-
-
-def _read_scalar(name: str, key: str, node: Node) -> _Scalar:
-    """Return the text and the line of a YAML node that must be a scalar.
-
-    `name` (file) and `key` are used in the error. Raises `InputError` for a list or a map.
-    """
-    line = node.start_mark.line + 1
-    if not isinstance(node.value, str):
-        message = f"{key}: one value, or a list of values, was expected"
-        _fail(name, line, message)
-    return _Scalar(node.value, line)
 
 
 def _build_dimension(

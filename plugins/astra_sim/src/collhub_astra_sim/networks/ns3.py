@@ -152,8 +152,11 @@ class _FileWords:
     def _read_cables(self, header: _Header, number: dict[int, int]) -> Iterator[Cable]:
         """Yield the cables up to the end of the file, at most the number in the header.
 
-        `number`: new number of each node. The packet loss rate is ignored. Raises `InputError` for
-        a link of a node to itself, and for an invalid node, rate or delay.
+        `number`: new number of each node. A rate is a decimal number without an exponent, and one
+        of the units `bps` and `b/s` (bits) or `Bps` and `B/s` (bytes), such as `400Gbps`. The
+        prefixes k, K, M and G are powers of 1000; Ki, Mi and Gi are powers of 1024. The packet loss
+        rate is ignored. Raises `InputError` for a link of a node to itself, and for an invalid
+        node, rate (also 0) or delay.
         """
         for _ in range(header.cables):
             first = next(self._words, None)
@@ -163,7 +166,13 @@ class _FileWords:
             destination = number[self._read_integer("a node", header.nodes)]
             if source == destination:
                 self._fail("a link joins a node to itself")
-            rate = self._read_rate()
+            word = next(self._words, "")
+            match = _RATE.fullmatch(word)
+            rate = float(match[1]) * _PREFIXES.get(match[2] or "", 1.0) if match else 0.0
+            if match is None or not rate > 0:
+                self._fail(f"{word[:_LONGEST_WORD]!r} is no data rate", "write for example 400Gbps")
+            if match[3].startswith("b"):
+                rate /= 8
             word = next(self._words, "")
             match = _DELAY.fullmatch(word)
             if match is None:
@@ -172,21 +181,6 @@ class _FileWords:
             # The packet loss rate has no effect on times here.
             next(self._words, None)
             yield Cable(source, destination, rate, delay_s)
-
-    def _read_rate(self) -> float:
-        """Consume the next word as a data rate, such as `400Gbps`; return bytes per second.
-
-        The units `bps` and `b/s` are bits, `Bps` and `B/s` bytes. The prefixes k, K, M and G
-        are powers of 1000; Ki, Mi and Gi are powers of 1024. Without a prefix the factor is 1.
-        The number is decimal without an exponent. Raise `InputError` for any other word, for 0,
-        and at the end of the file.
-        """
-        word = next(self._words, "")
-        match = _RATE.fullmatch(word)
-        value = float(match[1]) * _PREFIXES.get(match[2] or "", 1.0) if match else 0.0
-        if match is None or not value > 0:
-            self._fail(f"{word[:_LONGEST_WORD]!r} is no data rate", "write for example 400Gbps")
-        return value / 8 if match[3].startswith("b") else value
 
     def _read_integer(self, description: str, above: int) -> int:
         """Read an integer in 0..above-1; `description` names it in errors. Raises `InputError`."""

@@ -134,12 +134,21 @@ class StuckNodes:
         """Return the error (`never-finishes`) at `node`, the first of its rank that waits.
 
         A node waits if it started and never ended. The message has the event for which it waits
-        (`_describe_wait`) and the numbers of further nodes. There is a cure only for a RECV of
-        which no SEND with the same ends, size and tag is still waiting to start.
-        `begun`: number of waiting nodes of the rank, this one included. `unended`: number of
+        (`_describe_wait`). The numbers of further nodes follow in parentheses, those that are not
+        0, such as ` (1 step more waits for a message, 2 steps after it never start)`. There is a
+        cure only for a RECV of which no SEND with the same ends, size and tag is still waiting to
+        start. `begun`: number of waiting nodes of the rank, this one included. `unended`: number of
         all nodes of the rank without an end, also those that never started.
         """
-        further_steps = _describe_further_steps(begun - 1, unended - begun)
+        further_waiting, never_started = begun - 1, unended - begun
+        parts = []
+        if further_waiting:
+            verb = "wait for messages" if further_waiting > 1 else "waits for a message"
+            parts.append(f"{format_count(further_waiting, 'step')} more {verb}")
+        if never_started:
+            verb = "start" if never_started > 1 else "starts"
+            parts.append(f"{format_count(never_started, 'step')} after it never {verb}")
+        further_steps = f" ({', '.join(parts)})" if parts else ""
         is_receive = self._nodes.type[node] == NodeType.COMM_RECV
         is_never_sent = is_receive and self._find_sender(node) is None
         return Diagnostic(
@@ -269,23 +278,3 @@ def _find_blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int6
     for _ in range(len(nodes).bit_length()):
         blocker = blocker[blocker]
     return blocker
-
-
-def _describe_further_steps(begun: int, waiting: int) -> str:
-    """Return the numbers of further unfinished steps of a rank as text; "" for none.
-
-    `begun`: number of further steps that started and never finished. `waiting`: number of
-    steps that never start. The text begins with a blank and is in parentheses. The part of
-    a number that is 0 is omitted. Nouns and verbs are singular for 1. Examples:
-
-    - ` (1 step more waits for a message, 2 steps after it never start)`
-    - ` (2 steps more wait for messages)`
-    """
-    parts = []
-    if begun:
-        verb = "wait for messages" if begun > 1 else "waits for a message"
-        parts.append(f"{format_count(begun, 'step')} more {verb}")
-    if waiting:
-        verb = "start" if waiting > 1 else "starts"
-        parts.append(f"{format_count(waiting, 'step')} after it never {verb}")
-    return f" ({', '.join(parts)})" if parts else ""

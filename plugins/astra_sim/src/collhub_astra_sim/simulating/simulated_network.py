@@ -106,32 +106,21 @@ def route_links(
     route. `channels`: plane of each pair, None for the default. Raises `InputError` for a pair
     without a path.
     """
-    if is_shared:
-        routes = _find_routes(topology, sources, destinations, channels)
-        return routes, topology.bandwidth_bytes_per_s, topology.latency_ns
-    bandwidth, latency_ns = find_private_links(topology, sources, destinations, channels)
-    pairs = np.arange(len(sources) + 1, dtype=np.int64)
-    return Routes(pairs, pairs[:-1]), bandwidth, latency_ns
-
-
-def _find_routes(
-    topology: Topology,
-    sources: Int64Array,
-    destinations: Int64Array,
-    channels: Int64Array | None,
-) -> Routes:
-    """Return the route of each pair (`sources[i]`, `destinations[i]`), as links of the topology.
-
-    `channels`: int64 by pair, selects the plane; None for the default. Results for at most
-    `_MOST_KEPT` pairs are cached; the returned arrays are writable copies.
-    """
+    if not is_shared:
+        bandwidth, latency_ns = find_private_links(topology, sources, destinations, channels)
+        pairs = np.arange(len(sources) + 1, dtype=np.int64)
+        return Routes(pairs, pairs[:-1]), bandwidth, latency_ns
     if len(sources) > _MOST_KEPT:
-        return topology.routes(sources, destinations, channels)
-    # Converted to bytes, which are hashable.
-    channel_bytes = b"" if channels is None else channels.astype(np.int64).tobytes()
-    routes = _find_routes_cached(topology, sources.tobytes(), destinations.tobytes(), channel_bytes)
-    # Copied, because kernels do not accept read-only arrays.
-    return Routes(routes.indptr.copy(), routes.links.copy())
+        routes = topology.routes(sources, destinations, channels)
+    else:
+        # Converted to bytes, which are hashable.
+        channel_bytes = b"" if channels is None else channels.astype(np.int64).tobytes()
+        kept = _find_routes_cached(
+            topology, sources.tobytes(), destinations.tobytes(), channel_bytes
+        )
+        # Copied, because kernels do not accept read-only arrays.
+        routes = Routes(kept.indptr.copy(), kept.links.copy())
+    return routes, topology.bandwidth_bytes_per_s, topology.latency_ns
 
 
 @lru_cache(maxsize=64)

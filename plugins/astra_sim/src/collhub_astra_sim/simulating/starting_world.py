@@ -92,9 +92,17 @@ def build_world(
     planes = (
         np.zeros(len(sends), np.int64) if channel is None else channel[sends] % topology.num_planes
     )
-    routed, route_of_send = _collect_pairs(nodes, rank, sends, planes)
-    network = _build_pair_network(routed, npu_of_rank, topology, sizes, model)
-    _check_rows(nodes, network)
+    # A code per SEND: (plane * ranks + source rank) * ranks + destination rank.
+    ranks = nodes.num_ranks
+    codes = planes * ranks**2 + compute_pair_codes(rank[sends], nodes.peer[sends], ranks)
+    network, route_of_send = _build_routed_network(codes, npu_of_rank, topology, sizes, model)
+    # The kernel has 32-bit indices.
+    if max(len(nodes), len(network.routes.links)) >= _MOST_ROWS:
+        raise InputError(
+            f"more than {_MOST_ROWS - 1} nodes or hops",
+            cure="simulate fewer ranks",
+            code="too-large",
+        )
     hops = np.diff(network.routes.indptr)[route_of_send]
     slowest_ns = network.arrival_ns.max(axis=1, initial=0)
     check_longest_time(hops, slowest_ns[size_class[sends]], duration_ns)
@@ -126,50 +134,27 @@ def build_world(
     return world, len(nodes) + 2 * transmissions
 
 
-def _collect_pairs(
-    nodes: NodeTable, rank: Int64Array, sends: Int64Array, planes: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Return the distinct (plane, source rank, destination rank) of messages as codes, ascending.
-
-    A code is (plane * ranks + source) * ranks + destination. The second result is the index in
-    these codes by SEND. `rank`: by node; `sends`: rows of the SENDs; `planes`: plane of each SEND.
-    """
-    pair = compute_pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks)
-    codes = planes * nodes.num_ranks**2 + pair
-    span = int(codes.max(initial=-1)) + 1
-    index_of_send, pair_count = compute_dense_codes(codes, span)
-    code_of_pair = np.empty(pair_count, np.int64)
-    code_of_pair[index_of_send] = codes
-    return code_of_pair, index_of_send
-
-
-def _build_pair_network(
-    routed: Int64Array,
+def _build_routed_network(
+    codes: Int64Array,
     npu_of_rank: Int64Array,
     topology: Topology,
     sizes: Int64Array,
     model: TimingModel,
-) -> SimulatedNetwork:
-    """Build the network of the pairs in `routed`: their routes, and the times of messages on them.
+) -> tuple[SimulatedNetwork, Int64Array]:
+    """Build the network of all messages, with one route per distinct code; return route by SEND.
 
-    `routed`: codes (plane * ranks + source rank) * ranks + destination rank. `sizes`: sizes of
-    messages in bytes. Raises `InputError` as `build_network` does.
+    `codes`: by SEND (plane * ranks + source rank) * ranks + destination rank. Routes ascend by
+    code. `sizes`: distinct sizes of messages in bytes. Raises `InputError` as `build_network` does.
     """
+    span = int(codes.max(initial=-1)) + 1
+    route_of_send, count = compute_dense_codes(codes, span)
+    code_of_route = np.empty(count, np.int64)
+    code_of_route[route_of_send] = codes
     ranks = len(npu_of_rank)
-    planes, pair = np.divmod(routed, ranks**2)
+    planes, pair = np.divmod(code_of_route, ranks**2)
     sources, destinations = np.divmod(pair, ranks)
     ends = npu_of_rank[sources], npu_of_rank[destinations]
-    return build_network(topology, *ends, sizes, model, planes)
-
-
-def _check_rows(nodes: NodeTable, network: SimulatedNetwork) -> None:
-    """Raise `InputError` if the nodes or hops exceed the kernel's 32-bit indices."""
-    if max(len(nodes), len(network.routes.links)) >= _MOST_ROWS:
-        raise InputError(
-            f"more than {_MOST_ROWS - 1} nodes or hops",
-            cure="simulate fewer ranks",
-            code="too-large",
-        )
+    return build_network(topology, *ends, sizes, model, planes), route_of_send
 
 
 def _build_node_records(
@@ -222,6 +207,12 @@ def _assemble_world(
     heap_first = np.concatenate([[0], pending + nodes.rank_indptr[:-1]])
     edges = len(nodes.data_indices) + len(nodes.control_indices)
     keys = len(first_slot) - 1
+    # The times of a message on a link, by size and link class.
+    times = {
+        "size": network.sizes[:, None],
+        "busy_ns": network.busy_ns,
+        "arrival_ns": network.arrival_ns,
+    }
     return SimulatedWorld(
         node=node,
         identity=np.ascontiguousarray(nodes.node_id),
@@ -234,7 +225,7 @@ def _assemble_world(
         link=_create_records(
             LINK, links, {"first": -1, "last": -1, "link_class": network.link_class}
         ),
-        time=_build_time_records(network),
+        time=_create_records(TIME, network.busy_ns.shape, times),
         slot=np.full(int(first_slot[-1]), NO_RECEIVER, np.int32),
         path_link=np.ascontiguousarray(network.routes.links),
         child=np.empty(edges, np.int32),
@@ -259,20 +250,6 @@ def _assemble_world(
         transmissions=np.zeros(1, np.int64),
         is_shared=model.is_congestion_aware,
     )
-
-
-def _build_time_records(network: SimulatedNetwork) -> Records:
-    """Return the time of a message on a link as records [index of size, link class].
-
-    A link class is a combination of bandwidth and latency. Fields: `size` in bytes, `busy_ns`
-    (occupation of the link) and `arrival_ns` (from the start until the message arrives).
-    """
-    columns = {
-        "size": network.sizes[:, None],
-        "busy_ns": network.busy_ns,
-        "arrival_ns": network.arrival_ns,
-    }
-    return _create_records(TIME, network.busy_ns.shape, columns)
 
 
 def _create_records(

@@ -131,23 +131,11 @@ def check_nodes(nodes: NodeTable, rank: Int64Array, topology: Topology, locate: 
     # The emulated hash sets have no larger bucket count.
     if int(np.diff(nodes.rank_indptr).max(initial=0)) > BUCKET_COUNTS[-1]:
         raise InputError(f"a rank has more than {BUCKET_COUNTS[-1]} nodes", code="too-large")
-    _check_messages(nodes, rank, locate)
-    _check_parents(rank, nodes.data_indptr, nodes.data_indices)
-    _check_parents(rank, nodes.control_indptr, nodes.control_indices)
-
-
-def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
-    """Raise `InputError` for the first message with an invalid peer or a negative size.
-
-    The defects are checked one after the other, each for all messages: a peer that is no rank
-    (`peer-range`), a message to the own rank (`self-message`), `negative-size`.
-    """
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
-    peer = nodes.peer
-    is_no_rank = (peer < 0) | (peer >= nodes.num_ranks)
+    is_no_rank = (nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)
     defects: tuple[tuple[BoolArray, str, str], ...] = (
         (is_no_rank, "names a peer that is not a rank", "peer-range"),
-        (peer == rank, "sends to or receives from its own rank", "self-message"),
+        (nodes.peer == rank, "sends to or receives from its own rank", "self-message"),
         (nodes.size < 0, "has a negative size", "negative-size"),
     )
     for is_defective, defect, code in defects:
@@ -155,6 +143,8 @@ def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
         if is_wrong.any():
             first = int(np.argmax(is_wrong))
             raise InputError(f"a message {defect}", location=locate(first), code=code)
+    _check_parents(rank, nodes.data_indptr, nodes.data_indices)
+    _check_parents(rank, nodes.control_indptr, nodes.control_indices)
 
 
 def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) -> None:

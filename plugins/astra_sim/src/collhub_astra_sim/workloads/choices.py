@@ -102,7 +102,12 @@ class _Chooser:
             lists = [ranks[None, :]] * len(phases)
         else:
             phases = build_system_phases(kind, self.system, self.dimensions, mask)
-            lists = [_list_rings(self.num_ranks, phase) for phase in phases]
+            # The ranks along every line of a phase's dimension, ascending by first rank.
+            all_ranks = np.arange(self.num_ranks)
+            lists = []
+            for phase in phases:
+                starts = all_ranks[all_ranks // phase.stride % phase.size == 0]
+                lists.append(starts[:, None] + np.arange(phase.size) * phase.stride)
         for phase, members in zip(phases, lists, strict=True):
             self.pairs.append(_find_native_pairs(phase, members, self.num_ranks))
         self.plans.append(phases)
@@ -324,18 +329,6 @@ def _collect_members(
 
 
 # --- pairs that communicate ---
-
-
-def _list_rings(num_ranks: int, phase: CollectivePhase) -> Int64Array:
-    """Return the ranks along every line of a phase's dimension: int64[lines, `phase.size`].
-
-    A line consists of ranks that differ only in the position in this dimension, in its order. The
-    lines ascend by their first rank.
-    """
-    ranks = np.arange(num_ranks)
-    starts = ranks[ranks // phase.stride % phase.size == 0]
-    grid: Int64Array = starts[:, None] + np.arange(phase.size) * phase.stride
-    return grid
 
 
 def _find_native_pairs(phase: CollectivePhase, members: Int64Array, num_ranks: int) -> Int64Array:

@@ -18,8 +18,6 @@ from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad, LinkTransfers
 
 if TYPE_CHECKING:
-    from collhub_kernels.event_queue import Records
-
     from collhub_astra_sim.workloads.choices import NamedAlgorithms
     from collhub_astra_sim.workloads.layout import PreparedJob
     from collhub_astra_sim.workloads.machine_state import MachineState
@@ -130,22 +128,16 @@ def run_workload_layer(
     warnings = tuple(replace(abort, severity=Severity.WARNING) for abort in aborts)
     transfers, num_transfers = None, int(machine.counter[TRANSFERS])
     if len(machine.transfer):
-        transfers = _convert_transfers(layout, machine.transfer[:num_transfers])
+        # Copies of the kernel's records, with rows of the workload's nodes.
+        records = machine.transfer[:num_transfers]
+        link, row = records["link"].astype(np.int64), layout.order[records["node"]]
+        times = (records[name].copy() for name in ("ready", "start", "busy_ns"))
+        transfers = LinkTransfers(link, row.astype(np.int64), *times)
         if num_transfers > MAX_TRANSFERS:
             message = f"the transfers on links after the first {MAX_TRANSFERS} are omitted"
             omission = Diagnostic("omitted-transfers", message, Severity.WARNING)
             warnings = (*warnings, replace(omission, cure="show a job with fewer steps or ranks"))
     return LayerTimes(finish, exposed, start, end, loads, (*findings, *warnings), events, transfers)
-
-
-def _convert_transfers(layout: PreparedJob, records: Records) -> LinkTransfers:
-    """Convert the kernel's records of messages on links to `LinkTransfers`, in their order.
-
-    Rows of nodes in the kernel become rows of the workload; times are in ns. The arrays are copies.
-    """
-    link, node = records["link"].astype(np.int64), layout.order[records["node"]]
-    ready, start, busy = (records[name].copy() for name in ("ready", "start", "busy_ns"))
-    return LinkTransfers(link, node.astype(np.int64), ready, start, busy)
 
 
 def _run_machine(

@@ -197,12 +197,14 @@ class _StoppedJob:
         bytes.
 
         - There is only one member: ASTRA-sim never finishes such a collective; no cure.
-        - Some members do not run it: `_describe_missing_members`, with these ranks in ascending
-          order.
+        - Some members do not run it: the first `_LISTED_RANKS` (8) of these ranks, ascending, and
+          the collective that the first one runs. Without such a collective there is no cure.
         - It has no group and a native algorithm: `_describe_uneven_numbers`, with the running
           nodes of all members.
-        - Otherwise: "though all members have begun it: orders or algorithms differ". The cure
-          is to issue the collectives of these groups in the same order on all ranks.
+        - Otherwise: "though all members have begun it: orders or algorithms differ".
+
+        The cure of the second and the last rule is to issue the collectives of these groups in the
+        same order on all ranks.
 
         Except in the first case the text begins with the kind, the bytes and the group of the
         node.
@@ -219,29 +221,19 @@ class _StoppedJob:
         size = int(nodes.bytes[row])
         text = f"is an {kind} of {size} bytes of {self._format_group(row)} that never finishes"
         if missing:
-            return self._describe_missing_members(text, missing)
+            text += f": not begun by rank {', '.join(map(str, missing[:_LISTED_RANKS]))}"
+            first_rows = np.arange(*nodes.rank_indptr[missing[0] : missing[0] + 2].tolist())
+            is_collective = nodes.kind[first_rows] == NodeKind.COLLECTIVE
+            collectives = first_rows[self._is_ongoing[first_rows] & is_collective]
+            if not len(collectives):
+                return _Reason(text)
+            other = self._describe_collective(int(collectives[0]))
+            return _Reason(f"{text}; rank {missing[0]} waits in {other}", _ORDER_CURE)
         if nodes.group[row] < 0 and self._choice[row] >= 0:
             return self._describe_uneven_numbers(text, rows)
         return _Reason(
             f"{text}, though all members have begun it: orders or algorithms differ", _ORDER_CURE
         )
-
-    def _describe_missing_members(self, prefix: str, missing: list[int]) -> _Reason:
-        """Describe the members that have not started a collective, and where the first one waits.
-
-        `prefix`: beginning of the sentence. `missing`: ranks, ascending, at least one; only the
-        first `_LISTED_RANKS` are listed. If the first one runs no collective, the second part and
-        the cure are left out.
-        """
-        listed = ", ".join(map(str, missing[:_LISTED_RANKS]))
-        text = f"{prefix}: not begun by rank {listed}"
-        nodes, rank = self._workload.nodes, missing[0]
-        rows = np.arange(*nodes.rank_indptr[rank : rank + 2].tolist())
-        collectives = rows[self._is_ongoing[rows] & (nodes.kind[rows] == NodeKind.COLLECTIVE)]
-        if not len(collectives):
-            return _Reason(text)
-        text += f"; rank {rank} waits in {self._describe_collective(int(collectives[0]))}"
-        return _Reason(text, _ORDER_CURE)
 
     def _describe_uneven_numbers(self, prefix: str, rows: Int64Array) -> _Reason:
         """Describe why a collective of all ranks never ends: ranks number its messages differently.
@@ -260,8 +252,10 @@ class _StoppedJob:
         - Between them it names one finished collective as an example: the first one, by row,
           that belongs to a group and runs on a rank with more. Without such a collective it is
           the first finished one of any rank.
-        - The cure is that of `_describe_cure`: run the collective in a process group of all
-          ranks.
+        - The cure is to run these nodes in a process group of all ranks: in the first such group
+          of the job, otherwise in a new one. The name of the new one is the largest name of a group
+          that is a number of at most `MAX_GROUP` (0 without one), plus 1. More than `_LISTED_RANKS`
+          (8) ranks are listed as `[0, ..., N]`.
 
         `prefix`: beginning of the sentence. `rows`: rows of the collective's nodes, one or more
         per rank.
@@ -281,30 +275,19 @@ class _StoppedJob:
             f"{format_ranks(ranks_with_fewest)}, so that "
             "ASTRA-sim numbers its messages differently"
         )
-        return _Reason(text, self._describe_cure())
-
-    def _describe_cure(self) -> str:
-        """Return the advice to run the collectives of all ranks in a process group of all ranks.
-
-        - The workload has a group with as many members as ranks: the advice is to name it (the
-          first one) in the nodes that the error is about.
-        - Otherwise: the advice is to add such a group and name it there. Its name is n + 1, where n
-          is the largest name of a group that is a number of at most `MAX_GROUP`; n is 0 without
-          one.
-
-        Up to `_LISTED_RANKS` (8) ranks are listed, more ranks as `[0, ..., N]`.
-        """
-        groups, count = self._workload.groups, self._workload.num_ranks
-        name = next((group.name for group in groups if len(group.ranks) == count), None)
+        groups = self._workload.groups
+        name = next((group.name for group in groups if len(group.ranks) == ranks), None)
         if name is not None:
-            return f"name the group of all ranks of groups.json in these nodes: pg_name {name!r}"
+            cure = f"name the group of all ranks of groups.json in these nodes: pg_name {name!r}"
+            return _Reason(text, cure)
         used_numbers = [parse_whole(group.name, MAX_GROUP) or 0 for group in groups]
         name = str(max(used_numbers, default=0) + 1)
-        listed = f"[0, ..., {count - 1}]" if count > _LISTED_RANKS else str([*range(count)])
-        return (
+        listed = f"[0, ..., {ranks - 1}]" if ranks > _LISTED_RANKS else str([*range(ranks)])
+        cure = (
             f'add a group of all ranks to groups.json, "{name}": {listed}, and name it in these '
             f"nodes: pg_name {name!r}"
         )
+        return _Reason(text, cure)
 
 
 CODE = "astra-sim-aborts"
