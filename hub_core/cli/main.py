@@ -65,13 +65,38 @@ class _OfferedCommands(click.Group):
         return [command.name for command in _list_commands(ctx.obj)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command of a name, of the core or else of a plugin; never returns None.
+
+        Errors, in this order:
+
+        - `click.NoSuchOption` for a name that begins with `-`.
+        - `PluginError` (`name-clash`) if several offers have the name.
+        - `PluginError` (`not-available`) if a plugin that is not loaded may offer it.
+        - `UsageError` (`unknown-command`) for any other unknown name; the remedy is the closest
+          name of all commands or, if none is close, all names.
+        - `PluginError`, which names the plugin, if the function cannot be imported or is no click
+          command.
+        """
         # Imported here: `collhub --version` needs no offers.
         from hub_core.registry.core_plugin import OWN_COMMANDS
 
         core_commands = {command.name: command.function for command in OWN_COMMANDS}
         if cmd_name in core_commands:
             return _import_command(core_commands[cmd_name])
-        return _import_plugin_command(ctx.obj, cmd_name)
+        if cmd_name.startswith("-"):
+            raise click.NoSuchOption(cmd_name)
+        from hub_core.plugin_api import Command
+        from hub_core.registry.bind_options import blamed_on
+
+        try:
+            provided = ctx.obj.registry().find(Command, cmd_name)
+        except UsageError:
+            known = [command.name for command in _list_commands(ctx.obj)]
+            cure = closest(cmd_name, known) or f"use one of {', '.join(known)}"
+            message = f"there is no command {cmd_name!r}"
+            raise UsageError(message, cure=cure, code="unknown-command") from None
+        with blamed_on(str(provided.plugin), provided.offer.function):
+            return _import_command(provided.offer.function)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -111,36 +136,6 @@ def _list_commands(session: Session) -> list[Command]:
             if not provided_command.plugin.is_core
         ),
     ]
-
-
-def _import_plugin_command(session: Session, name: str) -> click.Command:
-    """Import the command `name` of a plugin and return it.
-
-    Errors, in this order:
-
-    - `click.NoSuchOption` for a name that begins with `-`.
-    - `PluginError` (`name-clash`) if several offers have the name.
-    - `PluginError` (`not-available`) if a plugin that is not loaded may offer it (`Registry.find`).
-    - `UsageError` (`unknown-command`) for any other unknown name; the remedy is the closest name of
-      all commands or, if none is close, all names.
-    - `PluginError`, which names the plugin, if the function cannot be imported or is no click
-      command.
-    """
-    if name.startswith("-"):
-        raise click.NoSuchOption(name)
-    from hub_core.plugin_api import Command
-    from hub_core.registry.bind_options import blamed_on
-
-    registry = session.registry()
-    try:
-        provided = registry.find(Command, name)
-    except UsageError:
-        known = [command.name for command in _list_commands(session)]
-        cure = closest(name, known) or f"use one of {', '.join(known)}"
-        message = f"there is no command {name!r}"
-        raise UsageError(message, cure=cure, code="unknown-command") from None
-    with blamed_on(str(provided.plugin), provided.offer.function):
-        return _import_command(provided.offer.function)
 
 
 def _import_command(reference: str) -> click.Command:

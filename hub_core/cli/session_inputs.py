@@ -324,24 +324,18 @@ def admit(
     # Imported here, as below: the help of the program needs no numpy.
     from hub_core.model import Algorithm
 
-    if isinstance(model, Algorithm):
-        return _admit_algorithm(model, name, policy, report)
-    from hub_core.pipeline.checks import find_workload_defects
+    if not isinstance(model, Algorithm):
+        from hub_core.pipeline.checks import find_workload_defects
 
-    findings = find_workload_defects(model, name, registry)
-    if policy is VerifyPolicy.WARN:
-        _warn(findings, report)
-    elif any(finding.severity is Severity.ERROR for finding in findings):
-        raise InputError(findings)
-    return None
-
-
-def _admit_algorithm(
-    algorithm: Algorithm, name: str, policy: VerifyPolicy, report: Report
-) -> VerifyReport:
+        findings = find_workload_defects(model, name, registry)
+        if policy is VerifyPolicy.WARN:
+            _warn(findings, report)
+        elif any(finding.severity is Severity.ERROR for finding in findings):
+            raise InputError(findings)
+        return None
     from hub_core.verification import VerificationInput, verify_input
 
-    outcome = verify_input(VerificationInput(algorithm), claimed_only=True)
+    outcome = verify_input(VerificationInput(model), claimed_only=True)
     if outcome.ok:
         if outcome.method == "none":
             notes = [one.message for one in outcome.diagnostics if one.severity is Severity.NOTE]
@@ -350,7 +344,7 @@ def _admit_algorithm(
             report(Diagnostic("contents-not-judged", message, Severity.NOTE, Location(name)))
         return outcome
     errors = [finding for finding in outcome.diagnostics if finding.severity is Severity.ERROR]
-    causes = with_path(errors[:_MAX_CAUSES], algorithm, name)
+    causes = with_path(errors[:_MAX_CAUSES], model, name)
     if policy is VerifyPolicy.WARN:
         _warn(causes, report)
         return outcome

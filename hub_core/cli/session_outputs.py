@@ -247,15 +247,22 @@ class SessionOutputs(SessionState):
 def choose_path(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -> ChosenOutput:
     """Return an output that is made from an input, with its final path.
 
-    A path with a slash at its end is completed by the stem of the input: its name without the
-    suffix (`algorithm` for standard input and pipes). The format's first suffix is appended,
-    except for a format with one file per rank or without suffixes. A format that is a folder
-    keeps the path, as do all other paths.
+    A path with a slash at its end is completed by the stem of the input: its name without folders
+    and its last suffix, which a prefix of rank files keeps (`algorithm` for standard input, other
+    inputs of unknown size such as pipes, and paths without a name). The format's first suffix is
+    appended, except for a format with one file per rank or without suffixes. A format that is a
+    folder keeps the path, as do all other paths.
 
     Raises `UsageError` (`output-is-input`) if the output would replace a file of the input,
     unless `force` is given.
     """
-    target = place_in_folder(target, _stem(opened))
+    from hub_core.pipeline.sources import STANDARD_STREAM
+
+    path, first = Path(opened.name), opened.source.parts[0]
+    stem = path.stem if first.name == opened.name else path.name
+    if not path.name or first.size is None or opened.name == STANDARD_STREAM:
+        stem = _UNNAMED
+    target = place_in_folder(target, stem)
     if not force and _replaces_input(target, opened):
         message = f"{target.out} is the input itself"
         cure = "choose another place, or overwrite with --force"
@@ -286,21 +293,6 @@ def written_paths(paths: Sequence[Path]) -> list[str]:
 
 def _policy(is_strict: bool) -> LossPolicy:
     return LossPolicy.REFUSE if is_strict else LossPolicy.WARN
-
-
-def _stem(opened: OpenedAlgorithm) -> str:
-    """Return the name of the input without folders and without its last suffix.
-
-    A prefix of rank files is returned without its folders only. Returns `algorithm` for standard
-    input, for pipes and other inputs of unknown size, and for a path without a name.
-    """
-    from hub_core.pipeline.sources import STANDARD_STREAM
-
-    path = Path(opened.name)
-    is_file = opened.source.parts[0].name == opened.name
-    if not path.name or opened.source.parts[0].size is None or opened.name == STANDARD_STREAM:
-        return _UNNAMED
-    return path.stem if is_file else path.name
 
 
 def _replaces_input(target: ChosenOutput, opened: OpenedAlgorithm) -> bool:

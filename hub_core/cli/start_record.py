@@ -223,7 +223,8 @@ def _create_locked_file(path: Path) -> int | None:
     import fcntl
 
     try:
-        mark = _create_file(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mark = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError:
         return None
     try:
@@ -233,14 +234,6 @@ def _create_locked_file(path: Path) -> int | None:
         _close(mark, path)
         return None
     return mark
-
-
-def _create_file(path: Path) -> int:
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 def _take_mark(path: Path, suspects: dict[str, list[Path]]) -> None:

@@ -14,7 +14,7 @@ from hub_core.cli.parameter_types import FILE
 from hub_core.model import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from hub_core.cli.reports.comparison import AlgorithmComparison, PairDifference, PairTraffic
+    from hub_core.cli.reports.comparison import AlgorithmComparison, PairTraffic
     from hub_core.model import Algorithm, JsonValue
 
 LISTED_PAIRS = 10
@@ -67,6 +67,15 @@ def diff(session: Session, a: str, b: str, assignments: Assignments, as_json: bo
 
 
 def _print(comparison: AlgorithmComparison, a: Algorithm, b: Algorithm) -> None:
+    """Print a comparison: one line if A and B are equal, otherwise the differences in this order.
+
+    1. A table of the facts that differ, if any.
+    2. The numbers of the pairs of ranks whose traffic differs, and of all pairs with messages in A
+       or B. A table of at most `LISTED_PAIRS` (10) of the former has messages and traffic (in full
+       buffers) in A and in B, sorted by the larger traffic of a pair, most first; ties keep the
+       order of `comparison.traffic`. If no pair differs, only one line says so.
+    3. The first different step, if any, as a line each for A and B.
+    """
     if comparison.equal:
         kind, ranks = a.collective.kind, a.num_ranks
         print_line(f"equal: {kind}, {ranks} ranks, {len(a.steps)} steps")
@@ -76,7 +85,30 @@ def _print(comparison: AlgorithmComparison, a: Algorithm, b: Algorithm) -> None:
             ("", "A", "B"),
             [(f.what, _format_value(f.a), _format_value(f.b)) for f in comparison.facts],
         )
-    _print_traffic(comparison, a.collective.unit_count, b.collective.unit_count)
+
+    # A and B may divide the full buffer differently.
+    units_a, units_b = a.collective.unit_count, b.collective.unit_count
+    different = sorted(
+        comparison.traffic,
+        key=lambda pair: -max(pair.a.units * units_b, pair.b.units * units_a),
+    )
+    if different:
+        print_line(f"traffic of {len(different)} of {comparison.pairs} pairs of ranks differs:")
+        rows = [
+            (
+                f"{pair.source} -> {pair.destination}",
+                str(pair.a.messages),
+                str(pair.b.messages),
+                _format_share(pair.a, units_a),
+                _format_share(pair.b, units_b),
+            )
+            for pair in different[:LISTED_PAIRS]
+        ]
+        header = ("link", "messages A", "messages B", "buffers A", "buffers B")
+        print_table(header, rows, right=header[1:])
+    else:
+        print_line(f"traffic of {comparison.pairs} pairs of ranks: equal")
+
     if (first := comparison.first_step) is not None:
         print_line(f"first different step: rank {first.rank}, step {first.step}")
         print_line(f"A  {first.a or _NOTHING}")
@@ -86,42 +118,6 @@ def _print(comparison: AlgorithmComparison, a: Algorithm, b: Algorithm) -> None:
 def _format_value(value: JsonValue) -> str:
     words = {None: _NOTHING, True: "yes", False: "no"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
-
-
-def _print_traffic(comparison: AlgorithmComparison, units_a: int, units_b: int) -> None:
-    """Print the pairs of ranks whose traffic differs between A and B, with the most traffic first.
-
-    `comparison.traffic` has these pairs: they exchange another number of messages, or another
-    fraction of the full buffer. `units_a` and `units_b` are the units of a full buffer in A and in
-    B, which may divide it differently. First a line gives the number of these pairs, and the number
-    of pairs with messages in A or B. A table of at most `LISTED_PAIRS` (10) pairs follows, with
-    messages and traffic (in full buffers) in A and in B. It is sorted by the larger traffic of a
-    pair, in A or in B; ties keep the order of `comparison.traffic`. If no pair differs, only one
-    line says so.
-    """
-    if not comparison.traffic:
-        print_line(f"traffic of {comparison.pairs} pairs of ranks: equal")
-        return
-    print_line(
-        f"traffic of {len(comparison.traffic)} of {comparison.pairs} pairs of ranks differs:"
-    )
-
-    def get_sort_key(pair: PairDifference) -> int:
-        """Return minus the larger traffic of a pair, in A or B, in units of equal size."""
-        return -max(pair.a.units * units_b, pair.b.units * units_a)
-
-    rows = [
-        (
-            f"{pair.source} -> {pair.destination}",
-            str(pair.a.messages),
-            str(pair.b.messages),
-            _format_share(pair.a, units_a),
-            _format_share(pair.b, units_b),
-        )
-        for pair in sorted(comparison.traffic, key=get_sort_key)[:LISTED_PAIRS]
-    ]
-    header = ("link", "messages A", "messages B", "buffers A", "buffers B")
-    print_table(header, rows, right=header[1:])
 
 
 def _format_share(sent: PairTraffic, unit_count: int) -> str:

@@ -102,7 +102,13 @@ def _collect_lines(
     yield CORE_NAME, CheckLine("python", True, python)
     yield CORE_NAME, CheckLine("collhub", True, __version__)
     yield from ((CORE_NAME, line) for line in _check_requirements(CORE_DISTRIBUTION))
-    yield CORE_NAME, _check_temporary_folder()
+    cure = ""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            details = f"{folder.rpartition('/')[0]} can be written"
+    except OSError as error:
+        details, cure = str(error), "name one that can be written in TMPDIR"
+    yield CORE_NAME, CheckLine("temporary folder", not cure, details, cure)
     for plugin in registry.plugins[1:]:
         yield plugin.name, _check_plugin(plugin, trials.get(plugin.name))
         yield from ((plugin.name, line) for line in _check_requirements(plugin.distribution))
@@ -142,18 +148,6 @@ def _check_requirements(distribution: str) -> Iterator[CheckLine]:
         details,
         f"install {distribution} again, with what it requires" if unmet else "",
     )
-
-
-def _check_temporary_folder() -> CheckLine:
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            return CheckLine(
-                "temporary folder", True, f"{folder.rpartition('/')[0]} can be written"
-            )
-    except OSError as error:
-        return CheckLine(
-            "temporary folder", False, str(error), "name one that can be written in TMPDIR"
-        )
 
 
 def _check_plugin(plugin: Plugin, trial: Trial | None) -> CheckLine:

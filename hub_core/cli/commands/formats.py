@@ -231,18 +231,9 @@ def _print_row(row: _OfferRow) -> None:
         default = "" if option.default is None else f" (default {default_text(option)})"
         if option.environment:
             default += f" (or from {option.environment})"
-        values = "|".join(option.choices) or str(option.type).upper() + _format_range(option)
+        values = "|".join(option.choices) or str(option.type).upper()
+        if not option.choices and (option.minimum is not None or option.maximum is not None):
+            low = "" if option.minimum is None else f"{option.minimum:.15g}"
+            high = "" if option.maximum is None else f"{option.maximum:.15g}"
+            values += f"({low}..{high})"
         print_line(f"  -O {option.name}={values}  {option.help}{default}")
-
-
-def _format_range(option: Option) -> str:
-    """Return the range of valid numbers of an option: `(1..8)`, `(1..)`, `(..8)` or "".
-
-    Both limits belong to the range; they are shown with at most 15 significant digits. The
-    result is "" if the option has neither a minimum nor a maximum.
-    """
-    if option.minimum is None and option.maximum is None:
-        return ""
-    low = "" if option.minimum is None else f"{option.minimum:.15g}"
-    high = "" if option.maximum is None else f"{option.maximum:.15g}"
-    return f"({low}..{high})"

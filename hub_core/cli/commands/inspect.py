@@ -95,7 +95,13 @@ def inspect(
     size = algorithm.collective_bytes if size is None else size
     with progress("inspecting"):
         sent, longest = traffic(algorithm, size), critical_path(algorithm.steps)
-    network = _find_network_name(session, opened)
+    network = None
+    try:
+        topology = session.own_topology(opened)
+        network = None if topology is None else topology.name
+    except InputError as error:
+        # A network that cannot be read is left out.
+        _warn(session, error)
     if as_json:
         session.print_report(
             create_inspect_report(
@@ -129,17 +135,3 @@ def _get_reader_lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
     if not isinstance(lines, list | tuple):
         raise misfit(opened.reader, f"adds {type(lines).__name__} to inspect, not a list of lines")
     return [str(line) for line in lines]
-
-
-def _find_network_name(session: Session, opened: OpenedAlgorithm) -> str | None:
-    """Return the name of the network that the input contains, or None if it contains none.
-
-    If the network cannot be read (`InputError`), the error is printed as a warning and None
-    is returned. Other errors are raised.
-    """
-    try:
-        topology = session.own_topology(opened)
-    except InputError as error:
-        _warn(session, error)
-        return None
-    return None if topology is None else topology.name

@@ -107,14 +107,29 @@ def shared_pairs(
 def show_moves(session: Session, model: Algorithm | Workload, source: str, as_json: bool) -> None:
     """Print the moves, i.e. possible applications, of all installed passes that can list them.
 
-    Only passes for the kind of `model` (algorithm or workload) are asked. Rows are in the order of
-    the passes in the registry, then in the order of the pass's list. The columns are the name of
-    the pass, one per effect, and the `-O` options. Effects are in the order of their first
-    occurrence, as signed numbers; +0 if the move lacks the effect. Without moves only the heading
-    is printed. `as_json` prints a report with `source` as input name instead. A `HubError` of a
-    pass is passed on. Raises `PluginError` if a pass fails otherwise or returns no list or tuple.
+    Only passes for the kind of `model` (algorithm or workload) with a function `moves` are asked.
+    Rows are in the order of the passes in the registry, then in the order of the pass's list. The
+    columns are the name of the pass, one per effect, and the `-O` options. Effects are in the order
+    of their first occurrence, as signed numbers; +0 if the move lacks the effect. Without moves
+    only the heading is printed. `as_json` prints a report with `source` as input name instead.
+
+    A `HubError` of a pass is passed on. Another exception of a plugin becomes a `PluginError`,
+    except `KeyboardInterrupt` and `MemoryError`; exceptions of core passes are not converted.
+    Raises `PluginError` for a result that is no list or tuple.
     """
-    moves_by_pass = _collect_moves(session, model)
+    from hub_core.pipeline.calls import blame, misfit
+
+    subject = Subject(type(model).__name__.lower())
+    moves_by_pass: list[tuple[str, PassMove]] = []
+    for provided in session.registry().all(AlgorithmPass):
+        offer = provided.offer
+        if offer.subject is not subject or not offer.moves:
+            continue
+        with blame(provided), session.progress(f"listing what {offer.name} can do"):
+            listed = resolve(offer.moves)(model, offer.name)
+        if not isinstance(listed, list | tuple):
+            raise misfit(provided, f"lists its moves as {type(listed).__name__}, not as a list")
+        moves_by_pass += [(offer.name, move) for move in listed]
     if as_json:
         from hub_core.cli.reports.algorithm_records import MoveItem, MovesReport
 
@@ -275,31 +290,3 @@ def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
     if word.startswith(_OPTION):
         return _OPTION, word.removeprefix(_OPTION), 1
     return "", "", 1
-
-
-def _collect_moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, PassMove]]:
-    """Return (name of the pass, move) for all passes that can list moves of this kind of model.
-
-    A move is one possible application of a pass. Passes are ordered by name, the moves of a pass
-    as the pass lists them. Skipped are passes for the other kind of model (algorithm or workload)
-    and passes without a function `moves`. Progress is shown.
-
-    A `HubError` of a pass is raised unchanged. Another exception of a plugin becomes a
-    `PluginError`, except `KeyboardInterrupt` and `MemoryError`. Exceptions of core passes are not
-    converted. A result other than a list or tuple raises `PluginError`.
-    """
-    from hub_core.pipeline.calls import blame, misfit
-
-    # Only passes for this kind of model can list moves.
-    subject = Subject(type(model).__name__.lower())
-    moves_by_pass: list[tuple[str, PassMove]] = []
-    for provided in session.registry().all(AlgorithmPass):
-        offer = provided.offer
-        if offer.subject is not subject or not offer.moves:
-            continue
-        with blame(provided), session.progress(f"listing what {offer.name} can do"):
-            moves = resolve(offer.moves)(model, offer.name)
-        if not isinstance(moves, list | tuple):
-            raise misfit(provided, f"lists its moves as {type(moves).__name__}, not as a list")
-        moves_by_pass += [(offer.name, move) for move in moves]
-    return moves_by_pass

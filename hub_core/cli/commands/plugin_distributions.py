@@ -72,7 +72,12 @@ def write_plugin(
     form = Format("plugin", "", (), layout=Layout.FOLDER)
     cure = "choose an empty or new folder with --directory"
     target = destination(folder, form, force=False, cure=cure)
-    return folder, target.put(_generate_files(plain, offers))
+    files = _read_tutorial() if set(offers) == set(OF_THE_TUTORIAL) else _assemble_files(offers)
+    contents = (
+        Content(_replace_name(path, plain), _replace_name(text, plain).encode("utf-8"))
+        for path, text in files
+    )
+    return folder, target.put(contents)
 
 
 def parse_offers(text: str) -> tuple[str, ...]:
@@ -121,12 +126,6 @@ def _find_owner(name: str, offers: Sequence[str], registry: Registry) -> str | N
             if provided.name == offer_name:
                 return f"{provided.plugin} offers a {kind.noun} {offer_name!r}"
     return None
-
-
-def _generate_files(name: str, offers: Sequence[str]) -> Iterator[Content]:
-    chosen = _read_tutorial() if set(offers) == set(OF_THE_TUTORIAL) else _assemble_files(offers)
-    for path, text in chosen:
-        yield Content(_replace_name(path, name), _replace_name(text, name).encode("utf-8"))
 
 
 def _read_tutorial() -> Iterator[tuple[str, str]]:
@@ -223,7 +222,10 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[PluginItem]:
         raise PluginError("this Python has no pip", cure=cure, code="no-pip")
     target = spell_target(target)
     before = _list_plugins()
-    requested = _run_pip(target, pip_options) | _get_named_distribution(target)
+    requested = _run_pip(target, pip_options)
+    # The target may have extras and versions, as `name[extra]>=1`, or be a path.
+    with contextlib.suppress(InvalidRequirement):
+        requested.add(canonical_name(Requirement(target).name))
     # A requested distribution that was installed before has the same entry, but is reported too.
     return [
         plugin
@@ -272,18 +274,6 @@ def _run_pip(target: str, pip_options: Sequence[str]) -> set[str]:
             installed = json.loads(report.read_bytes())["install"]
             return {canonical_name(item["metadata"]["name"]) for item in installed}
     return set()
-
-
-def _get_named_distribution(target: str) -> set[str]:
-    """Return the canonical name of the distribution that the target names, as a set of one.
-
-    `target` may have extras and versions, as in `name[extra]>=1`. Empty if it is no requirement,
-    such as a path.
-    """
-    try:
-        return {canonical_name(Requirement(target).name)}
-    except InvalidRequirement:
-        return set()
 
 
 def _list_plugins() -> Sequence[PluginItem]:

@@ -156,7 +156,7 @@ def simulate(
         session,
         algorithm,
         topology,
-        sizes or _get_size_of_input(opened.name, algorithm),
+        sizes,
         backend,
         {**options["simulator"], **source_of_times.options},
         source_of_times,
@@ -170,7 +170,7 @@ def _simulate_algorithm(
     session: Session,
     algorithm: Algorithm,
     topology: Topology,
-    sizes: Sequence[int],
+    sizes: Sequence[int] | None,
     backend: str,
     options: Assignments,
     source_of_times: TimingSource,
@@ -181,23 +181,45 @@ def _simulate_algorithm(
 ) -> int:
     """Simulate an algorithm for every size (bytes), write the outputs and print the findings.
 
-    `options`: those of the simulator `backend`. `sizes`: at least one. With `has_failures`, the
-    first size is also simulated for each pair of linked nodes, without all links between them. The
-    files in `outputs` (of the first size) and the report are written even if a run does not finish.
-    Then the note on the source of the times and the distinct findings, last those of times below a
-    bound, are printed on stderr. Returns DONE if the runs of all sizes finish (failures do not
-    count), otherwise INVALID. Raises the `HubError` of the simulator or of the writing.
+    `options`: those of the simulator `backend`. Without `sizes`, the size is that of the algorithm;
+    raises `UsageError` (`no-size`) if it has none. With `has_failures`, the first size is also
+    simulated for each pair of linked nodes, without all links between them. The files in `outputs`
+    (of the first size) and the report are written even if a run does not finish. Then the note on
+    the source of the times and the distinct findings, last those of times below a bound, are
+    printed on stderr. Returns DONE if the runs of all sizes finish (failures do not count),
+    otherwise INVALID. Raises the `HubError` of the simulator or of the writing.
     """
-    timings = _simulate_sizes(
-        session,
-        algorithm,
-        topology,
-        sizes,
-        backend,
-        options,
-        source_of_times,
-        wants_transfers=outputs.view_out is not None,
-    )
+    from hub_core.cli.reports.timing import judge
+    from hub_core.pipeline.simulation import simulate as run_simulator
+
+    if not sizes:
+        if algorithm.collective_bytes is None:
+            cure = "give one, for example --size 1MiB"
+            raise UsageError(f"{opened.name} states no size", cure=cure, code="no-size")
+        sizes = (algorithm.collective_bytes,)
+    registry = session.registry()
+    results = {}
+    for size in sizes:
+        with progress(f"simulating {format_bytes(size)}"):
+            results[size] = run_simulator(
+                algorithm,
+                topology,
+                size,
+                backend=backend,
+                options=options,
+                registry=registry,
+                wants_transfers=outputs.view_out is not None,
+            )
+    with progress("computing lower bounds"):
+        timings = judge(
+            algorithm,
+            topology,
+            results,
+            backend=backend,
+            options=options,
+            registry=registry,
+            bounded=source_of_times.bounded_network(topology),
+        )
     failures = None
     if has_failures:
         from hub_core.pipeline.failures import simulate_failures
@@ -210,7 +232,7 @@ def _simulate_algorithm(
                 timings[0].time_ns,
                 backend=backend,
                 options=options,
-                registry=session.registry(),
+                registry=registry,
             )
     _write_outputs(session, algorithm, topology, source_of_times, timings, outputs, failures)
     session.say(source_of_times.note)
@@ -321,45 +343,6 @@ def _write_outputs(
         print_failures(failures)
 
 
-def _simulate_sizes(
-    session: Session,
-    algorithm: Algorithm,
-    topology: Topology,
-    sizes: Sequence[int],
-    backend: str,
-    options: Assignments,
-    source_of_times: TimingSource,
-    *,
-    wants_transfers: bool,
-) -> list[TimedRun]:
-    from hub_core.cli.reports.timing import judge
-    from hub_core.pipeline.simulation import simulate as run_simulator
-
-    registry = session.registry()
-    results = {}
-    for size in sizes:
-        with progress(f"simulating {format_bytes(size)}"):
-            results[size] = run_simulator(
-                algorithm,
-                topology,
-                size,
-                backend=backend,
-                options=options,
-                registry=registry,
-                wants_transfers=wants_transfers,
-            )
-    with progress("computing lower bounds"):
-        return judge(
-            algorithm,
-            topology,
-            results,
-            backend=backend,
-            options=options,
-            registry=registry,
-            bounded=source_of_times.bounded_network(topology),
-        )
-
-
 def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topology:
     """Read the network that IN contains and print a note that it is used.
 
@@ -384,11 +367,3 @@ def _find_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topolog
     if topology is not None:
         session.say(f"on the network that {opened.name} states: {topology.name}")
     return topology
-
-
-def _get_size_of_input(name: str, algorithm: Algorithm) -> tuple[int, ...]:
-    if algorithm.collective_bytes is None:
-        raise UsageError(
-            f"{name} states no size", cure="give one, for example --size 1MiB", code="no-size"
-        )
-    return (algorithm.collective_bytes,)

@@ -349,52 +349,24 @@ def _run_steps(
     """Run all passes in order on a model; return the result and the changes as (pass, change).
 
     Each pass gets the result of the previous one and its options in `plan`; without passes, the
-    model is returned. A pass that searches runs with the workers and the budget, every other pass
-    without. A pass may have any number of changes (texts). Raises `HubError` if a pass fails.
+    model is returned. Progress is shown. A pass that searches also gets the budget, which records
+    the limits that ended the search, and the workers, which are stopped at its end, also after an
+    error. A pass may have any number of changes (texts). Raises `HubError` if a pass or the engine
+    of the workers fails.
     """
-    changes: list[tuple[str, str]] = []
-    for step, options in zip(steps, plan.passes, strict=True):
-        if is_search(session, step.name):
-            model, changed = _run_search(
-                session, model, step.name, options, workers, plan.shared, budget
-            )
-        else:
-            model, changed = _run_pass(session, model, step.name, options)
-        changes += [(step.name, change) for change in changed]
-    return model, changes
-
-
-def _run_pass(
-    session: Session, model: Algorithm | Workload, name: str, options: Assignments
-) -> tuple[Algorithm | Workload, Sequence[str]]:
     # Imported here: the help of the command needs no numpy.
     from hub_core.pipeline.calls import transform as apply_pass
 
-    with session.progress(f"running the pass {name}"):
-        result, report = apply_pass(model, name, options=options, registry=session.registry())
-    return result, report.changes
-
-
-def _run_search(
-    session: Session,
-    model: Algorithm | Workload,
-    name: str,
-    options: Assignments,
-    workers: SearchWorkers,
-    shared: Mapping[str, Assignments],
-    budget: SearchBudget,
-) -> tuple[Algorithm | Workload, Sequence[str]]:
-    """Run the pass `name`, a search; return the new model and the changes as texts.
-
-    Progress is shown. `workers` are stopped at the end, also after an error. `shared`: options by
-    component; only those of the engine that starts the workers are used. `budget`: limits, which
-    also records those that ended the search. Raise `HubError` if engine or pass fails.
-    """
-    from hub_core.pipeline.calls import transform as run_pass
-
-    registry = session.registry()
-    bar = session.progress_bar(f"running the pass {name}")
-    with workers.started(session, shared) as executor, bar as show:
-        arguments = executor, show, budget
-        result, report = run_pass(model, name, *arguments, options=options, registry=registry)
-    return result, report.changes
+    changes: list[tuple[str, str]] = []
+    for step, options in zip(steps, plan.passes, strict=True):
+        name, registry, title = step.name, session.registry(), f"running the pass {step.name}"
+        if is_search(session, name):
+            bar = session.progress_bar(title)
+            with workers.started(session, plan.shared) as executor, bar as show:
+                given = executor, show, budget
+                model, report = apply_pass(model, name, *given, options=options, registry=registry)
+        else:
+            with session.progress(title):
+                model, report = apply_pass(model, name, options=options, registry=registry)
+        changes += [(name, change) for change in report.changes]
+    return model, changes

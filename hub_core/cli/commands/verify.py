@@ -234,7 +234,12 @@ def verify(
         check_names,
         topology_text,
     )
-    _check_names_are_known(session, Subject.ALGORITHM, check_names)
+    if check_names:
+        from hub_core.pipeline.checks import find_check
+
+        # An unknown name is refused before any input is opened.
+        for name in check_names:
+            find_check(name, Subject.ALGORITHM, session.registry())
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.reports.algorithm_records import VerdictsReport
 
@@ -320,18 +325,6 @@ def _verify_source(
         checked["certificate"] = certified
     report = replace(report, diagnostics=tuple(findings))
     return AlgorithmVerdict(opened.name, algorithm, report, checked)
-
-
-def _check_names_are_known(session: Session, subject: Subject, names: tuple[str, ...]) -> None:
-    """Raise `HubError` for the first name that is not that of a check of this subject.
-
-    It is called once, before any input is opened. Does nothing without names.
-    """
-    if names:
-        from hub_core.pipeline.checks import find_check
-
-        for name in names:
-            find_check(name, subject, session.registry())
 
 
 def _refuse_options(options: Mapping[str, object]) -> None:

@@ -22,7 +22,7 @@ from hub_core.columns import (
     run_lengths,
     run_starts,
 )
-from hub_core.model import NodeColumns, NodeKind, Workload, connection_keys, pair_in_order
+from hub_core.model import NodeKind, Workload, connection_keys, pair_in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,31 +169,16 @@ def job_partners(workload: Workload, start: Int64Array, end: Int64Array) -> Int6
 
     - A collective that finishes: the member of the same call that began last, among the
       members that end. Of several, the one with the highest rank. It may be the row itself.
-    - A RECV: its SEND, if both began and the SEND is found (see `_match_messages`).
-    - Every other row: the row itself.
+    - A RECV: its SEND, which has the same sender, receiver, tag and bytes. Among equal ones that
+      began, the k-th RECV to begin is paired with the k-th SEND to begin; at equal starts, the
+      lower row is first.
+    - Every other row, also a RECV without such a SEND: the row itself.
 
     `start`, `end`: int64 by row in ns, -1 for never. A call is the k-th collective of a
-    group on each of its ranks, counted among the finished ones.
+    group on each of its ranks, counted among the finished ones by start, then row.
     """
+    nodes = workload.nodes
     partners = np.arange(len(end))
-    rows, last = _find_last_members(workload.nodes, start, end)
-    partners[rows] = last
-    receipts, sends = _match_messages(workload.nodes, start)
-    partners[receipts] = sends
-    return partners
-
-
-def _find_last_members(
-    nodes: NodeColumns, start: Int64Array, end: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Return (rows of finished collectives, for each the row of the member that began last).
-
-    Both arrays contain rows of `nodes`. They are parallel and ordered by group, then number of the
-    call, then start. A collective is finished if `end` is not negative; all others are ignored,
-    also as members and in the numbers of calls. The k-th finished collective of a group on a rank,
-    in the order of start and then row, belongs to the same call as the k-th one on every other
-    rank. Of several members with the latest start, the one with the highest rank is taken.
-    """
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (end >= 0))
     group = nodes.group[rows]
     order = np.lexsort((start[rows], nodes.rank[rows], group))
@@ -205,25 +190,16 @@ def _find_last_members(
     rows, group, call = rows[order], group[order], call[order]
     starts = run_starts(group, call)
     sizes = run_lengths(starts, len(rows))
-    return rows, np.repeat(rows[starts + sizes - 1], sizes)
+    partners[rows] = np.repeat(rows[starts + sizes - 1], sizes)
 
-
-def _match_messages(nodes: NodeColumns, start: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (rows of RECVs, rows of their SENDs), paired entry by entry in no particular order.
-
-    A RECV matches a SEND with the same sender, receiver, tag and bytes. Among equal ones, the k-th
-    RECV to begin is paired with the k-th SEND to begin; if nodes begin at the same time, the lower
-    row is first. Nodes that never began (`start` < 0) and nodes without a partner are omitted.
-    `start`: int64 by row in ns.
-    """
     begun = np.argsort(start, kind="stable")
     begun = begun[start[begun] >= 0]
     sends, receipts = (begun[nodes.kind[begun] == kind] for kind in (NodeKind.SEND, NodeKind.RECV))
-    rank, peer = nodes.rank, nodes.peer
-    source = np.concatenate([rank[sends], peer[receipts]])
-    destination = np.concatenate([peer[sends], rank[receipts]])
+    source = np.concatenate([nodes.rank[sends], nodes.peer[receipts]])
+    destination = np.concatenate([nodes.peer[sends], nodes.rank[receipts]])
     both = np.concatenate([sends, receipts])
     # One number distinguishes the messages between two ranks.
     keys = connection_keys(source, destination, labels(nodes.tag[both], nodes.bytes[both]))
     matches = pair_in_order(sends, receipts, keys[: len(sends)], keys[len(sends) :])
-    return matches.receive, matches.send
+    partners[matches.receive] = matches.send
+    return partners

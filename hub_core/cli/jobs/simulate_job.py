@@ -36,7 +36,7 @@ from hub_core.plugin_api import (
 
 if TYPE_CHECKING:
     from hub_core.cli.command_context import Session
-    from hub_core.cli.jobs.job_report import JobReport, SimulateWorkloadReport, Spent
+    from hub_core.cli.jobs.job_report import JobReport, SimulateWorkloadReport
     from hub_core.model import Workload
 
 ALL_OF_RUN = RunExcerpt()
@@ -246,16 +246,14 @@ def _print_times(
     )
     head = ("ranks", "finish", "exposed", "computes")
     finish = zip(times.rank_finish_ns, times.rank_exposed_ns, strict=True)
-    rows = folded_ranks(
-        {
-            rank: (
-                "never" if end is None else f"{end} ns",
-                "-" if rest is None else f"{rest} ns",
-                _format_utilisation(report, rank, end),
-            )
-            for rank, (end, rest) in enumerate(finish)
-        }
-    )
+    columns = {}
+    for rank, (end, rest) in enumerate(finish):
+        computes = "-"
+        if report is not None and end:
+            computes = f"{100 * report.rank_compute_ns[rank] / end:.0f} %"
+        finishes = "never" if end is None else f"{end} ns"
+        columns[rank] = finishes, "-" if rest is None else f"{rest} ns", computes
+    rows = folded_ranks(columns)
     print_table(head, rows[:LISTED], right=head[1:])
     if len(rows) > LISTED:
         print_note(f"{len(rows) - LISTED} more rows of ranks; --json lists all")
@@ -265,17 +263,6 @@ def _format_time(times: WorkloadTimes) -> str:
     if times.time_ns is None:
         return "some ranks never finish"
     return f"{format_time(times.time_ns)} ({times.time_ns} ns)"
-
-
-def _format_utilisation(report: JobReport | None, rank: int, finish_ns: int | None) -> str:
-    """Format the fraction of a rank's time during which it computes, in whole percent.
-
-    `finish_ns`: time at which the rank finishes. Returns `-` if `report` is None (no times of
-    nodes), and if the rank never finishes (None) or finishes at time 0.
-    """
-    if report is None or not finish_ns:
-        return "-"
-    return f"{100 * report.rank_compute_ns[rank] / finish_ns:.0f} %"
 
 
 def _print_report(workload: Workload, report: JobReport) -> None:
@@ -299,7 +286,18 @@ def _print_report(workload: Workload, report: JobReport) -> None:
         shown = min(_LISTED_SORTS, len(report.spent))
         print_line(f"{shown} of {len(report.spent)} sorts of communication, exposed most first:")
         head = ("communication", "ranks", "size", "calls", "a call", "waiting", "exposed a rank")
-        rows = [_format_spent(spent) for spent in report.spent[:shown]]
+        rows = [
+            (
+                spent.kind,
+                str(spent.ranks),
+                format_bytes(spent.bytes),
+                str(spent.calls),
+                format_time(spent.time_ns // spent.calls),
+                format_time(spent.waiting_ns // spent.calls),
+                format_time(spent.most_ns),
+            )
+            for spent in report.spent[:shown]
+        ]
         print_table(head, rows, right=head[1:])
     if not report.path:
         return
@@ -323,18 +321,6 @@ def _print_report(workload: Workload, report: JobReport) -> None:
             for node in longest
         ],
         right=("rank", "from", "takes"),
-    )
-
-
-def _format_spent(spent: Spent) -> Sequence[str]:
-    return (
-        spent.kind,
-        str(spent.ranks),
-        format_bytes(spent.bytes),
-        str(spent.calls),
-        format_time(spent.time_ns // spent.calls),
-        format_time(spent.waiting_ns // spent.calls),
-        format_time(spent.most_ns),
     )
 
 

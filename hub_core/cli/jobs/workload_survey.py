@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from hub_core.chakra import (
-    AttributeValue,
     Batch,
     DecodedNodes,
     Metadata,
@@ -144,8 +143,13 @@ class _Counts:
         file, as texts. A text longer than 80 characters is cut there, and `... (N characters)` with
         its full length N is added. An attribute that is named `version` replaces the version.
         """
-        attributes = self._metadata.attributes
-        shown = {key: _format_value(value) for key, value in attributes.items()}
+        metadata = {"version": self._metadata.version}
+        for key, value in self._metadata.attributes.items():
+            text = value if isinstance(value, str) else repr(value)
+            # Attributes may contain source files and parameters of models.
+            if len(text) > _MAX_TEXT:
+                text = f"{text[:_MAX_TEXT]}... ({len(text)} characters)"
+            metadata[key] = text
         uses = sorted(self._uses.items())
         return TraceSurvey(
             name,
@@ -156,7 +160,7 @@ class _Counts:
             self._edges["control"],
             self._edges["forward"],
             self._edges["dangling"],
-            {"version": self._metadata.version} | shown,
+            metadata,
             tuple(AttributeUse(*key, count) for key, count in uses),
         )
 
@@ -179,20 +183,6 @@ class _Counts:
         return " and ".join(sizes)
 
 
-def _format_value(value: AttributeValue) -> str:
-    """Format a value as text: a `str` unchanged, any other value as its `repr`.
-
-    A result of more than 80 characters is cut to 80, followed by `... (N characters)`,
-    where N is the full length.
-    """
-    text = value if isinstance(value, str) else repr(value)
-    if len(text) <= _MAX_TEXT:
-        return text
-    # Attributes may contain source files and parameters of models.
-    start = text[:_MAX_TEXT]
-    return f"{start}... ({len(text)} characters)"
-
-
 def print_survey(survey: TraceSurvey, as_json: bool) -> None:
     """Print a survey to standard output as text, or as the JSON report `collhub/report-survey-1`.
 
@@ -203,7 +193,23 @@ def print_survey(survey: TraceSurvey, as_json: bool) -> None:
     workload.
     """
     if as_json:
-        print_json(to_json(_create_report(survey)))
+        report = SurveyReport(
+            source=survey.name,
+            format="chakra",
+            dialect=survey.dialect,
+            num_ranks=survey.num_ranks,
+            nodes_by_rank=survey.nodes_by_rank,
+            nodes_by_type=survey.nodes_by_type,
+            dependencies=ReferenceCounts(
+                data=survey.data_dependencies,
+                control=survey.control_dependencies,
+                forward=survey.forward_references,
+                dangling=survey.dangling_references,
+            ),
+            metadata=survey.metadata,
+            attributes=survey.attributes,
+        )
+        print_json(to_json(report))
         return
     kinds = ", ".join(f"{count} {name}" for name, count in survey.nodes_by_type.items())
     references = f"{survey.forward_references} to later nodes, {survey.dangling_references} to none"
@@ -225,23 +231,4 @@ def print_survey(survey: TraceSurvey, as_json: bool) -> None:
         print_table(("node", "attribute", "kind", "count"), rows, right=("count",))
     print_note(
         "a workload trace: it can be inspected; verify, convert and simulate need algorithms"
-    )
-
-
-def _create_report(survey: TraceSurvey) -> SurveyReport:
-    return SurveyReport(
-        source=survey.name,
-        format="chakra",
-        dialect=survey.dialect,
-        num_ranks=survey.num_ranks,
-        nodes_by_rank=survey.nodes_by_rank,
-        nodes_by_type=survey.nodes_by_type,
-        dependencies=ReferenceCounts(
-            data=survey.data_dependencies,
-            control=survey.control_dependencies,
-            forward=survey.forward_references,
-            dangling=survey.dangling_references,
-        ),
-        metadata=survey.metadata,
-        attributes=survey.attributes,
     )

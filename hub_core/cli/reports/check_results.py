@@ -210,11 +210,19 @@ def build_sarif(findings: Sequence[FileFinding], rules: Mapping[str, Sequence[Ru
     """
     names = sorted({finding.diagnostic.code for finding in findings})
     positions = {name: position for position, name in enumerate(names)}
-    driver = {
-        "name": "collhub",
-        "version": __version__,
-        "rules": [_describe_rule(name, rules.get(name, ())) for name in names],
-    }
+    described = []
+    for name in names:
+        declarations = rules.get(name, ())
+        meaning = declarations[0].meaning if len(declarations) == 1 else f"Finding {name}."
+        text = "\n\n".join(rule.page for rule in declarations) or f"Finding {name}."
+        described.append(
+            {
+                "id": name,
+                "shortDescription": {"text": meaning},
+                "help": {"text": text, "markdown": text},
+            }
+        )
+    driver = {"name": "collhub", "version": __version__, "rules": described}
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
@@ -224,16 +232,6 @@ def build_sarif(findings: Sequence[FileFinding], rules: Mapping[str, Sequence[Ru
     }
     log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
     return (json.dumps(log, indent=2) + "\n").encode()
-
-
-def _describe_rule(name: str, declarations: Sequence[Rule]) -> dict[str, object]:
-    text = "\n\n".join(rule.page for rule in declarations) or f"Finding {name}."
-    meaning = declarations[0].meaning if len(declarations) == 1 else f"Finding {name}."
-    return {
-        "id": name,
-        "shortDescription": {"text": meaning},
-        "help": {"text": text, "markdown": text},
-    }
 
 
 def _build_result(finding: FileFinding, position: int) -> dict[str, object]:

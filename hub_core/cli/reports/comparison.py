@@ -100,7 +100,7 @@ def compare(a: Algorithm, b: Algorithm) -> AlgorithmComparison:
     Only ranks that A and B both have are compared, in order. The first rank with a difference gives
     `first_step`: the lowest position at which a column other than the source line differs, or the
     end of the shorter rank. If no rank has a difference, dependencies are compared
-    (`_find_different_dependency`). The result is None if they are equal, or if A and B have
+    (`_find_different_step`). The result is None if they are equal, or if A and B have
     different numbers of steps, i.e. one has steps on further ranks.
     """
     facts_a, facts_b = _collect_facts(a), _collect_facts(b)
@@ -207,6 +207,17 @@ def _collect_traffic(algorithm: Algorithm) -> Mapping[_PairKey, PairTraffic]:
 
 
 def _find_different_step(a: StepTable, b: StepTable) -> StepDifference | None:
+    """Return the first step that differs, or else the first one whose dependencies differ.
+
+    Steps are compared by rank (only ranks of both tables), then position. A difference in any
+    column but the source line counts; the text of a missing step is None.
+
+    Dependencies are compared only if all steps are equal and equally many; otherwise the result is
+    None. First come data dependencies of all steps, then, if these are equal, control dependencies.
+    The lowest row that differs counts; the order of the dependencies of a step matters: [1, 2]
+    differs from [2, 1]. Both texts are such as `data dependencies on steps 0, 3` or `control
+    dependencies on steps none`, with positions in the rank. Returns None if all are equal.
+    """
     for rank in range(min(a.num_ranks, b.num_ranks)):
         start_a, end_a = a.rank_indptr[rank : rank + _BOTH].tolist()
         start_b, end_b = b.rank_indptr[rank : rank + _BOTH].tolist()
@@ -224,21 +235,6 @@ def _find_different_step(a: StepTable, b: StepTable) -> StepDifference | None:
                 _describe_step(a, start_a + step) if start_a + step < end_a else None,
                 _describe_step(b, start_b + step) if start_b + step < end_b else None,
             )
-    return _find_different_dependency(a, b)
-
-
-def _find_different_dependency(a: StepTable, b: StepTable) -> StepDifference | None:
-    """Return the first step whose dependencies differ, for tables with otherwise equal steps.
-
-    First data dependencies of all steps are compared, then control dependencies if the data
-    ones are equal. Of the kind that differs, the lowest row counts. The order of the
-    dependencies of a step matters: [1, 2] differs from [2, 1].
-
-    The result has the rank, the position of the step in the rank (from 0), and for A and B a
-    text such as `data dependencies on steps 0, 3` or `control dependencies on steps none`, with
-    positions in the rank. Returns None if all are equal or if the tables have different numbers
-    of steps.
-    """
     if len(a) != len(b):
         return None
     for kind in ("data", "control"):
@@ -246,8 +242,8 @@ def _find_different_dependency(a: StepTable, b: StepTable) -> StepDifference | N
         if np.array_equal(waits_a, waits_b):
             continue
         shared = min(len(waits_a), len(waits_b))
-        differs = np.flatnonzero((waits_a[:shared] != waits_b[:shared]).any(axis=1))
-        at = int(differs[0]) if len(differs) else shared
+        different_lines = np.flatnonzero((waits_a[:shared] != waits_b[:shared]).any(axis=1))
+        at = int(different_lines[0]) if len(different_lines) else shared
         # Lines are ordered by waiting row: the lower row is missing in the other table.
         row = min(int(waits[at, 0]) for waits in (waits_a, waits_b) if at < len(waits))
         texts = (_describe_dependencies(a, kind, row), _describe_dependencies(b, kind, row))

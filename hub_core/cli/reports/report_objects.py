@@ -22,7 +22,6 @@ from hub_core.model import (
 if TYPE_CHECKING:
     from msgspec import Struct
 
-    from hub_core.cli.reports.algorithm_records import VerifiedInput
     from hub_core.cli.reports.check_results import CheckedSource
     from hub_core.cli.reports.report_files import ReportFiles
     from hub_core.model import Algorithm, JsonValue
@@ -201,7 +200,27 @@ class AlgorithmVerdict:
 
     def record(self) -> Record:
         """Return the verdict as an item of `VerdictsReport`."""
-        return _create_record(self.source, self.report, self.checked)
+        # Imported here, as elsewhere: the help of the command needs no numpy.
+        from hub_core.cli.reports.algorithm_records import ModeVerdicts, VerifiedInput
+        from hub_core.cli.reports.inspection_records import ModeFlags
+        from hub_core.reports import UNSET, describe_check, list_findings
+
+        report = self.report
+        checks = {name: describe_check(result) for name, result in self.checked.items()}
+        certificate = checks.pop("certificate", UNSET)
+        verdicts = {name: mode.verdict for name, mode in report.modes.items()}
+        return VerifiedInput(
+            source=self.source,
+            ok=report.ok,
+            modes=ModeFlags(**{name: verdict == "ok" for name, verdict in verdicts.items()}),
+            claims=ModeFlags(**{name: mode.is_claimed for name, mode in report.modes.items()}),
+            verdicts=ModeVerdicts(**verdicts),
+            method=report.method,
+            error_probability=report.error_probability,
+            diagnostics=list_findings(report.diagnostics),
+            certificate=certificate,
+            checks=checks or UNSET,
+        )
 
     def show(self, *, is_alone: bool) -> None:
         """Print the verdict, the findings, and the reports of the additional checks.
@@ -308,28 +327,3 @@ def judge(
     if files is not None:
         ok = files.write(checked, is_quiet=as_json)
     return ExitCode.DONE if ok else ExitCode.INVALID
-
-
-def _create_record(
-    source: str, report: VerifyReport, checked: Mapping[str, CheckReport]
-) -> VerifiedInput:
-    # Imported here, and below: the help of the command needs no numpy.
-    from hub_core.cli.reports.algorithm_records import ModeVerdicts, VerifiedInput
-    from hub_core.cli.reports.inspection_records import ModeFlags
-    from hub_core.reports import UNSET, describe_check, list_findings
-
-    checks = {name: describe_check(report_of_check) for name, report_of_check in checked.items()}
-    certificate = checks.pop("certificate", UNSET)
-    verdicts = {name: mode.verdict for name, mode in report.modes.items()}
-    return VerifiedInput(
-        source=source,
-        ok=report.ok,
-        modes=ModeFlags(**{name: verdict == "ok" for name, verdict in verdicts.items()}),
-        claims=ModeFlags(**{name: mode.is_claimed for name, mode in report.modes.items()}),
-        verdicts=ModeVerdicts(**verdicts),
-        method=report.method,
-        error_probability=report.error_probability,
-        diagnostics=list_findings(report.diagnostics),
-        certificate=certificate,
-        checks=checks or UNSET,
-    )

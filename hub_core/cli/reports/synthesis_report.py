@@ -94,8 +94,8 @@ def _collect_fields(
     - `topology`: name, numbers of NPUs and links, link occupancy; `size`: as by `format_bytes`
     - one line per statistic of the synthesizer; floats with 4 significant digits. A later line of
       the same name replaces its text.
-    - `not tried` (skipped variants by reason), `cut` (parts that a limit ended): only if there are
-      any
+    - `not tried` (number of skipped variants, names by reason in order of first appearance), `cut`
+      (parts that a limit ended): only if there are any
     - `time`: as by `format_time`, then the integer ns in parentheses
     - `bandwidth`: bytes / ns (GB/s) with 2 decimals; a time of 0 counts as 1 ns
     - `bounds`: all bounds and the ratio to the largest one; `none known` without bounds
@@ -107,6 +107,14 @@ def _collect_fields(
     part = f" of {len(set(request.wanted or ()))} ranks" if result.is_partial else ""
     title = f"{request.collective} by {name}"
     network = f"{topology.num_npus} NPUs, {topology.num_links} links, {request.occupancy}"
+    not_tried = {}
+    if result.not_tried:
+        names: dict[str, list[str]] = {}
+        for variant, reason in result.not_tried.items():
+            names.setdefault(reason, []).append(variant)
+        causes = "; ".join(f"{', '.join(those)}: {reason}" for reason, those in names.items())
+        number = len(result.not_tried)
+        not_tried["not tried"] = f"{number}, so the answer is partial: {causes}"
     return {
         "algorithm": f"{title}, {algorithm.num_ranks} ranks, {len(algorithm.steps)} steps{part}",
         "topology": f"{topology.name}: {network}",
@@ -115,7 +123,7 @@ def _collect_fields(
             key: f"{value:.4g}" if isinstance(value, float) else str(value)
             for key, value in result.statistics.items()
         },
-        **_describe_skipped_variants(result),
+        **not_tried,
         **cut_fields(result.cuts),
         "time": f"{format_time(result.time_ns)} ({result.time_ns} ns)",
         "bandwidth": f"{request.size / max(result.time_ns, 1):.2f} GB/s",
@@ -140,20 +148,6 @@ def _format_bounds(result: SynthesisResult) -> str:
     if any(name.endswith(ONE_SIZE) for name in result.bounds_ns):
         largest += " that holds for messages of any size"
     return f"{bounds}; time is {ratio:.3f} times the {largest}"
-
-
-def _describe_skipped_variants(result: SynthesisResult) -> dict[str, str]:
-    """Return the line `not tried` on the variants that a search skipped; empty if there are none.
-
-    The line has the number of variants and, by reason in order of first appearance, their names.
-    """
-    if not result.not_tried:
-        return {}
-    names: dict[str, list[str]] = {}
-    for name, reason in result.not_tried.items():
-        names.setdefault(reason, []).append(name)
-    causes = "; ".join(f"{', '.join(those)}: {reason}" for reason, those in names.items())
-    return {"not tried": f"{len(result.not_tried)}, so the answer is partial: {causes}"}
 
 
 def _describe_verdict(result: SynthesisResult, report: VerifyReport | None) -> str:

@@ -258,12 +258,51 @@ def _create_run(topology: Topology, timing: TimedRun) -> SimulatedSize:
 
 
 def print_timings(algorithm: Algorithm, topology: Topology, timings: Sequence[TimedRun]) -> None:
-    """Print a single run with its busiest links, or a table with one row per size."""
-    if len(timings) == 1:
-        _print_run(algorithm, topology, timings[0])
-    else:
+    """Print a table of several runs with one row per size, or the fields of a single run.
+
+    A table of the first `LISTED_LINKS` loaded links follows the fields of a single run, in the
+    order of its result. Their times are percentages of the time of the run, if that is not None or
+    0.
+    """
+    if len(timings) != 1:
         rows = [format_timing(timing) for timing in timings]
         print_table(TIMING_COLUMNS, rows, right=TIMING_COLUMNS)
+        return
+    timing = timings[0]
+    npus = placement_of(algorithm)
+    size, time, bandwidth, bound, ratio = format_timing(timing)
+    exact = "" if timing.time_ns is None else f" ({timing.time_ns} ns)"
+    if timing.bound is not None and timing.bound.method != CORE_METHOD:
+        bound += f" by {timing.bound.method}"
+    if ratio != "-":
+        bound += f", time is {ratio} times that"
+    ranks = f"{algorithm.num_ranks} ranks"
+    print_fields(
+        {
+            "algorithm": f"{algorithm.collective.kind}, {ranks}, {len(algorithm.steps)} steps",
+            "topology": f"{topology.name}: {topology.num_npus} NPUs, {topology.num_links} links",
+            **({} if npus is None else {"ranks on NPUs": format_ranks(npus)}),
+            "size": size,
+            "time": f"{time}{exact}",
+            **{key: str(value) for key, value in timing.result.details.items()},
+            "bandwidth": bandwidth,
+            "bound": bound,
+        }
+    )
+    busiest = timing.result.link_loads[:LISTED_LINKS]
+    if busiest:
+        print_line(f"busiest of {len(timing.result.link_loads)} used links:")
+        links = [
+            (
+                f"{topology.node_name(load.source)} -> {topology.node_name(load.destination)}",
+                format_bytes(load.bytes),
+                f"{100 * load.busy_ns / timing.time_ns:.0f} %"
+                if timing.time_ns
+                else format_time(load.busy_ns),
+            )
+            for load in busiest
+        ]
+        print_table(("link", "bytes", "busy"), links, right=("bytes", "busy"))
 
 
 def print_failures(failures: Sequence[FailureTime]) -> None:
@@ -303,40 +342,3 @@ def format_timing(timing: TimedRun) -> tuple[str, ...]:
         "-" if timing.bound_ns is None else format_time(timing.bound_ns),
         "-" if ratio is None else f"{ratio:.3f}",
     )
-
-
-def _print_run(algorithm: Algorithm, topology: Topology, timing: TimedRun) -> None:
-    npus = placement_of(algorithm)
-    size, time, bandwidth, bound, ratio = format_timing(timing)
-    exact = "" if timing.time_ns is None else f" ({timing.time_ns} ns)"
-    if timing.bound is not None and timing.bound.method != CORE_METHOD:
-        bound += f" by {timing.bound.method}"
-    if ratio != "-":
-        bound += f", time is {ratio} times that"
-    ranks = f"{algorithm.num_ranks} ranks"
-    print_fields(
-        {
-            "algorithm": f"{algorithm.collective.kind}, {ranks}, {len(algorithm.steps)} steps",
-            "topology": f"{topology.name}: {topology.num_npus} NPUs, {topology.num_links} links",
-            **({} if npus is None else {"ranks on NPUs": format_ranks(npus)}),
-            "size": size,
-            "time": f"{time}{exact}",
-            **{key: str(value) for key, value in timing.result.details.items()},
-            "bandwidth": bandwidth,
-            "bound": bound,
-        }
-    )
-    busiest = timing.result.link_loads[:LISTED_LINKS]
-    if busiest:
-        print_line(f"busiest of {len(timing.result.link_loads)} used links:")
-        rows = [
-            (
-                f"{topology.node_name(load.source)} -> {topology.node_name(load.destination)}",
-                format_bytes(load.bytes),
-                f"{100 * load.busy_ns / timing.time_ns:.0f} %"
-                if timing.time_ns
-                else format_time(load.busy_ns),
-            )
-            for load in busiest
-        ]
-        print_table(("link", "bytes", "busy"), rows, right=("bytes", "busy"))
