@@ -35,17 +35,35 @@ def own_windows(
 
     `selected`: the selection of one collective, whose windows are recomputed for these
     algorithms only. `library`: its name, for messages. `otherwise`: text about the calls
-    that no window serves, for messages. The losses are in the order of sizes: sizes for
-    which another algorithm of the selection is faster, and sizes that only windows of other
-    algorithms serve. If `names` is empty or no window remains, the result is () and one
-    loss (`collective`).
+    that no window serves, for messages. The losses (`algorithm`) are in the order of sizes.
+    For each window with all algorithms there is a loss for the measured sizes that no returned
+    window covers. Then, if its algorithm is not in `names`, there is one for each returned
+    window that has some of its sizes, with the slowdown there. If `names` is empty or no window
+    remains, the result is () and one loss (`collective`).
     """
-    windows = selected.windows(names) if names else ()
-    if windows:
-        return windows, list(_losses(selected, windows, names, library))
     kind = str(selected.collective.kind)
-    reason = f"no algorithm of {library} was compared and fits; {otherwise}"
-    return (), [Loss("collective", kind, reason)]
+    windows = selected.windows(names) if names else ()
+    if not windows:
+        reason = f"no algorithm of {library} was compared and fits; {otherwise}"
+        return (), [Loss("collective", kind, reason)]
+    losses = []
+    for best in selected.windows(None):
+        unserved = [
+            size for size in best.sizes if not any(_covers(window, size) for window in windows)
+        ]
+        if unserved:
+            # No algorithm of the library certainly beats a measurement.
+            text = f"no algorithm of {library} is certainly faster than its default, which stays"
+            losses.append(Loss("algorithm", f"{kind}, {_format_range(unserved)}", text))
+        for window in windows:
+            sizes = [size for size in best.sizes if size in window.sizes]
+            if not sizes or best.algorithm in names:
+                continue
+            slowdown = selected.slowdowns(sizes).get(window.algorithm)
+            times = f"{slowdown:.2f} times the time of the fastest" if slowdown else "longer"
+            text = f"{library} has no {best.algorithm}; {window.algorithm} takes {times}"
+            losses.append(Loss("algorithm", f"{kind}, {_format_range(sizes)}", text))
+    return windows, losses
 
 
 def iterate_candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
@@ -74,37 +92,6 @@ def fill_gaps(
         start = None if window.max_bytes is None else window.max_bytes + 1
     if start is not None:
         yield start, None, None
-
-
-def _losses(
-    selected: SelectedCollective,
-    windows: Sequence[SelectedWindow],
-    names: Mapping[str, object],
-    library: str,
-) -> Iterator[Loss]:
-    """Yield the losses of a library that has only the algorithms `names`, in the order of sizes.
-
-    `windows`: the windows with these algorithms. For each window with all algorithms there is a
-    loss for the measured sizes that none of `windows` covers, and then, if its algorithm is not
-    in `names`, one for each of `windows` that has some of its sizes, with the slowdown there.
-    """
-    for best in selected.windows(None):
-        unserved = [
-            size for size in best.sizes if not any(_covers(window, size) for window in windows)
-        ]
-        if unserved:
-            # No algorithm of the library certainly beats a measurement.
-            text = f"no algorithm of {library} is certainly faster than its default, which stays"
-            yield Loss("algorithm", f"{selected.collective.kind}, {_format_range(unserved)}", text)
-        for window in windows:
-            sizes = [size for size in best.sizes if size in window.sizes]
-            if not sizes or best.algorithm in names:
-                continue
-            slowdown = selected.slowdowns(sizes).get(window.algorithm)
-            times = f"{slowdown:.2f} times the time of the fastest" if slowdown else "longer"
-            where = _format_range(sizes)
-            text = f"{library} has no {best.algorithm}; {window.algorithm} takes {times}"
-            yield Loss("algorithm", f"{selected.collective.kind}, {where}", text)
 
 
 def _covers(window: SelectedWindow, size: int) -> bool:

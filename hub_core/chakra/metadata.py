@@ -49,12 +49,23 @@ def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
     The bytes are those that protobuf would write; protobuf is not imported. An empty `version` is
     omitted. `entries` keep their order; neither repeated names nor the fit of a value to its kind
     are checked.
+
+    The value is the field of AttributeProto with the number `kind`. The type of the value decides:
+    a text becomes a UTF-8 string, an integer or boolean a varint (modulo 2^64), and a list of
+    int64 a message with one packed field, which is empty for an empty list.
     """
     body = _encode_field(_VERSION, version.encode()) if version else b""
     for entry in entries:
-        body += _encode_field(
-            _ATTR, _encode_field(_NAME, entry.name.encode()) + _encode_value(entry)
-        )
+        if isinstance(entry.value, str):
+            value = _encode_field(entry.kind, entry.value.encode())
+        elif isinstance(entry.value, int):
+            value = varint(entry.kind << 3 | WireType.VARINT) + varint(entry.value)
+        else:
+            packed, _ = encode_varints(np.asarray(entry.value, np.int64).view(np.uint64))
+            # proto3 writes an empty list as an empty message.
+            numbers = _encode_field(_VALUES, packed.tobytes()) if len(packed) else b""
+            value = _encode_field(entry.kind, numbers)
+        body += _encode_field(_ATTR, _encode_field(_NAME, entry.name.encode()) + value)
     return varint(len(body)) + body
 
 
@@ -62,25 +73,6 @@ def _encode_field(number: int, content: bytes) -> bytes:
     """Encode a field of bytes: tag, length, content."""
     # Field numbers of lists and texts are above 15, so their tags have two bytes.
     return varint(number << 3 | WireType.BYTES) + varint(len(content)) + content
-
-
-def _encode_value(entry: MetadataEntry) -> bytes:
-    """Encode the value of an attribute as the field of AttributeProto for its kind.
-
-    Returns the field with its tag, whose number is `entry.kind`. The type of the value decides,
-    without a check against the kind: a text becomes a UTF-8 string, an integer or boolean a varint.
-    Any other value must be a list of int64, and becomes a message with one packed field. Negative
-    numbers are encoded modulo 2^64. For an empty list the message is empty.
-    """
-    if isinstance(entry.value, str):
-        return _encode_field(entry.kind, entry.value.encode())
-    if isinstance(entry.value, int):
-        return varint(entry.kind << 3 | WireType.VARINT) + varint(entry.value)
-    packed, _ = encode_varints(np.asarray(entry.value, np.int64).view(np.uint64))
-    # proto3 writes an empty list as an empty message.
-    return _encode_field(
-        entry.kind, _encode_field(_VALUES, packed.tobytes()) if len(packed) else b""
-    )
 
 
 def decode_metadata(body: bytes) -> Metadata:

@@ -141,8 +141,8 @@ class ShapeBook:
         Shapes known for this length are tried first, in the order in which they were found. Then
         the first remaining record is parsed as a new shape, until none remains. The new shape is
         stored and decodes all records that match it. If `_MAX_SHAPES` (256) of this length are
-        stored, it is dropped and decodes only this record. Raises `WireError` for a malformed
-        record; earlier ones are then already decoded.
+        stored, it is dropped and decodes only this record. Raises `WireError`, with the position
+        in `data`, for a malformed record; earlier ones are then already decoded.
         """
         padded = -(-length // _LANE) * _LANE
         window = np.lib.stride_tricks.sliding_window_view(data, padded)[starts[rows]]
@@ -153,25 +153,17 @@ class ShapeBook:
             left = _decode_matching(shape, columns, window, rows, left)
         while len(left):
             first = int(starts[rows[left[0]]])
-            shape = self._parse_shape(data, first, first + length)
+            content = data[first : first + length].tobytes()
+            try:
+                shape = _ShapeParser(content, self._scalars, self._triples).shape()
+            except WireError as error:
+                raise WireError(error.reason, first + error.position, error.code) from None
             if len(known) < _MAX_SHAPES:
                 known.append(shape)
                 left = _decode_matching(shape, columns, window, rows, left)
             else:
                 _decode_matching(shape, columns, window, rows, left[:1])
                 left = left[1:]
-
-    def _parse_shape(self, data: Bytes, start: int, stop: int) -> RecordShape:
-        """Parse the record in `data[start:stop]` and return its shape, which is not stored.
-
-        Raise `WireError` for a malformed record, with the position in `data`, not in the record.
-        """
-        content = data[start:stop].tobytes()
-        lesson = _ShapeParser(content, self._scalars, self._triples)
-        try:
-            return lesson.shape()
-        except WireError as error:
-            raise WireError(error.reason, start + error.position, error.code) from None
 
 
 class _ShapeParser:
@@ -207,7 +199,15 @@ class _ShapeParser:
         for other wire types and for fields above 10 (`old-schema`: 11, `legacy-eg`: 12 to 20).
         """
         if item.number > _LAST_FIELD:
-            _refuse_foreign_field(item)
+            # Field numbers of the schema's history: release notes of mlcommons/chakra, 2023.
+            node = f"a node with field {item.number}"
+            if item.number == 11:
+                reason = f"{node}: schema 0.0.2 or 0.0.3 of 2023, which is not supported"
+                raise WireError(reason, item.start, "old-schema")
+            if item.number <= 20:
+                reason = f"{node}: an execution graph (.eg) of before June 2023"
+                raise WireError(reason, item.start, "legacy-eg")
+            raise WireError(f"{node}, which no schema has", item.start)
         is_bytes, is_number = item.wire is WireType.BYTES, item.wire is WireType.VARINT
         if item.number == _ATTRIBUTE and is_bytes:
             self._add_attribute(item)
@@ -304,18 +304,6 @@ class _ShapeParser:
 
 
 _KIND_NUMBERS = frozenset(AttributeKind)
-
-
-def _refuse_foreign_field(item: Field) -> None:
-    # Field numbers of the schema's history: release notes of mlcommons/chakra, 2023.
-    node = f"a node with field {item.number}"
-    if item.number == 11:
-        reason = f"{node}: schema 0.0.2 or 0.0.3 of 2023, which is not supported"
-        raise WireError(reason, item.start, "old-schema")
-    if item.number <= 20:
-        reason = f"{node}: an execution graph (.eg) of before June 2023"
-        raise WireError(reason, item.start, "legacy-eg")
-    raise WireError(f"{node}, which no schema has", item.start)
 
 
 def _parse_entries(content: bytes, value: Field, kind: AttributeKind) -> Iterator[Field]:

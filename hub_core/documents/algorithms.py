@@ -111,42 +111,37 @@ def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
 def _format_document(algorithm: Algorithm) -> str:
     """Return the JSON document of an algorithm as ASCII text, with a final line break.
 
-    The order of members is fixed, with the columns of steps last; extensions keep their order.
+    The order of members is fixed, with the columns of steps last; extensions keep their order. The
+    member `collective` has `kind`, the `_PLAIN_FIELDS` (null for a missing root), `reduce_op`, and:
+
+    - `contract`, only for a custom collective with a contract (its required results): the lists by
+      rank `input_units`, `output_units` and `defined`; and `expected`, null without rows, else an
+      object of the lists `rank`, `offset`, `source_rank` and `source_unit`.
+    - `counts`, only for an uneven collective: a list of units by rank, or a list of such lists for
+      counts per pair of ranks.
+
     Raises `InputError` (`not-json`) for extensions that JSON cannot represent, such as a NaN.
     """
+    collective = algorithm.collective
+    described: dict[str, JsonValue] = {"kind": str(collective.kind)}
+    described |= {name: getattr(collective, name) for name in _PLAIN_FIELDS}
+    described["reduce_op"] = str(collective.reduce_op)
+    if (contract := collective.contract) is not None:
+        rows = contract.expected
+        sizes = _to_lists(contract, (*_CONTRACT_SIZES, "defined"))
+        expected = None if rows is None else _to_lists(rows, _CONTRACT_ROWS)
+        described["contract"] = {**sizes, "expected": expected}
+    if collective.counts is not None:
+        described["counts"] = collective.counts.table.tolist()
     header = {
         "schema": SCHEMA,
-        "collective": _collective_to_json(algorithm.collective),
+        "collective": described,
         "collective_bytes": algorithm.collective_bytes,
         "scratch_units": algorithm.scratch_units.tolist(),
         "provenance": algorithm.provenance.as_json(),
         "extensions": dict(algorithm.extensions),
     }
     return json_document(header, "steps", _columns(algorithm.steps))
-
-
-def _collective_to_json(collective: Collective) -> dict[str, JsonValue]:
-    """Convert a collective to the member `collective` of the document.
-
-    - Always present: `kind`, `num_ranks`, `unit_count`, `root` (null without a root), `in_place`,
-      `out_of_place` and `reduce_op`.
-    - `contract`, only for a custom collective with a contract (its required results): the lists by
-      rank `input_units`, `output_units` and `defined`; and `expected`, null without rows, else an
-      object of the lists `rank`, `offset`, `source_rank` and `source_unit`.
-    - `counts`, only for an uneven collective: a list of units by rank, or a list of such lists for
-      counts per pair of ranks.
-    """
-    document: dict[str, JsonValue] = {"kind": str(collective.kind)}
-    document |= {name: getattr(collective, name) for name in _PLAIN_FIELDS}
-    document["reduce_op"] = str(collective.reduce_op)
-    if (contract := collective.contract) is not None:
-        rows = contract.expected
-        sizes = _to_lists(contract, (*_CONTRACT_SIZES, "defined"))
-        expected = None if rows is None else _to_lists(rows, _CONTRACT_ROWS)
-        document["contract"] = {**sizes, "expected": expected}
-    if collective.counts is not None:
-        document["counts"] = collective.counts.table.tolist()
-    return document
 
 
 def _to_lists(record: object, columns: Sequence[str]) -> dict[str, JsonValue]:

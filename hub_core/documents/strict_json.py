@@ -277,12 +277,23 @@ def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
     If the schema lists members and forbids others, each unknown member gives one violation, in
     alphabetical order, at the path of the object. Its remedy is the most similar listed member that
     the object lacks. Candidates with the same first word (up to `_`) as the unknown member exclude
-    all others. If none is similar enough, the remedy lists all members of the schema. Any other
-    error gives one violation without a remedy.
+    all others. If none is similar enough, the remedy lists all members of the schema.
+
+    Any other error gives one violation without a remedy. A wrong type gives `expected TYPE, got
+    TYPE`, with several permitted types joined by ` or `. Other texts of the validator are cut after
+    200 characters, with `...`.
     """
     known = error.schema.get("properties") if isinstance(error.schema, dict) else None
     if error.validator != "additionalProperties" or not known or error.validator_value is not False:
-        yield SchemaViolation(error.json_path, _format_message(error))
+        message = error.message
+        if error.validator == "type":
+            types = error.validator_value
+            names = " or ".join(map(str, types)) if isinstance(types, list) else types
+            # The type is reported instead of the value, which may be a large document.
+            message = f"expected {names}, got {TYPE_NAMES[type(error.instance)]}"
+        elif len(message) > _MAX_MESSAGE:
+            message = f"{message[:_MAX_MESSAGE]}..."
+        yield SchemaViolation(error.json_path, message)
         return
     present = set(cast("dict[str, object]", error.instance))
     missing = sorted(known.keys() - present)
@@ -292,20 +303,3 @@ def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
         cure = closest(member, same_start or missing, _MIN_SIMILARITY)
         cure = cure or f"the schema has {', '.join(sorted(known))}"
         yield SchemaViolation(error.json_path, f"unknown member {member!r:.60}", cure)
-
-
-def _format_message(error: ValidationError) -> str:
-    """Return the message of a violation: expected and actual type, or the validator's text.
-
-    A wrong type gives `expected TYPE, got TYPE` without the value, which may be large. Several
-    permitted types are joined by ` or `. Any other text is kept up to 200 characters. A longer one
-    is cut there and followed by `...`.
-    """
-    if error.validator == "type":
-        types = error.validator_value
-        names = " or ".join(map(str, types)) if isinstance(types, list) else types
-        # The type is reported instead of the value, which may be a large document.
-        actual = TYPE_NAMES[type(error.instance)]
-        return f"expected {names}, got {actual}"
-    is_long = len(error.message) > _MAX_MESSAGE
-    return f"{error.message[:_MAX_MESSAGE]}..." if is_long else error.message

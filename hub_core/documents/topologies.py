@@ -99,16 +99,15 @@ def topology_to_json(topology: Topology) -> bytes:
                 "bytes_per_s": topology.measured_switches.bytes_per_s,
             }
         )
-    parts["links"] = _format_lines(_links_to_json(topology))
+    has_planes = topology.num_planes > 1
+    links = (
+        {"from": link.source, "to": link.destination, **_constants_to_json(link)}
+        | ({"plane": plane} if has_planes else {})
+        for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True)
+    )
+    parts["links"] = _format_lines(links)
     body = ",\n".join(f'  "{key}": {parts[key]}' for key in sorted(parts))
     return f"{{\n{body}\n}}\n".encode("ascii")
-
-
-def _links_to_json(topology: Topology) -> Iterable[JsonObject]:
-    """Yield the links in order; with their planes if there is more than one."""
-    for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
-        document = {"from": link.source, "to": link.destination, **_constants_to_json(link)}
-        yield document | ({"plane": plane} if topology.num_planes > 1 else {})
 
 
 def _dimension_to_json(dimension: Dimension) -> JsonObject:

@@ -215,11 +215,12 @@ def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tup
     """
     ranks: list[int] = []
     for part in text.split(","):
-        run = _parse_run(part)
-        if run is None:
+        match = _RANK_RUN.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not first <= last < first + _MAX_RANKS:
             message = f"{text[:80]!r} is not a list of {noun}s"
             raise UsageError(message, cure="write for example 0,2,4-7", code="invalid-ranks")
-        ranks.extend(run)
+        ranks.extend(range(first, last + 1))
     if len(set(ranks)) < len(ranks):
         doubled = next(rank for rank in ranks if ranks.count(rank) > 1)
         message = f"{noun} {doubled} is listed more than once in {text[:80]!r}"
@@ -312,16 +313,3 @@ def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
             name for name in _SECONDS if name == unit.lower()
         ]
     return [f"{number}{form}" for form in forms if form in units]
-
-
-def _parse_run(part: str) -> range | None:
-    """Convert `4-7` (both ends included) or `4` to a range of ranks.
-
-    Blanks around the text are ignored; a number has 1 to 9 ASCII digits. Return None for any
-    other text, for a range that ends before its start, and for more than 2^20 ranks.
-    """
-    match = _RANK_RUN.fullmatch(part.strip())
-    if match is None:
-        return None
-    first, last = int(match[1]), int(match[2] or match[1])
-    return range(first, last + 1) if first <= last < first + _MAX_RANKS else None

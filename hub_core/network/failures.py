@@ -171,36 +171,25 @@ def select_links(topology: Topology, text: str, key: str = WITHOUT) -> BoolArray
     errors. Raise `UsageError` unless exactly one division gives two nodes, and if no link
     connects these nodes.
     """
-    pairs = _parse_link(topology, text, key)
+    numbers = {topology.node_name(node): node for node in range(topology.num_nodes)}
+    numbers |= {str(node): node for node in range(topology.num_nodes)}
+    first, arrow, second = text.partition("->")
+    if arrow and first in numbers and second in numbers:
+        pairs = [(numbers[first], numbers[second])]
+    else:
+        parts = text.split("-")
+        splits = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
+        pairs = [(numbers[a], numbers[b]) for a, b in splits if a in numbers and b in numbers]
+        if len(pairs) != 1:
+            message = f"{_FLAGS[key]} {text!r} names no two nodes of {topology.name}"
+            raise UsageError(message, cure=_CURES[key])
+        pairs.append(pairs[0][::-1])
     matches = np.zeros(topology.num_links, np.bool_)
     for source, destination in pairs:
         matches |= (topology.source == source) & (topology.destination == destination)
     if not matches.any():
         raise UsageError(f"{_FLAGS[key]} {text}: {topology.name} has no such link")
     return matches
-
-
-def _parse_link(topology: Topology, link: str, key: str) -> list[tuple[int, int]]:
-    """Parse a link such as `0-1` or `0->1` into pairs (source node, destination node).
-
-    `A-B` gives both directions, `A->B` one. Nodes are given by name or number; a number has
-    precedence over an equal name. A name may contain `-` if only one division of the text gives
-    two nodes. The links need not exist. Raises `UsageError` for any other text; `key` (`without`
-    or `degrade`) selects the flag in the message.
-    """
-    numbers = {topology.node_name(node): node for node in range(topology.num_nodes)}
-    numbers |= {str(node): node for node in range(topology.num_nodes)}
-    first, arrow, second = link.partition("->")
-    if arrow and first in numbers and second in numbers:
-        return [(numbers[first], numbers[second])]
-    parts = link.split("-")
-    splits = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
-    pairs = [(numbers[a], numbers[b]) for a, b in splits if a in numbers and b in numbers]
-    if len(pairs) != 1:
-        message = f"{_FLAGS[key]} {link!r} names no two nodes of {topology.name}"
-        raise UsageError(message, cure=_CURES[key])
-    source, destination = pairs[0]
-    return [(source, destination), (destination, source)]
 
 
 @dataclass(frozen=True, slots=True)

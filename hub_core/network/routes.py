@@ -51,7 +51,8 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
     link in link order. In other routes, each node takes a link on a shortest path. Of several such
     links, an NPU takes the first in link order. A switch with n of them takes number d mod n, and d
     becomes d // n for the next switch; d begins as the number of the destination. Raises
-    `InputError` (`disconnected`) for a pair without a path.
+    `InputError` (`disconnected`) for the first pair without a path, by destination, then in the
+    given order.
     """
     # The first link in link order from each source to its destination, or -1.
     nodes = topology.num_nodes
@@ -72,7 +73,17 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
             parts += [(distant[pairs], Routes(indptr, links)) for pairs, indptr, links in routes]
             return joined_routes(len(sources), parts)
     if len(distant):
-        parts += _distant_routes(topology, sources, destinations, distant)
+        # Pairs of one destination share its search; a search covers a batch of destinations.
+        distant = distant[np.argsort(destinations[distant], kind="stable")]
+        goals, first = np.unique(destinations[distant], return_index=True)
+        bounds = np.append(first, len(distant))
+        search = _RouteSearch(topology)
+        batch = max(1, SEARCH_CELLS // max(topology.num_links, nodes))
+        for start in range(0, len(goals), batch):
+            stop = min(start + batch, len(goals))
+            pairs = distant[bounds[start] : bounds[stop]]
+            goal_of_pair = group_of_entry(bounds[start : stop + 1])
+            parts.append((pairs, search.routes(goals[start:stop], goal_of_pair, sources[pairs])))
     return joined_routes(len(sources), parts)
 
 
@@ -89,33 +100,6 @@ def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Rou
     for pairs, routes in parts:
         links[expanded_ranges(indptr[pairs], length[pairs])] = routes.links
     return Routes(indptr, links)
-
-
-def _distant_routes(
-    topology: Topology, sources: Int64Array, destinations: Int64Array, pairs: Int64Array
-) -> list[tuple[Int64Array, Routes]]:
-    """Find shortest routes for the pairs of indices `pairs`; return them in batches.
-
-    A batch is (indices, their routes in this order). Over all batches, indices are sorted by
-    destination; equal destinations keep the order of `pairs`. Without pairs the list is empty. A
-    batch has all pairs of `SEARCH_CELLS` // max(links, nodes) destinations, at least 1; the last
-    may have fewer. Ties are decided as in `_RouteSearch.routes`. Raises `InputError`
-    (`disconnected`) for the first pair in this order without a path.
-    """
-    # Pairs of one destination share its search.
-    pairs = pairs[np.argsort(destinations[pairs], kind="stable")]
-    goals, first = np.unique(destinations[pairs], return_index=True)
-    bounds = np.append(first, len(pairs))
-    search = _RouteSearch(topology)
-    batch = max(1, SEARCH_CELLS // max(topology.num_links, topology.num_nodes))
-    parts = []
-    for start in range(0, len(goals), batch):
-        stop = min(start + batch, len(goals))
-        chosen = pairs[bounds[start] : bounds[stop]]
-        goal_of_pair = group_of_entry(bounds[start : stop + 1])
-        routes = search.routes(goals[start:stop], goal_of_pair, sources[chosen])
-        parts.append((chosen, routes))
-    return parts
 
 
 class _RouteSearch:

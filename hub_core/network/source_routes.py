@@ -73,15 +73,32 @@ def _trace_paths(
     switch with n such links takes number d mod n, and d becomes d // n for the next switch; d
     begins as the node number of the destination.
     """
+    nodes, num_links = topology.num_nodes, topology.num_links
     length = distance[row, destinations].astype(np.int64)
+    # Links of all shortest paths by hop, collected from the destinations back: (keys, links), by
+    # key, then by link. A key is pair * nodes + tail of the link.
+    levels: list[tuple[Int64Array, Int64Array]] = []
+    ends = np.arange(len(destinations)) * nodes + destinations
+    frontier = np.zeros(0, np.int64)
+    for hop in range(int(length.max(initial=0)), 0, -1):
+        frontier = distinct(np.concatenate([frontier, ends[length == hop]]))
+        pair, node = np.divmod(frontier, nodes)
+        pair = np.repeat(pair, np.diff(entering[0])[node])
+        entered = gather(*entering, node)
+        tail = topology.source[entered]
+        is_before = distance[row[pair], tail] == hop - 1
+        order = (pair[is_before] * nodes + tail[is_before]) * num_links + entered[is_before]
+        keys, link_of_key = np.divmod(np.sort(order), num_links)
+        levels.append((keys, link_of_key))
+        frontier = distinct(keys)
+
     indptr = row_pointer(length)
     links = np.empty(int(indptr[-1]), np.int64)
     path, node, digits = np.arange(len(sources)), sources, destinations
-    levels = _collect_links(topology, entering, distance, row, destinations)
-    for hop, (keys, link_of_key) in enumerate(levels):
+    for hop, (keys, link_of_key) in enumerate(reversed(levels)):
         going = length[path] > hop
         path, node, digits = path[going], node[going], digits[going]
-        key = path * topology.num_nodes + node
+        key = path * nodes + node
         start = np.searchsorted(keys, key)
         ties = np.searchsorted(keys, key, side="right") - start
         # Only switches spread paths; an NPU uses its first link.
@@ -90,40 +107,3 @@ def _trace_paths(
         links[indptr[path] + hop] = link
         node = topology.destination[link]
     return indptr, links
-
-
-def _collect_links(
-    topology: Topology,
-    entering: tuple[Int64Array, Int64Array],
-    distance: npt.NDArray[np.int32],
-    row: Int64Array,
-    destinations: Int64Array,
-) -> list[tuple[Int64Array, Int64Array]]:
-    """Return the links of all shortest paths of pairs, as a list with one entry per hop.
-
-    Entry h is (keys, links), int64, for the links that are hop h of a shortest path; hop 0
-    leaves the source. A key is pair * nodes + tail of the link. Rows are sorted by key,
-    then by link. There are as many entries as the longest of these paths has links; pairs
-    with shorter paths are missing in the last ones.
-
-    `entering`: links that enter each node, as a CSR table. `distance`: int32[sources,
-    nodes], hops from every searched source. `row`: the row of each pair in it. Every pair
-    must have a path.
-    """
-    nodes, num_links = topology.num_nodes, topology.num_links
-    length = distance[row, destinations]
-    ends = np.arange(len(destinations)) * nodes + destinations
-    levels = []
-    frontier = np.zeros(0, np.int64)
-    for hop in range(int(length.max(initial=0)), 0, -1):
-        frontier = distinct(np.concatenate([frontier, ends[length == hop]]))
-        pair, node = np.divmod(frontier, nodes)
-        pair = np.repeat(pair, np.diff(entering[0])[node])
-        links = gather(*entering, node)
-        tail = topology.source[links]
-        is_before = distance[row[pair], tail] == hop - 1
-        keys = (pair[is_before] * nodes + tail[is_before]) * num_links + links[is_before]
-        keys, links = np.divmod(np.sort(keys), num_links)
-        levels.append((keys, links))
-        frontier = distinct(keys)
-    return levels[::-1]

@@ -98,10 +98,11 @@ def best_bounds(
         key=lambda offered: (offered.offer.loading_work, offered.name),
     )
     for provided in offers:
+        # A better bound would change little for a time that is near to the present one.
         loose = [
             i
-            for i, bound in enumerate(best)
-            if bound is not None and not _is_tight(bound, times[i])
+            for i, (bound, time_ps) in enumerate(zip(best, times, strict=True))
+            if bound is not None and (time_ps is None or time_ps > TIGHT_RATIO * bound.time_ps)
         ]
         max_work = (THOROUGH_WORK if is_thorough else QUICK_WORK) - provided.offer.loading_work
         if not loose or max_work <= 0:
@@ -168,11 +169,6 @@ def beaten_bound(
         Severity.WARNING,
         cure="verify the algorithm; if it is correct, please report this as a bug of the bound",
     )
-
-
-def _is_tight(bound: ProvenBound, time_ps: int | None) -> bool:
-    """Whether a time is so near the bound that a better bound would change little."""
-    return time_ps is not None and time_ps <= TIGHT_RATIO * bound.time_ps
 
 
 def apply_simulated_time(result: SynthesisResult, time_ps: int) -> SynthesisResult:

@@ -12,7 +12,7 @@ from hub_core.model.diagnostics import Diagnostic, HubError, Location, Severity,
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.detection import recognize_formats
 from hub_core.pipeline.inputs import PathText, Report
-from hub_core.pipeline.sources import Input, open_input
+from hub_core.pipeline.sources import open_input
 from hub_core.plugin_api.formats import FormatReader, log_diagnostic
 from hub_core.plugin_api.subjects import (
     Check,
@@ -229,8 +229,10 @@ def check_runtime(
     `runtime`: NAME or NAME@VERSION. `options`: those of its check. Findings on opening the
     file go to `report`. The first rule that applies decides:
 
-    1. If the check declares formats and the file is recognized, but in none of them, it is
-       not checked. The report has `is_applicable` False and the finding `not-applicable`.
+    1. If the check declares formats and the file is recognized (`recognize_formats`), but in none
+       of them, it is not checked. The report has `is_applicable` False and the finding
+       `not-applicable` with the declared formats and, up to `_MAX_NAMED_FORMATS`, the recognized
+       ones, sorted by name.
     2. If VERSION ignores such files, the check does not run. The report is not ok and has the
        error `not-used-by-version`.
     3. Otherwise the check runs. Without VERSION, an ok report gets the warning
@@ -242,9 +244,19 @@ def check_runtime(
     check, versions = find_runtime(runtime, registry)
     formats = [provided.offer.format for provided in registry.all(FormatReader)]
     opened = open_input(path, formats, report)
-    if reason := _describe_misfit(check.offer, opened, registry):
-        message = f"{check.offer.name} {reason}"
-        cure = f"convert it: collhub convert FILE --to {check.offer.reads[0]}"
+    reads, recognized = check.offer.reads, recognize_formats(opened, registry)
+    names = [format.name for format in recognized]
+    if reads and names and not {*names} & {*reads}:
+        # A format without an installed reader has no description.
+        known = {provided.offer.format.name: provided for provided in registry.all(FormatReader)}
+        expected = " or ".join(
+            f"{name} ({known[name].offer.format.description})" if name in known else name
+            for name in reads
+        )
+        # A suffix such as .json, which many formats share, does not identify the file.
+        actual = " or ".join(names) if len(names) <= _MAX_NAMED_FORMATS else "of another format"
+        message = f"{check.offer.name} reads {expected}; the file is {actual}"
+        cure = f"convert it: collhub convert FILE --to {reads[0]}"
         location = Location(opened.source.name)
         return CheckReport(
             ok=False,
@@ -257,32 +269,6 @@ def check_runtime(
         return report_unused_file(check.offer, versions, opened.source.name)
     result = run_check(check, CheckRequest(source=opened.source), options)
     return result if versions else warn_of_newest(check.offer, result, opened.source.name)
-
-
-def _describe_misfit(check: Check, opened: Input, registry: Registry) -> str | None:
-    """Return why a runtime's rules do not apply to a file; None if they apply.
-
-    They do not apply if the check declares the formats that it reads, the file is recognized
-    (`recognize_formats`), and none of the recognized formats is declared. The text is for example
-    `reads A (description of A) or B; the file is C or D`:
-
-    - A and B are all formats that the check declares, in this order. A format without an installed
-      reader has no description.
-    - C and D are the recognized formats, sorted by name. If there are more than
-      `_MAX_NAMED_FORMATS`, the text ends with `the file is of another format`.
-    """
-    recognized = recognize_formats(opened, registry)
-    if not check.reads or not recognized or {format.name for format in recognized} & {*check.reads}:
-        return None
-    known = {provided.offer.format.name: provided for provided in registry.all(FormatReader)}
-    read = " or ".join(
-        f"{name} ({known[name].offer.format.description})" if name in known else name
-        for name in check.reads
-    )
-    # A suffix such as .json, which many formats share, does not identify the file.
-    names = [format.name for format in recognized]
-    actual = " or ".join(names) if len(names) <= _MAX_NAMED_FORMATS else "of another format"
-    return f"reads {read}; the file is {actual}"
 
 
 def find_runtime(text: str, registry: Registry) -> tuple[Provided[Check], RuntimeVersions | None]:

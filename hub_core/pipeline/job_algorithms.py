@@ -159,16 +159,23 @@ def parse_rule(text: str, synthesizers: Sequence[str]) -> CollectiveRule:
     `1KiB..1MiB` for a range that includes both. Without SIZE all sizes match, without GROUP all
     groups. ALGORITHM is `native`, `native:NAME` (option `algorithm`), or a name of `synthesizers`
     with `:key=value,key=value`. Any other text, maybe with colons, is a path or synthesizer without
-    options, not checked here. Raises `UsageError` for an invalid text, kind, size, option or range.
+    options, not checked here. Raises `UsageError` for an invalid text, size, range, option or kind
+    (`unknown-collective`, with the closest kind if one is similar, else with all), in this order.
     """
     match = _RULE.fullmatch(text)
     if match is None:
         raise UsageError(f"{text[:80]!r} is no rule KIND[@SIZE][/GROUP]=ALGORITHM", cure=_EXAMPLE)
     first, end = _parse_range(match["size"], text)
     name, options = _parse_algorithm(match["algorithm"], synthesizers)
-    return CollectiveRule(
-        text, _parse_kind(match["kind"]), first, end, match["group"], name, options
-    )
+    kind = None
+    if match["kind"] != EVERY_KIND:
+        kind = standard_kind(match["kind"]) or uneven_kind(match["kind"])
+        if kind is None:
+            known = [str(kind) for kind in (*STANDARD_KINDS, *UNEVEN_KINDS)]
+            cure = closest(match["kind"], known) or f"use one of {', '.join(known)} or *"
+            message = f"{match['kind'][:60]!r} is no collective"
+            raise UsageError(message, cure=cure, code="unknown-collective")
+    return CollectiveRule(text, kind, first, end, match["group"], name, options)
 
 
 def choose_rule(
@@ -322,21 +329,6 @@ def _restrict_to_members(
         scratch_units=algorithm.scratch_units[list(npus)],
         extensions={},
     )
-
-
-def _parse_kind(text: str) -> CollectiveKind | None:
-    """Parse the kind of a rule, in any usual spelling; None for `*`, which means every kind.
-
-    Raises `UsageError` for any other text, with the closest kind if one is similar, else with all.
-    """
-    if text == EVERY_KIND:
-        return None
-    kind = standard_kind(text) or uneven_kind(text)
-    if kind is None:
-        known = [str(kind) for kind in (*STANDARD_KINDS, *UNEVEN_KINDS)]
-        cure = closest(text, known) or f"use one of {', '.join(known)} or *"
-        raise UsageError(f"{text[:60]!r} is no collective", cure=cure, code="unknown-collective")
-    return kind
 
 
 def _parse_range(text: str | None, rule: str) -> tuple[int, int]:

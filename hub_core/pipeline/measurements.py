@@ -79,7 +79,20 @@ def read_measurements(
         points += result.points
         skipped += result.skipped
         sources.update({name: dict(described) for name, described in result.sources.items()})
-    _refuse_unknown_options(options or {}, list(readers.values()))
+    known = sorted(
+        {
+            option.name
+            for reader in readers.values()
+            for option in declared_options(reader.offer.options)
+        }
+    )
+    unknown = [name for name in sorted(options or {}) if name.replace("-", "_") not in known]
+    if unknown:
+        cure = closest(unknown[0], known) or (
+            f"known: {', '.join(known)}" if known else "it takes none"
+        )
+        message = f"reader {', '.join(sorted(readers))} has no option {unknown[0]!r}"
+        raise UsageError(message, cure=cure, code="unknown-option")
     return MeasurementSet(points, skipped, sources)
 
 
@@ -140,19 +153,3 @@ def _choose_reader(
         cure=cure,
         code="unknown-measurements",
     )
-
-
-def _refuse_unknown_options(
-    options: OptionText, readers: Sequence[Provided[MeasurementReader]]
-) -> None:
-    known = sorted(
-        {option.name for reader in readers for option in declared_options(reader.offer.options)}
-    )
-    unknown = [name for name in sorted(options) if name.replace("-", "_") not in known]
-    if unknown:
-        names = ", ".join(sorted({reader.name for reader in readers}))
-        cure = closest(unknown[0], known) or (
-            f"known: {', '.join(known)}" if known else "it takes none"
-        )
-        message = f"reader {names} has no option {unknown[0]!r}"
-        raise UsageError(message, cure=cure, code="unknown-option")

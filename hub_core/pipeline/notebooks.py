@@ -65,7 +65,7 @@ def describe(model: object) -> str:
     The picture depends on the type of the model:
 
     - Algorithm: the units between each pair of ranks; none for more than 64 (`_MAX_CELLS`) ranks.
-    - Workload: the number of nodes of each kind.
+    - Workload: the number of nodes of each kind that occurs, in the order of `NodeKind`.
     - Simulation result: the finish times of the first 64 ranks, 0 for a rank that does not finish.
       The table has total time and number of ranks; without a total time, `not all ranks finish`.
     - Topology and comparison: drawn by a plugin. Without a plugin for it, or if the drawing raises
@@ -76,7 +76,16 @@ def describe(model: object) -> str:
     if isinstance(model, Algorithm):
         return _join(_list_algorithm_facts(model), _draw_sent_units(model))
     if isinstance(model, Workload):
-        return _join(_list_workload_facts(model), _draw_nodes(model))
+        facts = {
+            "workload": f"{model.num_ranks} ranks",
+            "nodes": str(len(model.nodes)),
+            "groups": str(len(model.groups)),
+            "bytes": format_bytes(int(model.nodes.bytes.clip(0).sum())),
+            "producer": model.provenance.producer or "unknown",
+        }
+        counts = np.bincount(model.nodes.kind, minlength=len(NodeKind)).tolist()
+        kinds = {kind.name.lower(): n for kind, n in zip(NodeKind, counts, strict=True) if n}
+        return _join(facts, _draw_bars("number of nodes of each kind", kinds, str))
     if isinstance(model, Topology):
         return _join(_list_topology_facts(model), _draw(TopologyDrawing(model.name, model)))
     if isinstance(model, BandwidthComparison):
@@ -183,16 +192,6 @@ def _list_algorithm_facts(algorithm: Algorithm) -> dict[str, str]:
     }
 
 
-def _list_workload_facts(workload: Workload) -> dict[str, str]:
-    return {
-        "workload": f"{workload.num_ranks} ranks",
-        "nodes": str(len(workload.nodes)),
-        "groups": str(len(workload.groups)),
-        "bytes": format_bytes(int(workload.nodes.bytes.clip(0).sum())),
-        "producer": workload.provenance.producer or "unknown",
-    }
-
-
 def _list_topology_facts(topology: Topology) -> dict[str, str]:
     rates = topology.bandwidth_bytes_per_s
     low, high = float(rates.min(initial=np.inf)), float(rates.max(initial=0))
@@ -269,19 +268,6 @@ def _draw_sent_units(algorithm: Algorithm) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{side}" height="{side}">'
         f"<title>units from rank (row) to rank (column)</title>{''.join(shapes)}</svg>"
     )
-
-
-def _draw_nodes(workload: Workload) -> str:
-    """Return an SVG with a horizontal bar per kind of node: the number of nodes of this kind.
-
-    Bars are in the order of `NodeKind`, labelled by the kind in lower case. Kinds without
-    nodes have no bar.
-    """
-    counts = np.bincount(workload.nodes.kind, minlength=len(NodeKind)).tolist()
-    values = {
-        kind.name.lower(): count for kind, count in zip(NodeKind, counts, strict=True) if count
-    }
-    return _draw_bars("number of nodes of each kind", values, str)
 
 
 def _draw_bars(title: str, values: Mapping[str, int], write: object) -> str:

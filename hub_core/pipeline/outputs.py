@@ -191,7 +191,20 @@ def write_report(
     this kind with the suffix of `out` or, if none has it, at all. Options have their defaults. An
     existing file is replaced. Raises `HubError` if no or several writers fit, and if writing fails.
     """
-    writer = _find_report_writer(shown, out, format, registry)
+    if format is not None:
+        writer = registry.find(ReportWriter, format)
+    else:
+        able = [offered for offered in registry.all(ReportWriter) if offered.offer.shows is shown]
+        named = [offered for offered in able if out.endswith(offered.offer.format.suffixes)]
+        fitting = named or able
+        if not fitting:
+            message, cure = f"no installed plugin shows a {shown}", "see 'collhub plugins list'"
+            raise PluginError(message, cure=cure, code="not-available")
+        if len(fitting) > 1:
+            names = " or ".join(offered.name for offered in fitting)
+            cure = "name the file with the suffix of one"
+            raise UsageError(f"{out!r} may be {names}", cure=cure)
+        writer = fitting[0]
     target = destination(out, writer.offer.format, force=True)
     return _call_writer(writer, subject, None, target, LossPolicy.WARN)
 
@@ -321,23 +334,6 @@ class SelectionFolders:
         """
         contents = (Content(file.name, bytes(file.content()), file.executable) for file in files)
         return Written(_get_destination(folder, force).put(contents), ())
-
-
-def _find_report_writer(
-    shown: Shown, out: str, format: str | None, registry: Registry
-) -> Provided[ReportWriter]:
-    if format is not None:
-        return registry.find(ReportWriter, format)
-    able = [offered for offered in registry.all(ReportWriter) if offered.offer.shows is shown]
-    named = [offered for offered in able if out.endswith(offered.offer.format.suffixes)]
-    fitting = named or able
-    if len(fitting) == 1:
-        return fitting[0]
-    if not fitting:
-        message, cure = f"no installed plugin shows a {shown}", "see 'collhub plugins list'"
-        raise PluginError(message, cure=cure, code="not-available")
-    names = " or ".join(offered.name for offered in fitting)
-    raise UsageError(f"{out!r} may be {names}", cure="name the file with the suffix of one")
 
 
 def _call_writer(

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO, Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from hub_core.model import HubError, parse_whole
 from hub_core.sandbox.confinement import close_streams, restrict_this_process
@@ -106,9 +106,10 @@ def run_job(language: Language) -> None:
 
     The report is one JSON object on the original standard output; an error of the program is part
     of it. The process ends without waiting for threads and exit handlers of the program, so that
-    the function does not return. At the limit of CPU time, the position of the program is written
-    instead, and a signal ends the process. Exceptions before the program runs, for example for an
-    invalid job, are raised.
+    the function does not return. At the limit of CPU time (SIGXCPU, whatever its sender), the
+    position of the program is written instead, and a signal ends the process, at the latest after
+    two more seconds of CPU time. Exceptions before the program runs, for example for an invalid
+    job or limits above the hard limits, are raised.
     """
     # A file descriptor that the program does not know.
     report = os.fdopen(os.dup(1), "wb")
@@ -116,7 +117,15 @@ def run_job(language: Language) -> None:
     source = sys.stdin.buffer.read()
     # From here on, the parent gets only the report.
     close_streams()
-    _set_limits(job["time_limit_s"], job["memory_limit_bytes"], report)
+    # Not available on every system.
+    import resource
+
+    faulthandler.register(signal.SIGXCPU, report, all_threads=False, chain=True)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Two seconds for the report of the interpreter, then SIGKILL, which a program cannot catch.
+    time_s, memory_bytes = job["time_limit_s"], job["memory_limit_bytes"]
+    resource.setrlimit(resource.RLIMIT_CPU, (time_s, time_s + 2))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     is_confined = False
     if job["sandbox"]:
         folder = str(Path(job["name"]).resolve().parent)
@@ -167,25 +176,6 @@ def calling_line(file: str) -> int:
     while frame.f_back is not None and frame.f_code.co_filename != file:
         frame = frame.f_back
     return frame.f_lineno if frame.f_code.co_filename == file else -1
-
-
-def _set_limits(time_limit_s: int, memory_limit_bytes: int, report: BinaryIO) -> None:
-    """Set the limits of CPU time and memory of this process, and disable core dumps.
-
-    The time is in whole seconds of CPU time. The memory is the address space in bytes. At
-    the CPU limit the process receives SIGXCPU; on this signal, whatever its sender, the
-    position of the current thread is written to `report` and the process is terminated. If
-    it survives, it is killed after two more seconds of CPU time. Raise `ValueError` if a
-    limit exceeds the hard limit of the process. Works only on Unix.
-    """
-    # Not available on every system.
-    import resource
-
-    faulthandler.register(signal.SIGXCPU, report, all_threads=False, chain=True)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Two seconds for the report of the interpreter, then SIGKILL, which a program cannot catch.
-    resource.setrlimit(resource.RLIMIT_CPU, (time_limit_s, time_limit_s + 2))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_limit_bytes, memory_limit_bytes))
 
 
 class _Run:

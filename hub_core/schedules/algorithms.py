@@ -91,9 +91,10 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
     """Convert a collective to `num_npus` ranks, in which rank `npus[r]` has the role of rank r.
 
     Returns `collective` itself if `npus` is 0, 1, 2 to `num_npus` - 1 in this order. Otherwise the
-    result is a copy of kind custom, with the contract of `_build_contract` and without root and
-    counts. Unit count and reduction operator are kept. Ranks that are not in `npus` have empty
-    INPUT and OUTPUT.
+    result is a copy of kind custom, without root and counts. Unit count and reduction operator are
+    kept. Its contract is the postcondition with NPUs instead of ranks, in the same order of rows; a
+    sum over all ranks has a row per source rank. Ranks that are not in `npus` have empty INPUT and
+    OUTPUT.
 
     The copy supports out-of-place calls, even if `collective` does not. It supports in-place calls
     only if `collective` does and its kind has no part per rank (`traits.is_split`), such as an
@@ -105,48 +106,32 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
     """
     if list(npus) == list(range(num_npus)):
         return collective
+    postcondition = collective.postcondition()
+    assert postcondition is not None
+    expected = postcondition.with_ranks_named(collective.num_ranks)
+    npu_of_rank = np.asarray(npus, np.int64)
+    inputs = np.zeros(num_npus, np.int64)
+    outputs = np.zeros(num_npus, np.int64)
+    defined = np.zeros(num_npus, np.bool_)
+    inputs[npu_of_rank] = collective.input_units()
+    outputs[npu_of_rank] = collective.output_units()
+    defined[npu_of_rank] = collective.defined_inputs()
+    contributions = Contributions(
+        npu_of_rank[expected.rank],
+        expected.offset,
+        npu_of_rank[expected.source_rank],
+        expected.source_unit,
+    )
     return replace(
         collective,
         kind=CollectiveKind.CUSTOM,
         num_ranks=num_npus,
         root=None,
-        contract=_build_contract(collective, np.asarray(npus, np.int64), num_npus),
+        contract=CustomContract(inputs, outputs, defined, contributions),
         counts=None,
         in_place=collective.in_place and not collective.kind.traits.is_split,
         out_of_place=True,
     )
-
-
-def _build_contract(collective: Collective, npus: Int64Array, num_npus: int) -> CustomContract:
-    """Build the contract in which NPU `npus[r]` has the role of rank r of `collective`.
-
-    `npus`: int64[ranks], distinct. `num_npus`: number of all NPUs. INPUT and OUTPUT sizes (int64,
-    in units) and `defined` (bool) are by NPU. NPUs without a rank have sizes 0 and no defined
-    input.
-
-    The expected contents are those of `collective.postcondition()`, with ranks and source ranks
-    replaced by NPUs. A row for a sum over all ranks becomes one row per source rank. Rows remain in
-    the order of ranks and offsets of `collective`, not of NPUs.
-
-    Raises `InputError` (`too-large`) if the contents are too many to be listed, and `IndexError`
-    for an NPU of `num_npus` or more. `collective` must have known contents (`AssertionError`).
-    """
-    postcondition = collective.postcondition()
-    assert postcondition is not None
-    expected = postcondition.with_ranks_named(collective.num_ranks)
-    inputs = np.zeros(num_npus, np.int64)
-    outputs = np.zeros(num_npus, np.int64)
-    defined = np.zeros(num_npus, np.bool_)
-    inputs[npus] = collective.input_units()
-    outputs[npus] = collective.output_units()
-    defined[npus] = collective.defined_inputs()
-    contributions = Contributions(
-        npus[expected.rank],
-        expected.offset,
-        npus[expected.source_rank],
-        expected.source_unit,
-    )
-    return CustomContract(inputs, outputs, defined, contributions)
 
 
 def build_steps(

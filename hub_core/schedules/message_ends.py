@@ -27,8 +27,6 @@ from hub_core.model import (
     ALL_RANKS,
     Algorithm,
     InputError,
-    Messages,
-    StepTable,
     matched_messages,
     matched_order,
 )
@@ -350,7 +348,17 @@ def separate_phases(algorithm: Algorithm) -> Algorithm:
     if (steps.lane >= 0).any() or not len(steps):
         return algorithm
     messages = matched_messages(steps)
-    phase = _number_phases(steps, messages)
+    send, receive = messages.send, messages.receive
+    order = matched_order(steps)
+    level = np.zeros(len(steps), np.int64)
+    level[order.nodes] = group_of_entry(order.level_indptr)
+    connection = labels(steps.rank[send], steps.peer[send], steps.channel[send])
+    # Pairs ascend with the connection, then with the level.
+    pair = labels(connection, level[send])
+    first_pair = np.full(int(connection.max(initial=-1)) + 1, len(send), np.int64)
+    np.minimum.at(first_pair, connection, pair)
+    phase = np.zeros(len(steps), np.int64)
+    phase[send] = phase[receive] = pair - first_pair[connection]
     phases = int(phase.max(initial=0)) + 1
     if phases == 1:
         return algorithm
@@ -359,24 +367,3 @@ def separate_phases(algorithm: Algorithm) -> Algorithm:
     # Numbers without gaps, because runtimes limit the number of channels.
     channel[is_message] = labels(channel[is_message])
     return replace(algorithm, steps=replace(steps, channel=channel.astype(np.int32)))
-
-
-def _number_phases(steps: StepTable, messages: Messages) -> Int64Array:
-    """Number the phases of each connection from 0: int64[rows], 0 for rows without a message.
-
-    A connection is (sender, receiver, channel). A phase is the set of its messages whose sends have
-    one level: the number of steps on the longest chain of dependencies and messages before them, 0
-    in or after a cycle. Phases ascend with the level. A receive has the phase of its send.
-    """
-    order = matched_order(steps)
-    level = np.zeros(len(steps), np.int64)
-    level[order.nodes] = group_of_entry(order.level_indptr)
-    send, receive = messages.send, messages.receive
-    connection = labels(steps.rank[send], steps.peer[send], steps.channel[send])
-    pair = labels(connection, level[send])
-    # Pairs ascend with the connection, then with the level.
-    first_pair = np.full(int(connection.max(initial=-1)) + 1, len(send), np.int64)
-    np.minimum.at(first_pair, connection, pair)
-    phase = np.zeros(len(steps), np.int64)
-    phase[send] = phase[receive] = pair - first_pair[connection]
-    return phase

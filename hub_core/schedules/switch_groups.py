@@ -93,15 +93,30 @@ def _find_multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
 def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return (SEND rows, group numbers), int64, of messages that chains of additions receive.
 
-    A chain is a sequence of RECV_REDUCE steps. Each depends only on the preceding one, and
-    adds to the same units. Messages whose sends are in `multicast_sends` are omitted first. A
-    chain with two or more remaining messages is a group. Its number is the row of the first
-    step of the chain, also if that message is omitted.
+    A chain is a sequence of RECV_REDUCE steps. Each depends only on the preceding one, which has no
+    other child, and adds to the same known units. Messages whose sends are in `multicast_sends` are
+    omitted first. A chain with two or more remaining messages is a group. Its number is the row of
+    the first step of the chain, also if that message is omitted.
 
     Groups are in the order of their numbers. Sends of a group are in the order of their
     receives.
     """
-    head = _find_chain_heads(steps)
+    parents, children = steps.edges()
+    rows = len(steps)
+    adds = steps.is_kind(StepKind.RECV_REDUCE) & (steps.dst_buffer != Buffer.UNKNOWN)
+    is_chained: BoolArray = adds[parents] & adds[children]
+    is_chained &= steps.count[parents] == steps.count[children]
+    for name in ("buffer", "offset"):
+        target = getattr(steps, f"dst_{name}")[parents]
+        # The child's local operand and its result are both at the parent's target.
+        is_chained &= target == getattr(steps, f"src_{name}")[children]
+        is_chained &= target == getattr(steps, f"dst_{name}")[children]
+    is_chained &= np.bincount(children, minlength=rows)[children] == 1
+    is_chained &= np.bincount(parents, minlength=rows)[parents] == 1
+    predecessor = np.arange(rows)
+    predecessor[children[is_chained]] = parents[is_chained]
+    head = find_heads(predecessor)
+
     messages = matched_messages(steps)
     is_copied = np.zeros(len(steps), np.bool_)
     is_copied[multicast_sends] = True
@@ -111,27 +126,3 @@ def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Arra
     send, group = send[order], head[receive][order]
     is_grouped = np.bincount(group, minlength=1)[group] > 1
     return send[is_grouped], group[is_grouped]
-
-
-def _find_chain_heads(steps: StepTable) -> Int64Array:
-    """Return the row of the first addition in the chain of every row: int64[rows].
-
-    A row continues the chain of its only parent if both add a received message to the same known
-    units and the parent has no other child. A row that continues no chain is its own first row.
-    """
-    parents, children = steps.edges()
-    rows = len(steps)
-    parent_count = np.bincount(children, minlength=rows)
-    child_count = np.bincount(parents, minlength=rows)
-    adds = steps.is_kind(StepKind.RECV_REDUCE) & (steps.dst_buffer != Buffer.UNKNOWN)
-    is_chained: BoolArray = adds[parents] & adds[children]
-    is_chained &= steps.count[parents] == steps.count[children]
-    for name in ("buffer", "offset"):
-        target = getattr(steps, f"dst_{name}")[parents]
-        # The child's local operand and its result are both at the parent's target.
-        is_chained &= target == getattr(steps, f"src_{name}")[children]
-        is_chained &= target == getattr(steps, f"dst_{name}")[children]
-    is_chained &= (parent_count[children] == 1) & (child_count[parents] == 1)
-    head = np.arange(rows)
-    head[children[is_chained]] = parents[is_chained]
-    return find_heads(head)

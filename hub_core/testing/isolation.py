@@ -83,15 +83,22 @@ class _Watch(threading.local):
         None). Only `open` and events that begin with a prefix of `_AUDITED`, such as `os.` or
         `socket.`, are recorded. Of these, the following are left out:
 
-        - `open` for reading, of a path that begins with one of `readable_prefixes`
+        - `open` for reading, of a path (`str`) that begins with one of `readable_prefixes`. It is
+          relative to the current folder; links are not resolved. `os.open` counts as reading,
+          whatever its flags are.
         - databases in memory, and `sqlite3.connect/handle`
         - events with a caller, direct or not, in `importlib`, `importlib_metadata` (also their
           submodules) or `hub_core.installed`
         """
         if self.accesses is None or not (event == "open" or event.startswith(_AUDITED)):
             return
-        if event == "open" and self._is_allowed_read(*arguments[:2]):
-            return
+        if event == "open":
+            path, mode = arguments[:2]
+            # The mode is None for `os.open`, which has only flags.
+            is_reading = not isinstance(mode, str) or not set(mode) & set("wax+")
+            file = os.path.abspath(path) if isinstance(path, str) else ""
+            if is_reading and file.startswith(self.readable_prefixes):
+                return
         # A database in memory is no file; the handle belongs to a connection that was reported.
         if event == "sqlite3.connect/handle" or (event, arguments[:1]) == _MEMORY_DATABASE:
             return
@@ -103,21 +110,6 @@ class _Watch(threading.local):
             return
         argument = ", ".join(map(repr, arguments[:1]))
         self.accesses.append(f"{event} {argument}"[:_MAX_TEXT_LENGTH])
-
-    def _is_allowed_read(self, path: object, mode: object) -> bool:
-        """Return whether `path` is opened only for reading and is in one of the readable folders.
-
-        `path` and `mode` are arguments of the audit event `open`. A mode with `w`, `a`, `x` or
-        `+` means writing. The mode is None for `os.open`, which counts as reading whatever its
-        flags are. Relative paths are relative to the current folder; symbolic links are not
-        resolved. Return False if `path` is not a `str`, for example a file descriptor or
-        `bytes`.
-        """
-        # The mode is None for `os.open`, which has only flags.
-        is_reading = not isinstance(mode, str) or not set(mode) & set("wax+")
-        if not is_reading or not isinstance(path, str):
-            return False
-        return os.path.abspath(path).startswith(self.readable_prefixes)
 
 
 @functools.cache

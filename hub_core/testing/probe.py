@@ -108,52 +108,30 @@ def _probe(
     # Files, not pipes: a surviving child of the plugin would keep a pipe open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        status = _run_command(
+        process = subprocess.Popen(
             command,
-            {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed},
-            out,
-            errors,
-            limit_s,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            # A process group of its own, so that its children can be stopped too.
+            start_new_session=True,
         )
+        status: int | None = None
+        try:
+            status = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         # The answer follows any output of the plugin.
         last_line = _read_last_line(out)
         if status != 0 or not last_line.startswith("{"):
             raise _ProbeError(_describe_failure(status, limit_s, _read_last_line(errors)))
     answer: dict[str, str] = json.loads(last_line)
     return answer
-
-
-def _run_command(
-    command: list[str],
-    environment: dict[str, str],
-    out: IO[bytes],
-    errors: IO[bytes],
-    limit_s: float,
-) -> int | None:
-    """Run a command in a new process group; return its exit status, or None at the time limit.
-
-    `command`: program and arguments. `environment`: all its variables. A negative status is the
-    number of the signal that ended the process. Standard input is empty; standard output and
-    standard error are written to the files `out` and `errors`. `limit_s`: limit of elapsed time in
-    s. In every case, the processes of the group that are left at the end are killed. Raises
-    `OSError` if the command cannot be started.
-    """
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=out,
-        stderr=errors,
-        start_new_session=True,
-    )
-    try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _read_last_line(file: IO[bytes]) -> str:

@@ -236,23 +236,16 @@ def _check_coverage(
                 serving = [
                     calls
                     for calls in served
-                    if getattr(calls, mode) and _is_served(calls, kind, size)
+                    if calls.kind is kind
+                    and getattr(calls, mode)
+                    and calls.min_bytes <= size
+                    and (calls.max_bytes is None or size <= calls.max_bytes)
                 ]
                 label = f"{kind}, {mode.replace('_', ' ')}, {size} bytes"
                 if len(serving) > 1:
                     yield f"{label}: served twice"
                 if not serving and not has_losses:
                     yield f"{label}: not served, and no loss is declared"
-
-
-def _is_served(calls: ServedCalls, kind: object, size: int) -> bool:
-    """Return whether `calls` have this kind of collective and limits that include `size`.
-
-    `size` is that of the full buffer in bytes. Both limits are inclusive; `max_bytes` None
-    means no upper limit. The mode and the multiples of elements and bytes are not compared.
-    """
-    is_within = calls.max_bytes is None or size <= calls.max_bytes
-    return calls.kind is kind and calls.min_bytes <= size and is_within
 
 
 def _load_files(result: WriteResult) -> dict[str, bytes]:

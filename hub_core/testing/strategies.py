@@ -122,10 +122,15 @@ def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
     """Draw contracts of custom collectives, which need not be consistent.
 
     Every rank has 1 to 6 input units and 1 to 6 output units; its INPUT is either defined
-    or not. The required contents of OUTPUT are None or those of `_contributions`, which may
-    be empty or name units that do not exist.
+    or not. The required contents of OUTPUT are None or 0 to 6 rows, which may be repeated. A row
+    has a rank, an output unit, a source (a rank or `ALL_RANKS`) and an input unit. Units are 0
+    to 5, so that they may be outside of the buffers.
     """
-    contributions = draw(_contributions(num_ranks))
+    ranks, units = _below(num_ranks), _below(_MAX_UNITS)
+    rows = draw(st.lists(st.tuples(ranks, units, ranks | st.just(ALL_RANKS), units), max_size=6))
+    # `reshape`, because an empty list has no second axis.
+    table = np.asarray(rows, np.int64).reshape(-1, 4)
+    contributions = Contributions(*(column.copy() for column in table.T))
     sizes = _one_per_rank(st.integers(1, _MAX_UNITS), num_ranks)
     input_units = np.asarray(draw(sizes), np.int64)
     output_units = np.asarray(draw(sizes), np.int64)
@@ -133,21 +138,6 @@ def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
     # A contract need not have a postcondition.
     postcondition = contributions if draw(st.booleans()) else None
     return CustomContract(input_units, output_units, np.asarray(defined, np.bool_), postcondition)
-
-
-@st.composite
-def _contributions(draw: st.DrawFn, num_ranks: int) -> Contributions:
-    """Draw 0 to 6 rows, each with a rank, an output unit, a source and an input unit.
-
-    The source is a rank or `ALL_RANKS`. Ranks are 0 to `num_ranks` - 1. Units are 0 to 5,
-    so that they may be outside of the buffers. Rows may be repeated.
-    """
-    ranks = _below(num_ranks)
-    units = _below(_MAX_UNITS)
-    rows = draw(st.lists(st.tuples(ranks, units, ranks | st.just(ALL_RANKS), units), max_size=6))
-    # `reshape`, because an empty list has no second axis.
-    table = np.asarray(rows, np.int64).reshape(-1, 4)
-    return Contributions(*(column.copy() for column in table.T))
 
 
 def _below(count: int) -> st.SearchStrategy[int]:
@@ -232,36 +222,23 @@ def algorithms(
 
     The collective is drawn by `collectives`: one of `kinds` with 1 to `max_ranks` ranks. The steps
     are drawn by `step_tables`: 0 to `max_steps`. SCRATCH has 0 to 2^40 units on each rank. The size
-    is None or 1 to 2^40 bytes. Provenance is drawn too, and up to two extensions. Drawing fails for
+    is None or 1 to 2^40 bytes. Up to two extensions are drawn, and the provenance: four texts of at
+    most 12 characters, and at most two options with such names and values. Drawing fails for
     `max_ranks` below 1 and for empty `kinds`.
     """
     collective = draw(collectives(max_ranks, kinds))
     scratch = draw(_one_per_rank(st.integers(0, 2**40), collective.num_ranks))
     steps = draw(step_tables(collective.num_ranks, collective.unit_count, max_steps))
+    texts = st.text(max_size=12)
+    options = st.dictionaries(texts, texts, max_size=2)
+    origin = Provenance(draw(texts), draw(texts), draw(texts), draw(texts), draw(options))
     return Algorithm(
         collective,
         steps,
         np.asarray(scratch, np.int64),
-        draw(_provenances()),
+        origin,
         draw(st.none() | st.integers(1, 2**40)),
         draw(_EXTENSIONS),
-    )
-
-
-@st.composite
-def _provenances(draw: st.DrawFn) -> Provenance:
-    """Draw provenances whose fields are arbitrary texts of at most 12 characters.
-
-    They have at most two options, with such texts as names and values.
-    """
-    texts = st.text(max_size=12)
-    options = st.dictionaries(texts, texts, max_size=2)
-    return Provenance(
-        draw(texts),
-        draw(texts),
-        draw(texts),
-        draw(texts),
-        draw(options),
     )
 
 

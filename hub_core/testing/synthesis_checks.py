@@ -34,9 +34,16 @@ def synthesizers_synthesize(subject: CheckedPlugin) -> Iterator[str]:
 
     Results are correct, not faster than their lower bounds, and the same in every run.
     """
+    requests = [
+        _build_request(kind, topology, range(_RANKS))
+        for kind in STANDARD_KINDS
+        for topology in _TOPOLOGIES
+    ]
+    # Data of these two NPUs must pass through other NPUs.
+    requests.append(_build_request(CollectiveKind.ALL_GATHER, "ring:4", (0, 2)))
     for synthesizer in subject.offers(Synthesizer):
         num_results = 0
-        for request in _iterate_requests():
+        for request in requests:
             # The hub calls a synthesizer for the kinds that it declares only.
             if not synthesizer.supports(request.collective.kind):
                 continue
@@ -56,19 +63,6 @@ def synthesizers_synthesize(subject: CheckedPlugin) -> Iterator[str]:
                 yield f"{title(synthesizer)}, {label}: {problem}"
         if not num_results:
             yield f"{title(synthesizer)} refuses every collective on {', '.join(_TOPOLOGIES)}"
-
-
-def _iterate_requests() -> Iterator[SynthesisRequest]:
-    """Yield the sample requests for synthesizers, all in place, for 1 MiB and NPUs in order.
-
-    For each standard kind (not uneven, not custom) there is one request per entry of
-    `_TOPOLOGIES`, with one rank on each of the 4 NPUs. The last request is an all-gather of
-    NPUs 0 and 2 of a ring of 4, whose data must pass through other NPUs.
-    """
-    for kind in STANDARD_KINDS:
-        for topology in _TOPOLOGIES:
-            yield _build_request(kind, topology, range(_RANKS))
-    yield _build_request(CollectiveKind.ALL_GATHER, "ring:4", (0, 2))
 
 
 def _build_request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> SynthesisRequest:
@@ -98,62 +92,38 @@ def _find_result_problem(
     """Return the first problem of a result as text, or None.
 
     `repetition`: the result of an equal request. Problems are checked in this order: a type
-    other than `SynthesisResult` (of either); kind, root or ranks of the collective; differences
-    between both algorithms; a time that is no positive `int` or is below one of the result's
-    bounds; a partial result; an algorithm that fails verification.
+    other than `SynthesisResult` (of either); kind, root or number of ranks of the collective;
+    differences between both algorithms; a time that is no `int` (but a bool or a numpy integer) or
+    below 1 ns; a time below a bound of the result, the first one by name; a partial result; an
+    algorithm that fails verification.
+
+    If the requested NPUs are not all NPUs of the topology in ascending order, the collective must
+    be a custom one without a root, with one rank per NPU of the topology.
     """
     if not isinstance(result, SynthesisResult) or not isinstance(repetition, SynthesisResult):
         return f"returned {type(result).__name__}, expected SynthesisResult"
-    problem = _find_collective_problem(request, result.algorithm)
-    if problem:
-        return problem
-    differences = result.algorithm.differences(repetition.algorithm)
-    if differences:
-        return f"two runs differ in {', '.join(differences)}"
-    problem = _find_time_problem(result)
-    if problem:
-        return problem
-    if result.is_partial:
-        return "the result is partial, although all ranks were requested"
-    report = verify(result.algorithm)
-    return None if report.ok else f"verification fails: {report.diagnostics[0]}"
-
-
-def _find_collective_problem(request: SynthesisRequest, algorithm: Algorithm) -> str | None:
-    """Return a text with kind, ranks and root of the algorithm if one is wrong; else None.
-
-    They must equal the kind, number of ranks and root of the requested collective. If the
-    requested NPUs are not all NPUs of the topology in ascending order, the algorithm must
-    instead be a custom collective without a root, with one rank per NPU of the topology.
-    Other properties, such as modes and unit count, are not compared.
-    """
     requested, num_npus = request.collective, request.topology.num_npus
     expected = requested.kind, requested.root, requested.num_ranks
     # With NPUs that only relay, the algorithm has a rank per NPU, and its collective is custom.
     if request.npus != tuple(range(num_npus)):
         expected = CollectiveKind.CUSTOM, None, num_npus
-    actual = algorithm.collective
-    if (actual.kind, actual.root, actual.num_ranks) == expected:
-        return None
-    return f"synthesized {actual.kind} of {actual.num_ranks} ranks, root {actual.root}"
-
-
-def _find_time_problem(result: SynthesisResult) -> str | None:
-    """Return the problem of the time of a result as text; None if the time is valid.
-
-    The time must be of type `int` (not bool or a numpy integer) and at least 1 ns. It must
-    not be less than a lower bound of the result; equality is valid. Of several bounds that
-    are too high, the first one by name is reported.
-    """
+    actual = result.algorithm.collective
+    if (actual.kind, actual.root, actual.num_ranks) != expected:
+        return f"synthesized {actual.kind} of {actual.num_ranks} ranks, root {actual.root}"
+    differences = result.algorithm.differences(repetition.algorithm)
+    if differences:
+        return f"two runs differ in {', '.join(differences)}"
     time_ns = result.time_ns
     # `type(...)`, because bool is a subclass of int, and numpy integers cannot be written as JSON.
     if type(time_ns) is not int or time_ns < 1:
         return f"the time {time_ns!r} is no positive whole number of nanoseconds"
     for name, bound_ns in sorted(result.bounds_ns.items()):
         if bound_ns > time_ns:
-            bound = f"the lower bound {name!r}, {bound_ns} ns"
-            return f"the time {time_ns} ns is below {bound}"
-    return None
+            return f"the time {time_ns} ns is below the lower bound {name!r}, {bound_ns} ns"
+    if result.is_partial:
+        return "the result is partial, although all ranks were requested"
+    report = verify(result.algorithm)
+    return None if report.ok else f"verification fails: {report.diagnostics[0]}"
 
 
 def _find_partial_problem(synthesizer: Synthesizer, request: SynthesisRequest) -> str | None:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Contributions
 from hub_core.model.diagnostics import HubError
 from hub_core.network.links import Occupancy
 from hub_core.network.topology import Topology
@@ -270,8 +269,9 @@ def _find_execution_problem(algorithm: Algorithm, result: ExecutionResult) -> st
     """Return the first problem of the outputs of an execution as text; None if there is none.
 
     There must be one output per rank. Each output unit to which input units contribute must
-    equal their sum, as `build_inputs` defines the inputs; units are compared in the order
-    of the postcondition. Other units, further elements and the data type are not checked.
+    equal their sum, with repetitions, as `build_inputs` defines the inputs; a source of all ranks
+    counts once per rank. A unit has `ELEMENTS_PER_UNIT` float32 values; units are compared in the
+    order of the postcondition. Other units, further elements and the data type are not checked.
     Without a postcondition (custom collectives), only the number of outputs is checked.
     """
     if len(result.outputs) != algorithm.num_ranks:
@@ -280,34 +280,21 @@ def _find_execution_problem(algorithm: Algorithm, result: ExecutionResult) -> st
     # A custom collective need not have a postcondition.
     if contract is None:
         return None
-    for (rank, unit), values in _compute_expected_units(algorithm, contract).items():
-        output = result.outputs[rank].ravel()
-        if not np.array_equal(output[_slice_of_unit(unit)], values):
-            return f"rank {rank}, unit {unit} of the output is wrong"
-    return None
-
-
-def _compute_expected_units(
-    algorithm: Algorithm, contract: Contributions
-) -> dict[_OutputUnit, _Values]:
-    """Return the required values of every output unit by (rank, unit).
-
-    A unit has `ELEMENTS_PER_UNIT` float32 values. They are the sum of the units of `build_inputs`
-    that contribute to it, with repetitions; a source of all ranks (negative source rank) counts
-    once per rank. Keys are in the order of `contract`. Units without a contribution are missing.
-    """
     inputs = build_inputs(algorithm)
     expected: dict[_OutputUnit, _Values] = {}
     units = zip(contract.rank.tolist(), contract.offset.tolist(), strict=True)
     sources = zip(contract.source_rank.tolist(), contract.source_unit.tolist(), strict=True)
     for output_unit, (source_rank, source_unit) in zip(units, sources, strict=True):
         # A negative rank means all ranks.
-        source_ranks = range(algorithm.num_ranks) if source_rank < 0 else (source_rank,)
-        for rank in source_ranks:
+        for rank in range(algorithm.num_ranks) if source_rank < 0 else (source_rank,):
             contribution = inputs[rank][_slice_of_unit(source_unit)]
             partial_sum = expected.get(output_unit, np.zeros_like(contribution))
             expected[output_unit] = np.add(partial_sum, contribution)
-    return expected
+    for (rank, unit), values in expected.items():
+        output = result.outputs[rank].ravel()
+        if not np.array_equal(output[_slice_of_unit(unit)], values):
+            return f"rank {rank}, unit {unit} of the output is wrong"
+    return None
 
 
 def _slice_of_unit(unit: int) -> slice:

@@ -137,12 +137,21 @@ def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int3
     if not ranks:
         return nodes
     entries = [_RankEntry(nodes, rank, entry) for rank, entry in ranks.items()]
-    # All ranks are reordered together, so that the table is copied once.
+    # All ranks are reordered together, so that the table is copied once. Node i of the result is
+    # node `order[i]`; dependencies are row numbers, which follow their nodes.
     ids, order = nodes.node_id.copy(), np.arange(len(nodes))
     for entry in entries:
         order[entry.rows] = entry.start + entry.permutation()
         ids[entry.rows] = entry.ids()
-    moved = _reorder(nodes, ids, order)
+    position = inverse(order)
+    columns: dict[str, Any] = {"node_id": ids}
+    for name in ("type", "peer", "tag", "size", "duration_ns", "step"):
+        columns[name] = getattr(nodes, name)[order]
+    for name in ("data", "control"):
+        indptr, indices = getattr(nodes, f"{name}_indptr"), getattr(nodes, f"{name}_indices")
+        columns[f"{name}_indptr"] = row_pointer(np.diff(indptr)[order])
+        columns[f"{name}_indices"] = position[gather(indptr, indices, order)]
+    moved = replace(nodes, **columns)
     for entry in entries:
         entry.relist("data", moved.data_indptr, moved.data_indices)
         entry.relist("control", moved.control_indptr, moved.control_indices)
@@ -243,25 +252,6 @@ def _create_misfit(reason: str) -> InputError:
         code="invalid-extension",
         cure="remove this extension after changing the steps of an algorithm",
     )
-
-
-def _reorder(nodes: NodeTable, ids: UInt64Array, order: Int64Array) -> NodeTable:
-    """Return a table with the nodes in another order, and with dependencies that follow them.
-
-    Node i of the result is node `order[i]` of `nodes` with the id `ids[i]`. `order`: int64, a
-    permutation of all rows, which leaves each row within its rank. Data and control dependencies
-    are row numbers. They are replaced by the new rows of the same nodes; each list keeps its order.
-    `nodes` is not changed.
-    """
-    position = inverse(order)
-    columns: dict[str, Any] = {"node_id": ids}
-    for name in ("type", "peer", "tag", "size", "duration_ns", "step"):
-        columns[name] = getattr(nodes, name)[order]
-    for name in ("data", "control"):
-        indptr, indices = getattr(nodes, f"{name}_indptr"), getattr(nodes, f"{name}_indices")
-        columns[f"{name}_indptr"] = row_pointer(np.diff(indptr)[order])
-        columns[f"{name}_indices"] = position[gather(indptr, indices, order)]
-    return replace(nodes, **columns)
 
 
 class _RankEntry:

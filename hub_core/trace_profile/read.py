@@ -169,7 +169,25 @@ class _BatchReader:
                 **self._collect_extensions(joined, METADATA_NAMES),
             }
             return dataclasses.replace(algorithm, extensions=extensions)
-        return self._build_foreign(joined, size)
+        num_ranks = len(self._parts)
+        sizes = foreign_sizes(joined, num_ranks, self._metadata[0], self._name, size)
+        # Offsets and counts are known only after all ranks are read.
+        steps, scale = joined.steps, sizes.scale[joined.row]
+        steps = dataclasses.replace(
+            steps,
+            count=sizes.count[joined.row],
+            src_offset=steps.src_offset * scale,
+            dst_offset=steps.dst_offset * scale,
+        )
+        name, sha256 = PurePath(self._name).name, self._digest.hexdigest()
+        return Algorithm(
+            sizes.collective,
+            steps,
+            np.zeros(num_ranks, np.int64),
+            Provenance(source_name=name, source_sha256=sha256),
+            sizes.collective_bytes,
+            self._collect_extensions(joined, frozenset()),
+        )
 
     def _open_files(self) -> Iterator[RankFile]:
         """Yield the files of all ranks in order, opened one at a time; their metadata must agree.
@@ -255,27 +273,6 @@ class _BatchReader:
         counts = [self._profiles[file.rank].integer("step_count", 0, 1 << 40) for file in files]
         sizes = StatedSizes(len(self._parts), first.integer("unit_count", 1), first.size())
         return profile_chunk(fields, links, np.asarray(counts, np.int64), sizes)
-
-    def _build_foreign(self, joined: Joined, size: int | None) -> Algorithm:
-        num_ranks = len(self._parts)
-        sizes = foreign_sizes(joined, num_ranks, self._metadata[0], self._name, size)
-        # Offsets and counts are known only after all ranks are read.
-        steps, scale = joined.steps, sizes.scale[joined.row]
-        steps = dataclasses.replace(
-            steps,
-            count=sizes.count[joined.row],
-            src_offset=steps.src_offset * scale,
-            dst_offset=steps.dst_offset * scale,
-        )
-        name, sha256 = PurePath(self._name).name, self._digest.hexdigest()
-        return Algorithm(
-            sizes.collective,
-            steps,
-            np.zeros(num_ranks, np.int64),
-            Provenance(source_name=name, source_sha256=sha256),
-            sizes.collective_bytes,
-            self._collect_extensions(joined, frozenset()),
-        )
 
     def _collect_extensions(
         self, joined: Joined, known_metadata: frozenset[str]

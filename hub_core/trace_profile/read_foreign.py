@@ -213,7 +213,21 @@ def foreign_sizes(
         if sizes.any():
             message = "some messages state their size in bytes, others only in chunks"
             raise InputError(message, location=Location(name), code="size-mismatch")
-        return _compute_symbolic_sizes(joined, num_ranks, metadata, name)
+        index, count = (joined.columns[column].astype(np.int64) for column in _TRIPLE[:2])
+        # Messages may divide the buffer differently; a unit divides all chunks.
+        units = math.lcm(*distinct(total[total > 0]).tolist())
+        if units > _MAX_INT32:
+            message = "the messages disagree on total_chunk_cnt and have no small common multiple"
+            raise InputError(message, location=Location(name), code="size-mismatch")
+        scale = np.where(total > 0, units // np.maximum(total, 1), 1)
+        highest = int(((index + count) * scale).max())
+        kind = _find_kind(metadata, num_ranks, units * num_ranks)
+        if highest > units and kind is CollectiveKind.ALL_GATHER:
+            # For an all-gather out of place, the published converter counts chunks of a rank's
+            # input.
+            units *= num_ranks
+        collective = _build_collective(_find_kind(metadata, num_ranks, units), num_ranks, units)
+        return ForeignSizes(collective, count * scale, scale, None)
     units = size or 0
     if not size:
         rank = joined.columns["rank"]
@@ -228,25 +242,6 @@ def foreign_sizes(
     return ForeignSizes(
         _build_collective(kind, num_ranks, units), sizes, np.ones_like(total), units
     )
-
-
-def _compute_symbolic_sizes(
-    joined: Joined, num_ranks: int, metadata: Metadata, name: str
-) -> ForeignSizes:
-    index, count, total = (joined.columns[column].astype(np.int64) for column in _TRIPLE)
-    # Messages may divide the buffer differently; a unit divides all chunks.
-    units = math.lcm(*distinct(total[total > 0]).tolist())
-    if units > _MAX_INT32:
-        message = "the messages disagree on total_chunk_cnt and have no small common multiple"
-        raise InputError(message, location=Location(name), code="size-mismatch")
-    scale = np.where(total > 0, units // np.maximum(total, 1), 1)
-    highest = int(((index + count) * scale).max())
-    kind = _find_kind(metadata, num_ranks, units * num_ranks)
-    if highest > units and kind is CollectiveKind.ALL_GATHER:
-        # For an all-gather out of place, the published converter counts chunks of a rank's input.
-        units *= num_ranks
-    collective = _build_collective(_find_kind(metadata, num_ranks, units), num_ranks, units)
-    return ForeignSizes(collective, count * scale, scale, None)
 
 
 def _find_kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind:

@@ -257,27 +257,25 @@ def _build_collective(ranks: Sequence[FileMetadata]) -> Collective:
 
 
 def _read_contract(ranks: Sequence[FileMetadata]) -> CustomContract:
+    """Return the contract of a custom collective: sizes from all files, results from rank 0.
+
+    The required contents of OUTPUT are in the order of the file: the lists in the attributes
+    `expected_*`, one per column of `CONTRACT_COLUMNS`. They are None if the file has none of these
+    attributes, and may be empty. A source rank of -1 means all ranks. They are not compared with
+    the sizes of the buffers. Raises `InputError`, with the file:
+
+    - `missing-metadata`: a size or flag of a rank, or a column, is missing
+    - `invalid-metadata`: columns of different lengths, a rank that does not exist, or an offset or
+      unit outside 0..2^62 - 1
+    """
+    first, num_ranks = ranks[0], len(ranks)
     sizes = [
         np.asarray([rank.integer(name) for rank in ranks], np.int64)
         for name in ("input_units", "output_units")
     ]
     defined = np.asarray([rank.integer("input_defined", 0, 1) for rank in ranks], np.bool_)
-    has_table = any(ranks[0].has(f"expected_{column}") for column in CONTRACT_COLUMNS)
-    expected = _read_expected(ranks[0], len(ranks)) if has_table else None
-    return CustomContract(sizes[0], sizes[1], defined, expected)
-
-
-def _read_expected(first: FileMetadata, num_ranks: int) -> Contributions:
-    """Return the required contents of OUTPUT of a custom collective, in the order of the file.
-
-    They are the lists in the metadata attributes `expected_*` of rank 0 (`first`), one per
-    column of `CONTRACT_COLUMNS`. They may be empty. A source rank of -1 means all ranks.
-    Sizes of the buffers are not checked. Raises `InputError`:
-
-    - `missing-metadata`: a column is missing
-    - `invalid-metadata`: columns of different lengths, a rank that does not exist, or an
-      offset or unit outside 0..2^62 - 1
-    """
+    if not any(first.has(f"expected_{column}") for column in CONTRACT_COLUMNS):
+        return CustomContract(sizes[0], sizes[1], defined, None)
     columns = {name: first.integers(f"expected_{name}") for name in CONTRACT_COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:
         raise first.fail("the columns of the contract differ in length")
@@ -288,4 +286,4 @@ def _read_expected(first: FileMetadata, num_ranks: int) -> Contributions:
         if len(column) and not (low <= int(column.min()) and int(column.max()) < stop):
             message = f"metadata attribute expected_{name} holds a value outside {low}..{stop - 1}"
             raise first.fail(message)
-    return Contributions(**columns)
+    return CustomContract(sizes[0], sizes[1], defined, Contributions(**columns))

@@ -46,7 +46,7 @@ def profile_chunk(
     - `node-type`: a node is no send, receive or COMP
     - the codes of `_find_receive_reduces`, then of invalid attributes, then of `_check_bytes`
     - `size-mismatch`: `total_chunk_cnt` or `msg_chunk_cnt` contradicts units or region
-    - `step-count`: a file has another number of steps than declared
+    - `step-count`: a file has another number of steps than declared; at its last node
     - `dangling-dependency`: a placeholder has a dependency
     """
     is_unknown = ~(fields.is_message | fields.is_comp)
@@ -65,7 +65,15 @@ def profile_chunk(
         wrong = (values != -1) & (values != expected)
         fields.refuse(wrong, f"{name} contradicts unit_count or region", "size-mismatch")
     is_first = ~(is_combine | is_idle)
-    _check_step_counts(fields, is_first, step_counts)
+    # Every file has nodes, so no segment is empty.
+    counts_of_files = np.add.reduceat(is_first.astype(np.int64), batch.file_indptr[:-1])
+    wrong_files = np.flatnonzero(counts_of_files != step_counts)
+    if len(wrong_files):
+        file = int(wrong_files[0])
+        counts = f"{counts_of_files[file]} steps, its metadata states {step_counts[file]}"
+        message = f"the file ends here with {counts}"
+        cure = "the file is cut off or was changed: get it again"
+        raise fields.fail(int(batch.file_indptr[file + 1]) - 1, message, "step-count", cure)
     row_of_node = np.cumsum(is_first) - 1
     # A placeholder is no step; dependencies on it are refused with the edges.
     row_of_node[is_idle] = -1
@@ -276,24 +284,6 @@ def _build_mask(rows: Int64Array, count: int) -> BoolArray:
     mask = np.zeros(count, np.bool_)
     mask[rows] = True
     return mask
-
-
-def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int64Array) -> None:
-    """Raise `TraceError` (`step-count`) unless each file has as many steps as its metadata gives.
-
-    `is_first`: bool per node, the nodes that are counted as steps; `step_counts`: int64 per file.
-    Every file must have a node. The error names the first wrong file, at its last node.
-    """
-    indptr = fields.nodes.batch.file_indptr
-    # Every file has nodes, so no segment is empty.
-    counts_of_files = np.add.reduceat(is_first.astype(np.int64), indptr[:-1])
-    wrong = np.flatnonzero(counts_of_files != step_counts)
-    if len(wrong):
-        file = int(wrong[0])
-        counts = f"{counts_of_files[file]} steps, its metadata states {step_counts[file]}"
-        message = f"the file ends here with {counts}"
-        cure = "the file is cut off or was changed: get it again"
-        raise fields.fail(int(indptr[file + 1]) - 1, message, "step-count", cure)
 
 
 def _convert_edges(

@@ -69,22 +69,29 @@ def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> EncodingP
 
     Raises `UsageError` in the first of these cases:
 
-    - The dialect is `symbolic`, which has sizes in chunks, and a number of chunks exceeds
-      2^31 - 1. The same error is raised if the algorithm gives only times and has one unit
+    - The dialect is `symbolic`, which has sizes in chunks (units), and the units of the collective,
+      the count of a message, or the source offset of a send or destination offset of a receive
+      exceeds 2^31 - 1. The same error is raised if the algorithm gives only times and has one unit
       per byte, because it then has no chunks.
     - A step has more than 2^62 bytes: its units * size / units of the collective, rounded
       down.
     """
+    steps, units = algorithm.steps, algorithm.collective.unit_count
     given_bytes = algorithm.collective_bytes if options.size is None else options.size
-    has_triple = _has_triple(algorithm)
+    # The reader of plain traces uses one unit per byte.
+    has_chunks = algorithm.has_contents or algorithm.collective_bytes != units
+    sends, receives = steps.sends, steps.receives
+    numbers = (steps.src_offset[sends], steps.dst_offset[receives], steps.count[sends | receives])
+    most_chunks = max(units, *(int(column.max(initial=0)) for column in numbers))
+    has_triple = has_chunks and most_chunks <= _MAX_TRIPLE
     if options.dialect == "symbolic" and not has_triple:
         wrong = "but this algorithm's sizes are bytes or exceed 2^31 - 1 chunks"
         message = f"the symbolic dialect states sizes in chunks, {wrong}"
         raise UsageError(message, cure="choose the dialect absolute or both")
     bound = given_bytes if given_bytes is not None else chakra_bytes(algorithm)
-    largest = int(algorithm.steps.count.max(initial=0))
+    largest = int(steps.count.max(initial=0))
     # Python integers, because the product may exceed 64 bits.
-    if largest * bound // algorithm.collective.unit_count > LARGEST:
+    if largest * bound // units > LARGEST:
         message = f"a step of {largest} units has more than 2^62 bytes"
         raise UsageError(message, cure="choose a smaller size")
     return EncodingPlan(
@@ -96,23 +103,6 @@ def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> EncodingP
         bound_bytes=bound,
         is_stated=given_bytes is not None,
     )
-
-
-def _has_triple(algorithm: Algorithm) -> bool:
-    """Return whether sizes in chunks (units) are meaningful and at most 2^31 - 1 (int32).
-
-    They are not meaningful for an algorithm without contents, which gives only times, if it
-    has one unit per byte. The compared numbers are the units of the collective, the counts
-    of all messages, the source offsets of sends and the destination offsets of receives.
-    """
-    steps = algorithm.steps
-    units = algorithm.collective.unit_count
-    # The reader of plain traces uses one unit per byte.
-    if algorithm.collective_bytes == units and not algorithm.has_contents:
-        return False
-    sends, receives = steps.sends, steps.receives
-    numbers = (steps.src_offset[sends], steps.dst_offset[receives], steps.count[sends | receives])
-    return max(units, *(int(column.max(initial=0)) for column in numbers)) <= _MAX_TRIPLE
 
 
 def _collect_losses(plan: EncodingPlan) -> list[Loss]:

@@ -70,10 +70,17 @@ class FifoBuffers:
         if capacity < 1 or (units is not None and units < 1):
             fifo = f"a FIFO of {capacity} transfers of {units} units"
             raise UsageError(f"{fifo}: expected 1 or more of each")
-        # With transfers of the size of the longest step, no step is split.
-        transfers = self._count_transfers(
-            units or int(np.maximum(self._steps.count, 1).max(initial=1))
-        )
+        # Local steps and unmatched messages have one transfer. With transfers of the size of the
+        # longest step, no step is split.
+        size = units or int(np.maximum(self._steps.count, 1).max(initial=1))
+        rows = np.concatenate([self._send, self._receive])
+        transfers = np.ones(len(self._steps), np.int64)
+        transfers[rows] = np.maximum(-(-self._steps.count[rows] // size), 1)
+        # As a float, because the sum of large counts could overflow.
+        total = float(transfers.sum(dtype=np.float64))
+        if total > MAX_TRANSFERS + len(transfers):
+            counted = f"{total:.3g} transfers are too many to check for deadlock"
+            raise InputError(f"{counted} (limit {MAX_TRANSFERS})", code="too-large")
         first = first_positions(transfers)
         last = first + transfers - 1
         row = np.repeat(np.arange(len(transfers)), transfers)
@@ -102,25 +109,9 @@ class FifoBuffers:
         order = topological_levels(len(row), parents, children)
         if order.is_complete:
             return []
-        rows = row[find_cycle(parents, children, order)].tolist()
+        cycle = row[find_cycle(parents, children, order)].tolist()
         # Adjacent transfers of one step are one entry; the list is cyclic.
-        return [row for k, row in enumerate(rows) if row != rows[k - 1] or len(rows) == 1]
-
-    def _count_transfers(self, units: int) -> Int64Array:
-        """Return the number of transfers of every step: int64[rows], its count / units, rounded up.
-
-        It is at least 1, and always 1 for local steps and unmatched messages. Raises `InputError`
-        (`too-large`) if the sum exceeds `MAX_TRANSFERS` plus the number of steps.
-        """
-        transfers = np.ones(len(self._steps), np.int64)
-        rows = np.concatenate([self._send, self._receive])
-        transfers[rows] = np.maximum(-(-self._steps.count[rows] // units), 1)
-        # As a float, because the sum of large counts could overflow.
-        total = float(transfers.sum(dtype=np.float64))
-        if total > MAX_TRANSFERS + len(transfers):
-            counted = f"{total:.3g} transfers are too many to check for deadlock"
-            raise InputError(f"{counted} (limit {MAX_TRANSFERS})", code="too-large")
-        return transfers
+        return [step for k, step in enumerate(cycle) if step != cycle[k - 1] or len(cycle) == 1]
 
 
 def report_fifo_deadlock(

@@ -50,7 +50,16 @@ def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> I
         open_pairs = open_pairs[~_reach(graph, starts, ends, flow)]
     if not len(open_pairs):
         return open_pairs
-    return open_pairs[~_are_joined_by_chains(graph, earlier[open_pairs], later[open_pairs])]
+    # Pairs are moved along nodes with a single successor or predecessor, then decided by common
+    # chains, and the remaining ones by searches of increasing cost, the last of which is exact.
+    starts, ends = _contract(graph, earlier[open_pairs], later[open_pairs])
+    is_ordered = _are_on_a_chain(graph, starts, ends)
+    for part, start, stop in _generate_searches(graph, starts, ends):
+        left = np.flatnonzero(~is_ordered)
+        if not len(left):
+            break
+        is_ordered[left] = _reach(graph, start[left], stop[left], part)
+    return open_pairs[~is_ordered]
 
 
 def are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
@@ -73,23 +82,6 @@ def are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Boo
     edges = distinct(graph.children[has_more] * len(graph) + graph.parents[has_more])
     linked[rest] = rows_of(later[rest] * len(graph) + earlier[rest], edges) >= 0
     return linked
-
-
-def _are_joined_by_chains(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Return whether there is a path from `earlier[i]` to `later[i]`: bool[pairs], exact.
-
-    A node has a path to itself. Pairs are first moved along nodes with a single successor or
-    predecessor, then decided by common chains, and the remaining ones by searches of increasing
-    cost. There must be at least one pair.
-    """
-    earlier, later = _contract(graph, earlier, later)
-    ordered = _are_on_a_chain(graph, earlier, later)
-    for part, start, stop in _generate_searches(graph, earlier, later):
-        open_pairs = np.flatnonzero(~ordered)
-        if not len(open_pairs):
-            break
-        ordered[open_pairs] = _reach(graph, start[open_pairs], stop[open_pairs], part)
-    return ordered
 
 
 def _generate_searches(
