@@ -315,19 +315,28 @@ def _read_job(
       for all. The notes are those of the reader. Execution traces have one note instead: that they
       record no times.
 
-    Raises `UsageError` if `step` is given but the format has no steps. With profiles it is also
-    raised for an invalid time in `clock_residual` and a file that is given twice. Errors of the
-    readers are passed on. The advice of an `InputError` names options of this command.
+    Raises `UsageError` before reading if `step` is given but the format has no steps. With profiles
+    it is also raised for an invalid time in `clock_residual` and a file that is given twice. Errors
+    of the readers are passed on; their advice names options of this command, `--step 3`.
     """
     from collhub_pytorch.formats import EXECUTION_TRACE, ProfileOptions
     from collhub_pytorch.profile_formats import detect_format, read_files
     from collhub_pytorch.trace_files import list_files
 
+    residual, step = reading["clock_residual"], reading["step"]
     opened = _open_other_job(context, files)
     if opened is not None:
-        return _read_other_job(context, opened, reading), []
+        declared = {option.name for option in opened.options}
+        if step is not None and "step" not in declared:
+            raise _no_steps_error(f"the format {opened.format_name}")
+        given = {
+            name: str(value)
+            for name, value in reading.items()
+            if name in declared and value is not None
+        }
+        with _translate_reader_options():
+            return context.read_workload(opened, given), []
     trace_files = list_files(files)
-    residual, step = reading["clock_residual"], reading["step"]
     options = ProfileOptions(
         ranks_missing=str(reading["ranks_missing"]),
         step=None if step is None else int(step),
@@ -374,31 +383,6 @@ def _open_other_job(context: CommandContext, files: Sequence[str]) -> OpenedInpu
             raise
         return None
     return opened if opened.holds_workload else None
-
-
-def _read_other_job(
-    context: CommandContext, opened: OpenedInput, reading: Mapping[str, str | int | float | None]
-) -> Workload:
-    """Read a job of another format with those options of this command that its reader declares.
-
-    `reading`: option values by name; `step` must be a key. Options that are None or that the
-    reader does not declare are dropped silently. `step` is the exception: raises `UsageError`
-    before reading if it is given and the reader does not declare it, because the format marks
-    no iterations.
-
-    Exceptions of the reader are passed on. In the advice of an `InputError`, reader options are
-    replaced by options of this command: `-O step=3` by `--step 3`.
-    """
-    declared = {option.name for option in opened.options}
-    if reading["step"] is not None and "step" not in declared:
-        raise _no_steps_error(f"the format {opened.format_name}")
-    options = {
-        name: str(value)
-        for name, value in reading.items()
-        if name in declared and value is not None
-    }
-    with _translate_reader_options():
-        return context.read_workload(opened, options)
 
 
 def _no_steps_error(formats: str) -> UsageError:

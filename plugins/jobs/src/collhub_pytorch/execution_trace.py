@@ -214,47 +214,36 @@ def _call_of_tensors(name: str, inputs: Sequence[Any], dtype: str) -> Call | Non
 
 
 def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
-    """Build the nodes of a rank: one per call, in order, each of which depends on the previous one.
+    """Build the nodes of a rank: one per call, by id, each of which depends on the previous one.
 
-    The nodes have no durations (-1) and no names of their own. Calls on devices are used; calls of
-    host libraries only if there are no calls on devices.
+    The nodes have no durations (-1) and no names of their own. A trace gives the root of a
+    collective, or the peer of a message, only in the operator of torch.distributed that issues the
+    call; it is -1 for a call without an operator. The first rule that applies:
+
+    1. The trace has calls on devices: only these are used. The operator of a call is the node that
+       encloses it.
+    2. Otherwise the calls of host libraries are used, which run in other threads. The operator of
+       the k-th call is the k-th operator of the same kind and collective, by id.
     """
-    calls = _with_targets(trace)
+    if trace.calls:
+        calls = [
+            with_target(call, trace.issuers.get(trace.parents[identity], (None, -1))[1])
+            for identity, call in sorted(trace.calls.items())
+        ]
+    else:
+        waiting: dict[object, list[int]] = {}
+        for _, (kind, target) in sorted(trace.issuers.items(), reverse=True):
+            waiting.setdefault(kind, []).append(target)
+        calls = []
+        for _, call in sorted(trace.on_host.items()):
+            targets = waiting.get((call.kind, call.collective))
+            calls.append(with_target(call, targets.pop() if targets else -1))
     nodes = RankNodes(trace.file, rank, trace.world_size, (), calls)
-    for call in range(len(calls)):
-        row = nodes.add(-1, -1, on_host=False, call=call)
+    for index in range(len(calls)):
+        row = nodes.add(-1, -1, on_host=False, call=index)
         if row:
             nodes.link(row - 1, row)
     return nodes
-
-
-def _with_targets(trace: _Trace) -> list[Call]:
-    """Return the communication calls of a trace in the order of their ids, with root or peer.
-
-    A trace gives the root of a collective, or the peer of a message, only in the operator of
-    torch.distributed that issues the call. The first rule that applies:
-
-    1. The trace has calls on devices: only these are returned. The operator of a call is the node
-       that encloses it.
-    2. Otherwise the calls of host libraries are returned, which run in other threads. The operator
-       of the k-th call is the k-th operator of the same kind and collective, by id.
-
-    The root or peer of a call without an operator is -1. The list is empty without calls.
-    """
-    if trace.calls:
-        pairs = [
-            (call, trace.issuers.get(trace.parents[identity], (None, -1))[1])
-            for identity, call in sorted(trace.calls.items())
-        ]
-        return [with_target(call, target) for call, target in pairs]
-    waiting: dict[object, list[int]] = {}
-    for _, (kind, target) in sorted(trace.issuers.items(), reverse=True):
-        waiting.setdefault(kind, []).append(target)
-    calls = []
-    for _, call in sorted(trace.on_host.items()):
-        targets = waiting.get((call.kind, call.collective))
-        calls.append(with_target(call, targets.pop() if targets else -1))
-    return calls
 
 
 def _inputs(node: Record) -> list[Any]:

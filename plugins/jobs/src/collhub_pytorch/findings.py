@@ -18,10 +18,9 @@ from collhub_pytorch.analysis import (
     measure_rank_times,
     measure_waiting,
 )
-from collhub_pytorch.job import fact_list
+from collhub_pytorch.job import idle_streams
 from collhub_pytorch.replay import CollectiveTime, Replay, measured, replay_instantly, replay_job
-from hub_core.columns import Int64Array
-from hub_core.model import JobCollective, JsonValue, NodeKind, Workload
+from hub_core.model import JobCollective, NodeKind, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,43 +236,25 @@ def group_calls(
         key = (kind, int(nodes.bytes[rows].max()), name, len(rows))
         entry = sums.setdefault(key, _CommunicationSums())
         entry.calls += 1
-        if times is not None:
-            transferring = times[0].transferring[rows]
-            entry.transferring_ns += int(transferring.sum())
-            entry.time_ns += float(transferring.mean())
-            _add_waiting(entry, rows[measured_rows[rows]], meeting, times)
+        if times is None:
+            continue
+        waits, stragglers = times
+        transferring = waits.transferring[rows]
+        entry.transferring_ns += int(transferring.sum())
+        entry.time_ns += float(transferring.mean())
+        measured_count = int(stragglers.measured[meeting])
+        entry.measured_count = max(entry.measured_count, measured_count)
+        if measured_count < 2:
+            continue
+        waiting_ns = int(waits.waiting[rows[measured_rows[rows]]].sum())
+        entry.waiting_ns = (entry.waiting_ns or 0) + waiting_ns
+        rank = int(stragglers.rank[meeting])
+        if rank >= 0:
+            caused = entry.caused.setdefault(rank, [0, 0])
+            caused[0] += 1
+            caused[1] += int(stragglers.caused_ns[meeting])
     groups = [_to_call_group(key, entry) for key, entry in sums.items()]
     return sorted(groups, key=lambda one: (-one.transferring_ns - (one.waiting_ns or 0), one.kind))
-
-
-def _add_waiting(
-    entry: _CommunicationSums,
-    rows: Int64Array,
-    meeting: int,
-    times: tuple[WaitingTimes, Stragglers],
-) -> None:
-    """Add the waiting time of one communication to the sums of its group, in `entry`.
-
-    `meeting`: number of the communication. `rows`: its nodes on measured ranks, those with
-    a file of their own. `entry.measured_count` becomes at least the number of these ranks.
-    With fewer than two of them, no more is added. Otherwise:
-
-    - The waiting times of `rows` in ns are added to `entry.waiting_ns`, in which None
-      counts as 0.
-    - If exactly one rank started last, it is the straggler. In `entry.caused` of this rank,
-      the calls grow by 1, and the ns by the waiting that it caused.
-    """
-    waits, stragglers = times
-    count = int(stragglers.measured[meeting])
-    entry.measured_count = max(entry.measured_count, count)
-    if count < 2:
-        return
-    entry.waiting_ns = (entry.waiting_ns or 0) + int(waits.waiting[rows].sum())
-    rank = int(stragglers.rank[meeting])
-    if rank >= 0:
-        caused = entry.caused.setdefault(rank, [0, 0])
-        caused[0] += 1
-        caused[1] += int(stragglers.caused_ns[meeting])
 
 
 def _to_call_group(key: tuple[str, int, str, int], entry: _CommunicationSums) -> CallGroup:
@@ -343,7 +324,8 @@ def _rank_findings(
       file
     - `last_count`: communications whose straggler is this rank in `stragglers`
     - `caused_waiting_ns`: sum of `stragglers.caused_ns` of these
-    - `times`: `measure_rank_times` of the measured job; `idle`: `_idle_time`
+    - `times`: `measure_rank_times` of the measured job
+    - `idle`: sums over the streams of the rank (`idle_streams`, also for its errors)
 
     Ranks without a file have entries too. Without ranks, the result is [].
     """
@@ -351,13 +333,21 @@ def _rank_findings(
     profile, replay = replays
     times = measure_rank_times(workload, profile.times)
     measured_rows = is_measured(workload)
-    idle_times = fact_list(workload, "idle") or [None] * workload.num_ranks
+    streams_of_rank = idle_streams(workload)
     # Waiting can be separated from transfer if at least two ranks are measured.
     is_known = np.append(stragglers.measured >= 2, False)[meetings.of_node] & measured_rows
     findings = []
     for rank in range(workload.num_ranks):
         rows = slice(int(nodes.rank_indptr[rank]), int(nodes.rank_indptr[rank + 1]))
         caused = stragglers.rank == rank
+        streams = streams_of_rank[rank]
+        idle = None
+        if streams is not None:
+            idle = IdleTime(
+                sum(stream.host_wait_ns for stream in streams),
+                sum(stream.kernel_wait_ns for stream in streams),
+                sum(stream.other_ns for stream in streams),
+            )
         findings.append(
             RankFindings(
                 rank,
@@ -368,26 +358,7 @@ def _rank_findings(
                 int(caused.sum()),
                 int(stragglers.caused_ns[caused].sum()),
                 times[rank],
-                _idle_time(idle_times[rank]),
+                idle,
             )
         )
     return findings
-
-
-def _idle_time(streams: JsonValue) -> IdleTime | None:
-    """Return the idle times of a rank in ns, summed over its streams, for each reason.
-
-    The reasons are waiting for the host, delay between kernels, and other. `streams`: list
-    of objects with one member per reason, in ns. Entries that are no objects are ignored; a
-    missing member raises `KeyError`. All sums are 0 for an empty list. The result is None
-    if `streams` is no list: it is null for a rank without a device and for a workload
-    without idle times.
-    """
-    if not isinstance(streams, list):
-        return None
-    names = ("host_wait_ns", "kernel_wait_ns", "other_ns")
-    sums = [
-        sum(int(str(stream[name])) for stream in streams if isinstance(stream, dict))
-        for name in names
-    ]
-    return IdleTime(*sums)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from typing import NoReturn
 
 import numpy as np
@@ -50,7 +50,6 @@ def join_ranks(
     it; numbers beyond 64 bits. Per call also: a rank that is no member of its group, a copied
     message, a copied call whose group cannot be derived.
     """
-    _check_unique(parts)
     sources = _select_sources(parts, options)
     has_file = {part.rank for part in parts}
     files: list[JsonValue] = [part.file for part in sources]
@@ -66,7 +65,9 @@ def join_ranks(
         "memory_names": [*sorted(memory)],
         "communication_names": [*sorted(communication)],
         "idle": [
-            _idle_to_json(part.facts.idle) if rank in has_file else None
+            [asdict(stream) for stream in part.facts.idle]
+            if rank in has_file and part.facts.idle is not None
+            else None
             for rank, part in enumerate(sources)
         ],
     }
@@ -93,34 +94,24 @@ def format_rank_list(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(sorted(ranks))}"
 
 
-def _idle_to_json(streams: Sequence[StreamIdle] | None) -> JsonValue:
-    if streams is None:
-        return None
-    return [
-        {
-            "device": stream.device,
-            "stream": stream.stream,
-            "host_wait_ns": stream.host_wait_ns,
-            "kernel_wait_ns": stream.kernel_wait_ns,
-            "other_ns": stream.other_ns,
-        }
-        for stream in streams
-    ]
-
-
 def _select_sources(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes]:
     """Return for every rank its nodes, or those of the rank that it copies.
 
     The number of ranks is that of `_find_world_size`, whose errors pass through. With
     `ranks_missing=assume-same`, missing rank r copies the file at position r modulo the number of
-    files, in the order of ranks. With files of ranks 0 and 3, rank 5 copies that of rank 3. Of
-    several parts with one rank, the last counts.
+    files, in the order of ranks. With files of ranks 0 and 3, rank 5 copies that of rank 3.
 
-    Raises `InputError` (`missing-ranks`) for missing ranks without this option. With it, the same
-    is raised if missing ranks * nodes of the largest file exceeds 2^26. Raises `ValueError` without
-    parts.
+    Raises `InputError`: first `rank-twice` for two parts of one rank, later `missing-ranks` for
+    missing ranks without this option. With it, the same is raised if missing ranks * nodes of the
+    largest file exceeds 2^26. Raises `ValueError` without parts.
     """
-    by_rank = {part.rank: part for part in parts}
+    by_rank: dict[int, RankNodes] = {}
+    for part in parts:
+        if part.rank in by_rank:
+            message = f"this is rank {part.rank}, as is {by_rank[part.rank].file}"
+            cure = "name one file per rank"
+            raise InputError(message, location=Location(part.file), cure=cure, code="rank-twice")
+        by_rank[part.rank] = part
     world_size = _find_world_size(parts)
     missing = sorted(set(range(world_size)) - set(by_rank))
     copied = len(missing) * max(len(part.kind) for part in parts)
@@ -200,10 +191,9 @@ def fact_list(workload: Workload, name: str) -> list[JsonValue]:
     job may have any values there. Raises `InputError` (`invalid-json`) in these cases:
 
     - `files`, `has_device` or `idle` has neither 0 entries nor one per rank.
-    - An entry of `idle` is neither null nor a list of objects whose times are integers.
     - An entry of `assumed_ranks` is no integer.
 
-    Other entries are not checked.
+    Other entries are not checked; `idle_streams` checks those of `idle`.
     """
     facts = workload.extensions.get(EXTENSION)
     values = facts.get(name) if isinstance(facts, dict) else None
@@ -212,23 +202,38 @@ def fact_list(workload: Workload, name: str) -> list[JsonValue]:
     if name in _FACTS_BY_RANK and len(values) not in (0, workload.num_ranks):
         expected = f"one entry for each of {workload.num_ranks} ranks"
         _refuse_fact(workload, name, f"{expected} was expected, there are {len(values)}")
-    # `file_of` reads the list of files once per rank: only lists with a rule are examined.
-    for position, value in enumerate(values if name in ("idle", "assumed_ranks") else ()):
-        if name == "idle" and not _are_idle_times(value):
-            _refuse_fact(workload, f"{name}[{position}]", "no idle times by stream")
-        if name == "assumed_ranks" and type(value) is not int:
+    # `file_of` reads the list of files once per rank: only the list with a rule is examined.
+    for position, value in enumerate(values if name == "assumed_ranks" else ()):
+        if type(value) is not int:
             _refuse_fact(workload, f"{name}[{position}]", f"{value!r:.40} is no rank")
     return values
 
 
-def _are_idle_times(streams: JsonValue) -> bool:
-    if streams is None:
-        return True
-    return isinstance(streams, list) and all(
-        isinstance(stream, dict)
-        and all(type(stream.get(name)) is int for name in StreamIdle.__dataclass_fields__)
-        for stream in streams
-    )
+def idle_streams(workload: Workload) -> list[list[StreamIdle] | None]:
+    """Return the idle times of the streams of each rank; None if a rank has none.
+
+    A rank has none without a device and without a file of its own. All ranks have none if the
+    workload has no list `idle` in the plugin's extension, or an empty one. Other members of a
+    stream than those of `StreamIdle` are ignored.
+
+    Raises `InputError` (`invalid-json`) for a list of another number of ranks, and for an entry
+    that is neither null nor a list of objects with an integer for each member of `StreamIdle`.
+    """
+    names = [each.name for each in fields(StreamIdle)]
+    by_rank: list[list[StreamIdle] | None] = []
+    for rank, entry in enumerate(fact_list(workload, "idle") or [None] * workload.num_ranks):
+        if entry is None:
+            by_rank.append(None)
+            continue
+        streams = []
+        for stream in entry if isinstance(entry, list) else [None]:
+            members = stream if isinstance(stream, dict) else {}
+            times = [value for name in names if type(value := members.get(name)) is int]
+            if len(times) < len(names):
+                _refuse_fact(workload, f"idle[{rank}]", "no idle times by stream")
+            streams.append(StreamIdle(*times))
+        by_rank.append(streams)
+    return by_rank
 
 
 def _refuse_fact(workload: Workload, path: str, message: str) -> NoReturn:
@@ -286,16 +291,6 @@ def is_host_group(workload: Workload) -> BoolArray:
     libraries = [f"{group.name}:" in HOST_LIBRARIES for group in workload.groups]
     mask: BoolArray = np.array([*libraries, False], np.bool_)[workload.nodes.group]
     return mask
-
-
-def _check_unique(parts: Sequence[RankNodes]) -> None:
-    first: dict[int, str] = {}
-    for part in parts:
-        if part.rank in first:
-            message = f"this is rank {part.rank}, as is {first[part.rank]}"
-            cure = "name one file per rank"
-            raise InputError(message, location=Location(part.file), cure=cure, code="rank-twice")
-        first[part.rank] = part.file
 
 
 def _find_world_size(parts: Sequence[RankNodes]) -> int:

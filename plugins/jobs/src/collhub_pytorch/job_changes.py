@@ -64,6 +64,18 @@ class _Job:
     limits_ns: tuple[Int64Array, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _PredictedNodes:
+    """Nodes of a communication, their predicted time in ns, and its relative error.
+
+    `time_ns`: one time for all nodes or one per node. `error`: None if unknown.
+    """
+
+    rows: Int64Array
+    time_ns: float | Int64Array
+    error: float | None
+
+
 def find_changes(
     workload: Workload,
     predictor: Predictor,
@@ -76,20 +88,30 @@ def find_changes(
     `workload`: every node has a time. Savings in ns are relative to the replay of the unchanged
     job, in which ranks wait only as dependencies require; changes that save no time are left
     out. First come the changes of bucket sizes: for each class of collectives (kind, number of
-    ranks, distance between them) the size with the largest saving, in descending order of
-    transfer time, of at most `MAX_CLASSES` classes. The change of overlap, if any, is the last.
+    ranks, distance between them) the size with the largest saving, of equal ones the largest
+    size. Classes are in descending order of transfer time, then by name; only the first
+    `MAX_CLASSES` are tried. The change of overlap, if any, is the last.
 
     `meetings`: the matched communications, by default those of the workload. `is_predicted`:
     the times of the collectives are predicted (`predict_job`); savings then have a range that
     corresponds to the errors of the predictions. Raises `InputError` for communications that do
-    not match and nodes without a time.
+    not match and nodes without a time; `HubError` of the predictor.
     """
     meetings = meetings or match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)
     replayed_ns = replay_transfers(workload, meetings, transfer).job_ns
     limits = _limit_transfers(workload, meetings, transfer, predictor) if is_predicted else ()
     job = _Job(workload, meetings, transfer, replayed_ns, limits)
-    changes = [*_bucket_changes(job, predictor), *_overlap_changes(job)]
+    changes: list[JobChange] = []
+    classes = sorted(
+        _split_classes(workload),
+        key=lambda one: (-int(transfer[one.rows].clip(0).sum()), one.name),
+    )
+    for one in classes[:MAX_CLASSES]:
+        trials = _BucketTrials(job, one, predictor)
+        timed = [change for limit in trials.limits() if (change := trials.time(limit))]
+        changes += sorted(timed, key=lambda change: -change.saved_ns)[:1]
+    changes += _overlap_changes(job)
     return tuple(change for change in changes if change.saved_ns > 0)
 
 
@@ -115,21 +137,35 @@ def _limit_transfers(
 ) -> tuple[Int64Array, ...]:
     """Return the transfer times of all nodes in ns at both limits of the prediction errors.
 
-    The first array has the shorter times: with relative error e, a predicted time is divided by 1 +
-    e; in the second one by 1 - e, or unchanged if e is 1 or more. Results are rounded to ns; nodes
-    without predicted times are unchanged, and so is `transfer_ns`. The result is empty, (), if the
-    error of any predicted call is unknown.
+    The predicted times are those of `predicted_calls`; see `_apply_errors`.
     """
     calls = list(predicted_calls(workload, meetings))
-    limits = transfer_ns.copy(), transfer_ns.copy()
     answers = predictor.predict(key for _, key in calls)
-    for (rows, _), answer in zip(calls, answers, strict=True):
-        if answer.held_out_error is None:
+    predictions = [
+        _PredictedNodes(rows, transfer_ns[rows], answer.held_out_error)
+        for (rows, _), answer in zip(calls, answers, strict=True)
+    ]
+    return _apply_errors(transfer_ns, predictions)
+
+
+def _apply_errors(
+    transfer_ns: Int64Array, predictions: Sequence[_PredictedNodes]
+) -> tuple[Int64Array, ...]:
+    """Return two copies of `transfer_ns` with the shortest and the longest predicted times, in ns.
+
+    The first array has the shorter times: with relative error e, a predicted time is divided by
+    1 + e; in the second one by 1 - e, or unchanged if e is 1 or more, because such an error has no
+    upper limit of the time. Results are rounded to ns; other nodes keep their times. Returns () if
+    the error of any prediction is unknown, and two equal arrays without predictions.
+    """
+    limits = transfer_ns.copy(), transfer_ns.copy()
+    for prediction in predictions:
+        if prediction.error is None:
             return ()
         for sign, limit in zip((1, -1), limits, strict=True):
-            divisor = 1 + sign * answer.held_out_error
+            divisor = 1 + sign * prediction.error
             if divisor > 0:
-                limit[rows] = np.rint(transfer_ns[rows] / divisor)
+                limit[prediction.rows] = np.rint(prediction.time_ns / divisor)
     return limits
 
 
@@ -275,30 +311,6 @@ def _replay(workload: Workload, meetings: Meetings, transfer_ns: Int64Array) -> 
         raise
 
 
-def _bucket_changes(job: _Job, predictor: Predictor) -> Iterator[JobChange]:
-    """Yield the change to the bucket size that saves most, one for each class of collectives.
-
-    A bucket is one collective that replaces several. A class has collectives of equal kind,
-    number of ranks and distance (second rank minus first rank of the group). It has more
-    collectives than ranks.
-
-    Classes come in descending order of their transfer time; of equal ones, the names decide.
-    Only the first `MAX_CLASSES` (6) are tried. Of equal savings, the largest bucket size is
-    taken. The saving in ns may be negative. A class yields no change if no bucket size joins
-    collectives or can be timed: a prediction is missing or 0, or ranks would wait for each
-    other. Passes `HubError` of the predictor.
-    """
-    classes = sorted(
-        _split_classes(job.workload),
-        key=lambda one: (-int(job.transfer_ns[one.rows].clip(0).sum()), one.name),
-    )
-    for one in classes[:MAX_CLASSES]:
-        trials = _BucketTrials(job, one, predictor)
-        changes = [change for limit in trials.limits() if (change := trials.time(limit))]
-        if changes:
-            yield max(changes, key=lambda change: change.saved_ns)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _CollectiveClass:
     """Collectives of one kind in groups of equal size and distance; `rows`: their nodes."""
@@ -343,25 +355,39 @@ def _split_classes(workload: Workload) -> list[_CollectiveClass]:
 class _BucketTrials:
     """Joins the collectives of one class into buckets of several sizes, and times the job.
 
-    Within a group, the order of the collectives is dropped before they are joined. The joined job
-    is timed without an order first, and then with the order in which its collectives could start.
+    In the groups that have a collective of the class, the order of the collectives of any kind is
+    dropped before they are joined. The joined job is timed without an order first, and then with
+    the order in which its collectives could start. These edges are the order of a group:
+
+    - Control edges from a collective to the next one of its group and rank, by the numbers of their
+      communications. In profiles (jobs with `EXTENSION`), also those to the gap (idle node) before
+      that next one.
+    - In profiles, data edges of this kind too. There an edge is an order only if its child has at
+      least two incoming edges, because a single one may carry data.
     """
 
     def __init__(self, job: _Job, collectives: _CollectiveClass, predictor: Predictor) -> None:
         self._job, self._class, self._predictor = job, collectives, predictor
-        nodes = job.workload.nodes
+        workload = job.workload
+        nodes = workload.nodes
         candidates = np.zeros(len(nodes), np.bool_)
         candidates[collectives.rows] = job.transfer_ns[collectives.rows] >= 0
-        data, control = self._find_order()
-        self._ordered_groups = np.unique(
-            np.concatenate(
-                [
-                    nodes.group[edges[0][mask]]
-                    for edges, mask in ((nodes.data_edges, data), (nodes.control_edges, control))
-                ]
-            )
-        )
-        self._unordered = _without_edges(job.workload, data, control)
+        is_profile = EXTENSION in workload.extensions
+        of_class = np.isin(nodes.group, np.unique(nodes.group[collectives.rows]))
+        following = next_in_group(nodes, job.meetings, of_class)
+        begins = _started_by(workload)
+        degree = np.bincount(nodes.edges()[1], minlength=len(nodes))
+        marks, ordered_groups = [], []
+        for (parents, children), is_allowed in (
+            (nodes.data_edges, is_profile), (nodes.control_edges, True),
+        ):  # fmt: skip
+            is_order = (following[parents] >= 0) & (following[parents] == begins[children])
+            if is_profile:
+                is_order &= degree[children] > 1
+            marks.append(is_order & is_allowed)
+            ordered_groups.append(nodes.group[parents[marks[-1]]])
+        self._ordered_groups = np.unique(np.concatenate(ordered_groups))
+        self._unordered = _without_edges(workload, marks[0], marks[1])
         self._planner = BucketPlanner(self._unordered, candidates)
 
     def limits(self) -> list[int]:
@@ -413,12 +439,15 @@ class _BucketTrials:
         transfer = np.full(len(joined.workload.nodes), -1, np.int64)
         transfer[joined.row_of] = self._job.transfer_ns
         for bucket in buckets:
-            transfer[bucket.rows] = round(bucket.time_ns)
+            transfer[bucket.rows] = np.rint(bucket.time_ns)
         workload = self._add_order(joined.workload, meetings, transfer)
         job_ns = None if workload is None else _replay(workload, meetings, transfer)
         if workload is None or job_ns is None:
             return None
-        limits = self._replay_limits(workload, meetings, transfer, buckets)
+        limits = [
+            replay_transfers(workload, meetings, each).job_ns
+            for each in _apply_errors(transfer, buckets)
+        ]
         nodes = self._job.workload.nodes
         count = len(self._job.workload.members(int(nodes.group[self._class.rows[0]])))
         description = (
@@ -430,38 +459,7 @@ class _BucketTrials:
             "bucket-size", description, job_ns, saved[0], *_band(saved), _BUCKET_ASSUMPTIONS
         )
 
-    def _replay_limits(
-        self,
-        workload: Workload,
-        meetings: Meetings,
-        transfer_ns: Int64Array,
-        buckets: Sequence[_BucketNodes],
-    ) -> list[int]:
-        """Return the job's time in ns for the shortest and the longest bucket times, in this order.
-
-        A bucket with relative error e takes its time divided by (1 + e) in the first replay. In the
-        second replay it takes its time divided by (1 - e), or its unchanged time if e is 1 or more.
-        Bucket times are rounded to ns. Other times are those of `transfer_ns`, which is not
-        changed.
-
-        Returns [] if the error of a bucket is unknown, and two equal times without buckets. Raises
-        `InputError` if ranks wait for each other.
-        """
-        results = []
-        for sign in (1, -1):
-            transfer = transfer_ns.copy()
-            for bucket in buckets:
-                if bucket.error is None:
-                    return []
-                # An error of 100 % has no upper limit of the time: the central time remains.
-                divisor = 1 + sign * bucket.error
-                transfer[bucket.rows] = round(
-                    bucket.time_ns / divisor if divisor > 0 else bucket.time_ns
-                )
-            results.append(replay_transfers(workload, meetings, transfer).job_ns)
-        return results
-
-    def _time_buckets(self, joined: JoinedJob, meetings: Meetings) -> list[_BucketNodes] | None:
+    def _time_buckets(self, joined: JoinedJob, meetings: Meetings) -> list[_PredictedNodes] | None:
         """Return every bucket with its time in ns; None if a prediction is missing or not above 0.
 
         A bucket is one collective that replaces several. Its time is p * m / q, not rounded:
@@ -497,37 +495,8 @@ class _BucketTrials:
                 return None
             ratio = float(self._job.transfer_ns[old].sum()) / sum(predicted[:-1])
             error = answers[keys[-1]].held_out_error
-            buckets.append(_BucketNodes(rows, ratio * predicted[-1], error))
+            buckets.append(_PredictedNodes(rows, ratio * predicted[-1], error))
         return buckets
-
-    def _find_order(self) -> tuple[BoolArray, BoolArray]:
-        """Return marks of edges that only order a group's collectives: bool[data], bool[control].
-
-        Considered are the groups that have a collective of the class, with all their collectives of
-        any kind. The order of a group on a rank is that of the numbers of its communications.
-
-        A control edge is marked if it leads from one collective to the next one of its group and
-        rank. In profiles (jobs with `EXTENSION`), edges from a collective to the gap (idle node)
-        before that next one are marked too, and data edges like control edges. There a mark
-        requires that the child has at least two incoming edges, because a single one may carry
-        data. Other jobs have no marked data edges.
-        """
-        workload = self._job.workload
-        nodes, meetings = workload.nodes, self._job.meetings
-        is_profile = EXTENSION in workload.extensions
-        of_class = np.isin(nodes.group, np.unique(nodes.group[self._class.rows]))
-        following = next_in_group(nodes, meetings, of_class)
-        begins = _started_by(workload)
-        degree = np.bincount(nodes.edges()[1], minlength=len(nodes))
-        marks = []
-        for (parents, children), is_allowed in (
-            (nodes.data_edges, is_profile), (nodes.control_edges, True),
-        ):  # fmt: skip
-            is_order = (following[parents] >= 0) & (following[parents] == begins[children])
-            if is_profile:
-                is_order &= degree[children] > 1
-            marks.append(is_order & is_allowed)
-        return marks[0], marks[1]
 
     def _add_order(
         self, workload: Workload, meetings: Meetings, transfer_ns: Int64Array
@@ -563,15 +532,6 @@ class _BucketTrials:
             nodes.rank[rows[1:]] == nodes.rank[rows[:-1]]
         )
         return add_control_edges(workload, rows[:-1][is_same], rows[1:][is_same])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _BucketNodes:
-    """Nodes of a bucket on all ranks, its time in ns, and the relative error of the prediction."""
-
-    rows: Int64Array
-    time_ns: float
-    error: float | None
 
 
 def _is_deadlock(error: InputError) -> bool:

@@ -136,30 +136,41 @@ def compare_with_machine(
 ) -> MachineComparison:
     """Predict the collectives of the job on a machine, and replay the job with these times.
 
-    The result has the machine, its ranks per node, the measured and predicted figures of
-    the collectives (`_group_by_size_class`), and the saving (None if no call is predicted).
-    Barriers, messages, and collectives of size 0 or of one rank are not compared. Raise
-    `InputError` (`no-times`) for a job without times, and `HubError` for an unknown profile
+    The result has the machine, its ranks per node, and the saving (None if no call is predicted).
+    It also has the measured and predicted figures of the collectives, summed over those of equal
+    kind, size class, number of ranks and of nodes, and reason of no prediction. Size class c has
+    the sizes above 2^(c-1) and up to 2^c bytes; class 0 is 1 byte, and class -1 unknown sizes,
+    whose reason is `SIZE_NOT_RECORDED`. They are ordered by descending measured transfer time,
+    then by kind, largest size and reason. Barriers, messages, and collectives of size 0 or of one
+    rank are not compared.
+
+    Raises `InputError` (`no-times`) for a job without times, and `HubError` for an unknown profile
     of a machine.
     """
     sums = _sum_calls(findings)
     known = [key for key in sums if key[1] >= 0]
     time_of_key = dict(zip(known, predictor.predict(known), strict=True))
-    calls = _group_by_size_class(sums, time_of_key)
-    return MachineComparison(
-        predictor.description, predictor.ranks_per_node, calls, _replay(findings, time_of_key)
-    )
+    groups: dict[tuple[str, int, int, int | None, str], list[CallKey]] = {}
+    for key in sums:
+        kind, size, ranks = key
+        time = time_of_key.get(key) or LibraryTime(None, reason=SIZE_NOT_RECORDED)
+        size_class = (size - 1).bit_length() if size > 0 else -1
+        group = (kind.label, size_class, len(ranks), time.nodes, time.reason)
+        groups.setdefault(group, []).append(key)
+    calls = [_to_compared_calls(group, keys, sums, time_of_key) for group, keys in groups.items()]
+    calls.sort(key=lambda one: (-one.transferring_ns, one.kind, one.max_bytes, one.reason))
+    saving = _replay(findings, time_of_key)
+    return MachineComparison(predictor.description, predictor.ranks_per_node, tuple(calls), saving)
 
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over calls: mean transfer time over the ranks, measured and predicted; bus bytes."""
+    """Sums over calls: mean transfer time over the ranks in ns, and bus bytes."""
 
     calls: int = 0
     transferring_ns: float = 0.0
     includes_waiting: bool = False
     bus_bytes: float = 0.0
-    predicted_ns: float = 0.0
 
 
 def _sum_calls(findings: ProfileFindings) -> dict[CallKey, _Sums]:
@@ -197,31 +208,6 @@ def _sum_calls(findings: ProfileFindings) -> dict[CallKey, _Sums]:
         entry.includes_waiting |= int(has_file[rows].sum()) < _MIN_RANKS_TO_SEPARATE_WAITING
         entry.bus_bytes += count_bus_bytes(kind.label, size, len(ranks))
     return sums
-
-
-def _group_by_size_class(
-    sums: Mapping[CallKey, _Sums], time_of_key: Mapping[CallKey, LibraryTime]
-) -> tuple[ComparedCalls, ...]:
-    """Group calls by kind, size class, number of ranks and nodes, and reason of no prediction.
-
-    Size class c contains the sizes above 2^(c-1) and up to 2^c bytes; class 0 is 1 byte. Size 0 and
-    unknown sizes (-1) are in class -1. A call without an entry in `time_of_key` has no prediction,
-    an unknown number of nodes and the reason `SIZE_NOT_RECORDED`.
-
-    The result is ordered by descending measured transfer time, then by kind, largest size and
-    reason.
-    """
-    groups: dict[tuple[str, int, int, int | None, str], list[CallKey]] = {}
-    for key in sums:
-        kind, size, ranks = key
-        time = time_of_key.get(key) or LibraryTime(None, reason=SIZE_NOT_RECORDED)
-        size_class = (size - 1).bit_length() if size > 0 else -1
-        group = (kind.label, size_class, len(ranks), time.nodes, time.reason)
-        groups.setdefault(group, []).append(key)
-    calls = [_to_compared_calls(group, keys, sums, time_of_key) for group, keys in groups.items()]
-    return tuple(
-        sorted(calls, key=lambda one: (-one.transferring_ns, one.kind, one.max_bytes, one.reason))
-    )
 
 
 def _to_compared_calls(
@@ -309,9 +295,6 @@ def _replay(
     return MachineSaving(replayed_ns, replay_ns(0), min_saved_ns, max_saved_ns)
 
 
-_MEASURED = ("measured",)
-
-
 def comparison_lines(comparison: MachineComparison) -> list[str]:
     """Format the comparison of a job's collectives with a machine as lines of text.
 
@@ -320,19 +303,30 @@ def comparison_lines(comparison: MachineComparison) -> list[str]:
     1. One line per entry of `calls`, in their order: size, kind, ranks, nodes. Then follow `not
        predicted:` and the reason, or the reached percentage of the machine's bandwidth with its
        error, or `no transfer time is recorded`.
-    2. The times of the job, and the saving (`_saving_line`), if there is one.
+    2. `if slower collectives reached the bandwidth of MACHINE the job takes A instead of B: saves C
+       (D to E by the held-out error), 12.3 %`, if there is a saving. The percentage is relative to
+       B, 0.0 if B is 0; without limits, the text in parentheses is `error not measured`.
     3. `2 of 10 calls are not predicted and keep their times`, if any is not predicted.
     4. The assumed number of ranks on each node, if `ranks_per_node` is not None.
     """
     name = comparison.machine.name
-    calls = comparison.calls
-    lines = [f"{_scope(one)}: {_format_result(one, name)}" for one in calls]
+    calls, saving = comparison.calls, comparison.saving
     if not calls:
         return [f"there are no collectives to compare with {name}"]
+    lines = [_calls_line(one, name) for one in calls]
+    if saving is not None:
+        band = "error not measured"
+        if saving.min_saved_ns is not None and saving.max_saved_ns is not None:
+            limits = f"{format_time(saving.min_saved_ns)} to {format_time(saving.max_saved_ns)}"
+            band = f"{limits} by the held-out error"
+        percent = 100 * saving.saved_ns / saving.replayed_ns if saving.replayed_ns else 0.0
+        lines.append(
+            f"if slower collectives reached the bandwidth of {name} the job takes "
+            f"{format_time(saving.job_ns)} instead of {format_time(saving.replayed_ns)}: "
+            f"saves {format_time(saving.saved_ns)} ({band}), {percent:.1f} %"
+        )
     total = sum(one.calls for one in calls)
     unpredicted = sum(one.calls for one in calls if one.reason)
-    if comparison.saving is not None:
-        lines.append(_saving_line(comparison.saving, name))
     if unpredicted:
         lines.append(f"{unpredicted} of {total} calls are not predicted and keep their times")
     per_node = comparison.ranks_per_node
@@ -360,7 +354,25 @@ def create_comparison_item(comparison: MachineComparison) -> MachineComparisonIt
             name=machine.name, library=machine.library, held_out_error=machine.held_out_error
         ),
         ranks_per_node=comparison.ranks_per_node,
-        collectives=[_create_size_class(calls) for calls in comparison.calls],
+        collectives=[
+            ComparedSizeClass(
+                kind=calls.kind,
+                min_bytes=calls.min_bytes if calls.min_bytes >= 0 else None,
+                max_bytes=calls.max_bytes if calls.min_bytes >= 0 else None,
+                rank_count=calls.rank_count,
+                node_count=calls.node_count,
+                calls=calls.calls,
+                transferring_ns=round(calls.transferring_ns),
+                includes_waiting=calls.includes_waiting,
+                bus_bandwidth_bytes_per_s=calls.bus_bandwidth,
+                machine_bus_bandwidth_bytes_per_s=calls.machine_bus_bandwidth,
+                reached_percent=calls.reached_percent,
+                methods=calls.methods,
+                held_out_error=calls.held_out_error,
+                not_predicted=calls.reason or None,
+            )
+            for calls in comparison.calls
+        ],
         saving=None
         if saving is None
         else MachineSavingItem(
@@ -373,31 +385,12 @@ def create_comparison_item(comparison: MachineComparison) -> MachineComparisonIt
     )
 
 
-def _create_size_class(calls: ComparedCalls) -> ComparedSizeClass:
-    is_sized = calls.min_bytes >= 0
-    return ComparedSizeClass(
-        kind=calls.kind,
-        min_bytes=calls.min_bytes if is_sized else None,
-        max_bytes=calls.max_bytes if is_sized else None,
-        rank_count=calls.rank_count,
-        node_count=calls.node_count,
-        calls=calls.calls,
-        transferring_ns=round(calls.transferring_ns),
-        includes_waiting=calls.includes_waiting,
-        bus_bandwidth_bytes_per_s=calls.bus_bandwidth,
-        machine_bus_bandwidth_bytes_per_s=calls.machine_bus_bandwidth,
-        reached_percent=calls.reached_percent,
-        methods=calls.methods,
-        held_out_error=calls.held_out_error,
-        not_predicted=calls.reason or None,
-    )
-
-
-def _scope(calls: ComparedCalls) -> str:
-    """Format size, kind and ranks of calls, such as `64 MiB all-reduce, 8 ranks on 1 node`.
+def _calls_line(calls: ComparedCalls, machine: str) -> str:
+    """Format calls as `64 MiB all-reduce, 8 ranks on 1 node: ` and the comparison with `machine`.
 
     Calls of different sizes read `32 MiB to 64 MiB`, of unknown (negative) size `unknown size`. An
-    unknown number of nodes is left out.
+    unknown number of nodes is left out. The comparison is `not predicted: REASON`, `no transfer
+    time is recorded` if the measured or the predicted bandwidth is unknown, or the percentage.
     """
     size = "unknown size" if calls.min_bytes < 0 else format_bytes(calls.max_bytes)
     if 0 <= calls.min_bytes < calls.max_bytes:
@@ -405,45 +398,22 @@ def _scope(calls: ComparedCalls) -> str:
     ranks = f"{calls.rank_count} ranks"
     if calls.node_count is not None:
         ranks += f" on {format_count(calls.node_count, 'node')}"
-    return f"{size} {calls.kind}, {ranks}"
-
-
-def _format_result(calls: ComparedCalls, machine: str) -> str:
+    scope = f"{size} {calls.kind}, {ranks}"
     if calls.reason:
-        return f"not predicted: {calls.reason}"
+        return f"{scope}: not predicted: {calls.reason}"
     percent, reached = calls.reached_percent, calls.bus_bandwidth
     if percent is None or reached is None or calls.machine_bus_bandwidth is None:
-        return "no transfer time is recorded"
-    if calls.methods == _MEASURED:
+        return f"{scope}: no transfer time is recorded"
+    if calls.methods == ("measured",):
         error = "measured at this size"
     elif calls.held_out_error is None:
         error = "error not measured"
     else:
         error = f"held-out error {100 * calls.held_out_error:.0f} %"
+    share = f"{percent:.0f} % of the bandwidth that {machine} reaches ({error})"
     figures = f"{format_bandwidth(reached)} of {format_bandwidth(calls.machine_bus_bandwidth)}"
     waiting = ", with waiting times" if calls.includes_waiting else ""
-    return f"{percent:.0f} % of the bandwidth that {machine} reaches ({error}), {figures}{waiting}"
-
-
-def _saving_line(saving: MachineSaving, machine: str) -> str:
-    """Format the saving by the bandwidth of a machine as a line of text.
-
-    The line is `if slower collectives reached the bandwidth of MACHINE the job takes A
-    instead of B: saves C (D to E by the held-out error), 12.3 %`. Without limits of the
-    saving, the text in parentheses is `error not measured`. The percentage is relative to
-    the replayed time B, and 0.0 if B is 0.
-    """
-    if saving.min_saved_ns is None or saving.max_saved_ns is None:
-        band = "error not measured"
-    else:
-        limits = (format_time(saving.min_saved_ns), format_time(saving.max_saved_ns))
-        band = f"{limits[0]} to {limits[1]} by the held-out error"
-    percent = 100 * saving.saved_ns / saving.replayed_ns if saving.replayed_ns else 0.0
-    return (
-        f"if slower collectives reached the bandwidth of {machine} the job takes "
-        f"{format_time(saving.job_ns)} instead of {format_time(saving.replayed_ns)}: "
-        f"saves {format_time(saving.saved_ns)} ({band}), {percent:.1f} %"
-    )
+    return f"{scope}: {share}, {figures}{waiting}"
 
 
 def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTimes:

@@ -155,6 +155,35 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
         nodes, duration_ns=np.where(is_open & (nodes.duration_ns < 0), 0, nodes.duration_ns)
     )
     workload = replace(workload, nodes=timed)
+    transfer = _predict_transfers(workload, meetings, predictor)
+    transfer[(meetings.of_node >= 0) & (transfer < 0)] = 0
+    lane = None
+    if not is_profile:
+        following = next_in_group(nodes, meetings, nodes.is_kind(NodeKind.COLLECTIVE))
+        before = np.flatnonzero(following >= 0)
+        workload = add_control_edges(workload, before, following[before])
+        # The computations of a device run one after another; those of the host have no lane.
+        is_on_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host & (nodes.duration_ns > 0)
+        lane = np.where(is_on_device, nodes.rank, -1).astype(np.int64)
+    times = replay_transfers(workload, meetings, transfer, lane).times
+    duration = np.where(meetings.of_node >= 0, times.end - times.start, workload.nodes.duration_ns)
+    workload = replace(workload, nodes=replace(workload.nodes, duration_ns=duration))
+    if lane is None:
+        return workload
+    rows = np.flatnonzero(lane >= 0)
+    order = rows[np.lexsort((rows, duration[rows], times.start[rows], lane[rows]))]
+    is_same = lane[order[1:]] == lane[order[:-1]]
+    return add_control_edges(workload, order[:-1][is_same], order[1:][is_same])
+
+
+def _predict_transfers(workload: Workload, meetings: Meetings, predictor: Predictor) -> Int64Array:
+    """Return the transfer time of each node in ns by rules 1 and 2 of `predict_job`; -1 for none.
+
+    Raises `InputError` (`not-predicted`) for a communication of `predicted_calls` without a
+    predicted or measured time, and for a collective of unknown kind with data but without a
+    measured time.
+    """
+    nodes = workload.nodes
     transfer = np.full(len(nodes), -1, np.int64)
     is_measured = has_measured_times(workload)
     if is_measured:
@@ -182,7 +211,7 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
             reason = f"its {kind} of {key[1]} bytes on {len(key[2])} ranks is not predicted"
             message = f"{reason}: {time.reason}"
             cure = "choose another machine, or give --topology T instead"
-            location = timed.location(first, workload.provenance.source_name)
+            location = nodes.location(first, workload.provenance.source_name)
             raise InputError(message, location=location, cure=cure, code="not-predicted")
         transfer[rows] = round(time.time_ns)
     is_unknown = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.collective < 0) & (nodes.bytes > 0)
@@ -190,17 +219,10 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     if is_unknown.any():
         row = int(np.argmax(is_unknown))
         message = f"its collective of unknown kind with {nodes.bytes[row]} bytes is not predicted"
-        location = timed.location(row, workload.provenance.source_name)
+        location = nodes.location(row, workload.provenance.source_name)
         cure = "state the kind of the collective in the job"
         raise InputError(message, location=location, cure=cure, code="not-predicted")
-    transfer[(meetings.of_node >= 0) & (transfer < 0)] = 0
-    if not is_profile:
-        workload = _add_order(workload, meetings)
-    lane = None if is_profile else _lanes(workload)
-    times = replay_transfers(workload, meetings, transfer, lane).times
-    duration = np.where(meetings.of_node >= 0, times.end - times.start, workload.nodes.duration_ns)
-    workload = replace(workload, nodes=replace(workload.nodes, duration_ns=duration))
-    return workload if lane is None else _add_lane_order(workload, lane, times.start)
+    return transfer
 
 
 def has_measured_times(workload: Workload) -> bool:
@@ -236,44 +258,6 @@ def predicted_calls(
         ranks = workload.members(int(nodes.group[first]))
         if workload.kind_of(first) is not None and size > 0 and len(ranks) > 1:
             yield rows, (JobCollective(int(nodes.collective[first])), size, ranks)
-
-
-def _add_order(workload: Workload, meetings: Meetings) -> Workload:
-    """Return a copy of the job in which each rank runs the collectives of a group in order.
-
-    A control dependency is added from each collective to the next one of the same group on
-    the same rank, in the order of the numbers in `meetings`. Collectives of different
-    groups get none.
-    """
-    nodes = workload.nodes
-    following = next_in_group(nodes, meetings, nodes.is_kind(NodeKind.COLLECTIVE))
-    before = np.flatnonzero(following >= 0)
-    return add_control_edges(workload, before, following[before])
-
-
-def _add_lane_order(workload: Workload, lane: Int64Array, start_ns: Int64Array) -> Workload:
-    """Return a copy of the job with control dependencies between consecutive nodes of a lane.
-
-    `lane`: number of the lane by node, -1 for none; `start_ns`: start by node. The nodes of
-    a lane are ordered by start, then duration, the shortest first, then row.
-    """
-    rows = np.flatnonzero(lane >= 0)
-    # Computations without a duration start at the same time as their successor.
-    order = rows[np.lexsort((rows, workload.nodes.duration_ns[rows], start_ns[rows], lane[rows]))]
-    is_same = lane[order[1:]] == lane[order[:-1]]
-    return add_control_edges(workload, order[:-1][is_same], order[1:][is_same])
-
-
-def _lanes(workload: Workload) -> Int64Array:
-    """Return the lane of each node, int64[nodes]; the nodes of a lane run one after another.
-
-    The lane of a computation of a device with a duration above 0 is its rank. All other
-    nodes, such as computations of the host, have -1.
-    """
-    nodes = workload.nodes
-    is_on_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host & (nodes.duration_ns > 0)
-    lanes: Int64Array = np.where(is_on_device, nodes.rank, -1).astype(np.int64)
-    return lanes
 
 
 def next_in_group(nodes: NodeColumns, meetings: Meetings, chosen: BoolArray) -> Int64Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from msgspec import structs
 
@@ -15,7 +15,7 @@ from collhub_pytorch.findings import (
     collect_findings,
     sum_by_kind,
 )
-from collhub_pytorch.job import fact_list
+from collhub_pytorch.job import idle_streams
 from collhub_pytorch.machine import MachineComparison, create_comparison_item
 from collhub_pytorch.profile_record import (
     GroupTimes,
@@ -30,7 +30,6 @@ from collhub_pytorch.profile_record import (
 from collhub_pytorch.replay import NetworkTimes
 from hub_core import folded_ranks
 from hub_core.model import (
-    JsonValue,
     Workload,
     format_bandwidth,
     format_bytes,
@@ -92,8 +91,9 @@ def build_blocks(findings: ProfileFindings) -> list[Block]:
     The blocks are, in this order:
 
     - calls (table) and one line per kind (`kind_lines`), both only if there are calls;
-    - ranks (table);
-    - times of ranks (table);
+    - ranks (table); equal rows of several ranks are one row, as in the next table. The transfer
+      time is unknown (`-`) for ranks that do not communicate;
+    - times of ranks (table): `none` for 0, `-` for a time that is not recorded;
     - the definition of overlap, and that of idle time if it is known for any rank (lines);
     - a heading and the stragglers (`_straggler_blocks`), only if a rank waits.
     """
@@ -101,13 +101,31 @@ def build_blocks(findings: ProfileFindings) -> list[Block]:
     if findings.calls:
         table = Table(_CALLS_HEADER, _calls_rows(findings), ("size", *_CALLS_HEADER[3:]))
         calls = [table, kind_lines(findings)]
+    ranks: dict[int, list[str]] = {}
+    times: dict[int, list[str]] = {}
+    for rank in findings.ranks:
+        device, idle = rank.times, rank.idle
+        ranks[rank.rank] = [
+            _time(rank.span_ns or None),
+            _time(rank.replayed_ns or None),
+            _time(rank.transferring_ns if device.communication_ns else None),
+            _time(rank.waiting_ns),
+            _percent(device.overlap_percent),
+            _UNKNOWN if rank.waiting_ns is None else str(rank.last_count),
+        ]
+        parts = [device.computation_ns, device.communication_ns, device.memory_ns, device.idle_ns]
+        reasons: list[int | None] = [None, None, None]
+        if idle is not None:
+            reasons = [idle.host_wait_ns, idle.kernel_wait_ns, idle.other_ns]
+        # A time that is not recorded is `-`.
+        times[rank.rank] = ["none" if part == 0 else _time(part) for part in (*parts, *reasons)]
     lines = [overlap_definition(findings)]
     if any(rank.idle is not None for rank in findings.ranks):
         lines.append(IDLE_DEFINITION)
     return [
         *calls,
-        Table(_RANKS_HEADER, _ranks_rows(findings), _RANKS_HEADER),
-        Table(_TIMES_HEADER, _times_rows(findings), _TIMES_HEADER),
+        Table(_RANKS_HEADER, folded_ranks(ranks), _RANKS_HEADER),
+        Table(_TIMES_HEADER, folded_ranks(times), _TIMES_HEADER),
         lines,
         *_straggler_blocks(findings),
     ]
@@ -211,36 +229,6 @@ def _calls_rows(findings: ProfileFindings) -> list[list[str]]:
     ]
 
 
-def _ranks_rows(findings: ProfileFindings) -> list[tuple[str, ...]]:
-    """Build one row per rank; times of communication only for ranks that communicate."""
-    return folded_ranks(
-        {
-            rank.rank: [
-                _time(rank.span_ns or None),
-                _time(rank.replayed_ns or None),
-                _time(rank.transferring_ns if rank.times.communication_ns else None),
-                _time(rank.waiting_ns),
-                _percent(rank.times.overlap_percent),
-                _UNKNOWN if rank.waiting_ns is None else str(rank.last_count),
-            ]
-            for rank in findings.ranks
-        }
-    )
-
-
-def _times_rows(findings: ProfileFindings) -> list[tuple[str, ...]]:
-    rows: dict[int, list[str]] = {}
-    for rank in findings.ranks:
-        times, idle = rank.times, rank.idle
-        values = [times.computation_ns, times.communication_ns, times.memory_ns, times.idle_ns]
-        reasons: list[int | None] = [None, None, None]
-        if idle is not None:
-            reasons = [idle.host_wait_ns, idle.kernel_wait_ns, idle.other_ns]
-        # A time that is not recorded is `-`.
-        rows[rank.rank] = ["none" if value == 0 else _time(value) for value in (*values, *reasons)]
-    return folded_ranks(rows)
-
-
 def overlap_definition(findings: ProfileFindings) -> str:
     """Return the sentence that defines `overlap` in this report.
 
@@ -319,11 +307,10 @@ def create_report(
     - `replay` has the saving and the simulated times, None without a replay.
     - `machine_comparison` has the comparison with a measured machine, None without one.
     - `changes` has the changes of the job (`list_changes`), [] by default.
-    - `idle_by_stream` of a rank is None if the workload has no list of idle times for the rank.
+    - `idle_by_stream` of a rank is None if the workload has no idle times for the rank.
 
-    Raises `InputError` if the workload has idle times for another number of ranks.
+    Raises `InputError` (`invalid-json`) for invalid idle times in the workload (`idle_streams`).
     """
-    streams = fact_list(findings.workload, "idle") or [None] * len(findings.ranks)
     return ProfileReport(
         num_ranks=findings.workload.num_ranks,
         job_ns=findings.job_ns,
@@ -344,9 +331,11 @@ def create_report(
                 communication_ns=rank.times.communication_ns,
                 memory_ns=rank.times.memory_ns,
                 idle_ns=rank.times.idle_ns,
-                idle_by_stream=_list_idle_streams(idle),
+                idle_by_stream=None
+                if streams is None
+                else [IdleStream(**asdict(stream)) for stream in streams],
             )
-            for rank, idle in zip(findings.ranks, streams, strict=True)
+            for rank, streams in zip(findings.ranks, idle_streams(findings.workload), strict=True)
         ],
         overlap_definition=overlap_definition(findings),
         notes=notes,
@@ -354,26 +343,6 @@ def create_report(
         machine_comparison=None if comparison is None else create_comparison_item(comparison),
         changes=list_changes(changes),
     )
-
-
-def _list_idle_streams(streams: JsonValue) -> list[IdleStream] | None:
-    """Convert the idle times of one rank to records, one per stream.
-
-    `streams`: list with one JSON object per stream. The records keep its order. A missing member of
-    an object is 0, and unknown members are ignored. Entries that are no objects are left out.
-    Returns None if `streams` is no list.
-
-    A member may be an integer or a text such as "5". Raises `ValueError` for any other value, such
-    as null or 5.0.
-    """
-    if not isinstance(streams, list):
-        return None
-    names = IdleStream.__struct_fields__
-    return [
-        IdleStream(**{name: int(str(stream.get(name, 0))) for name in names})
-        for stream in streams
-        if isinstance(stream, dict)
-    ]
 
 
 def _create_replay_item(saving: Saving, times: NetworkTimes) -> ReplayItem:
