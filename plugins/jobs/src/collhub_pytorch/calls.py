@@ -244,7 +244,12 @@ def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
     start = int(args.get("Global rank start", args.get("global_rank_start", -1)))
     stride = int(args.get("Global rank stride", args.get("global_rank_stride", -1)))
     if text and "..." not in text:
-        return GroupRecord(name, _rank_list(text, file))
+        try:
+            listed = tuple(int(rank) for rank in json.loads(text))
+        except (ValueError, TypeError):
+            message = f"{text!r} is no list of the ranks of a process group"
+            raise InputError(message, location=Location(file), code="group") from None
+        return GroupRecord(name, listed)
     # A stride of 0 marks ranks without a regular order.
     if start >= 0 and count > 0 and (stride > 0 or count == 1):
         return GroupRecord(name, list_regular_ranks(start, stride, count, file))
@@ -262,15 +267,6 @@ def list_regular_ranks(start: int, stride: int, count: int, file: str) -> tuple[
         message = f"a process group of {count} ranks from {start} on; at most {MAX_RANKS} are read"
         raise InputError(message, location=Location(file), code="rank-range")
     return tuple(start + stride * index for index in range(count))
-
-
-def _rank_list(text: str, file: str) -> tuple[int, ...]:
-    try:
-        ranks = json.loads(text)
-        return tuple(int(rank) for rank in ranks)
-    except (ValueError, TypeError):
-        message = f"{text!r} is no list of the ranks of a process group"
-        raise InputError(message, location=Location(file), code="group") from None
 
 
 def _elements_in(args: Mapping[str, Any], collective: int, kind: NodeKind) -> int:

@@ -324,31 +324,22 @@ def _add_memory_work(events: RankEvents, record: Record) -> None:
 
 def _add_device_work(events: RankEvents, record: Record) -> None:
     if not events.device.start:
-        _drop_other_operators(events)
+        # In files with a device, only operators that issue communication are needed.
+        operators, issuers = events.operators, events.issuers
+        issuer_columns = EventColumns()
+        for row in issuers:
+            issuer_columns.start.append(operators.start[row])
+            issuer_columns.duration.append(operators.duration[row])
+            issuer_columns.place.append(operators.place[row])
+            issuer_columns.correlation.append(operators.correlation[row])
+            issuer_columns.label.append(operators.label[row])
+        events.operators = issuer_columns
+        events.issuers = dict(enumerate(issuers.values()))
     args = record["args"]
     stream = _stream(events, args, "stream")
     name = str(record["name"])
     label = events.names.setdefault(name, len(events.names))
     events.device.add(record, stream, _correlation(args), label)
-
-
-def _drop_other_operators(events: RankEvents) -> None:
-    """Remove the operators that issue neither collectives nor messages; modifies `events`.
-
-    They are not needed for files with a device, where the work of the host consists of
-    launches. The remaining rows are numbered from 0 in the order of `events.issuers`, and
-    its keys become the new numbers.
-    """
-    operators, issuers = events.operators, events.issuers
-    issuer_columns = EventColumns()
-    for row in issuers:
-        issuer_columns.start.append(operators.start[row])
-        issuer_columns.duration.append(operators.duration[row])
-        issuer_columns.place.append(operators.place[row])
-        issuer_columns.correlation.append(operators.correlation[row])
-        issuer_columns.label.append(operators.label[row])
-    events.operators = issuer_columns
-    events.issuers = dict(enumerate(issuers.values()))
 
 
 def _add_stream_wait(events: RankEvents, record: Record) -> None:

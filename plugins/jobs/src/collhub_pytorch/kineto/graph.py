@@ -392,7 +392,15 @@ class _Builder:
                 parent = launch
             parents.append((parent, True))
             ready = max(ready, called + latency)
-        row = self._add_work(activity)
+        label, call = int(profile.label[activity]), int(profile.call[activity])
+        name = label + len(PASSING_TIME) if label >= 0 else NONE
+        duration = int(profile.end[activity]) - start
+        if profile.is_recorded is not None and not profile.is_recorded[activity]:
+            duration = NONE
+        # A collective occupies the network, not the host, whichever thread runs it.
+        is_on_host = profile.is_on_host and call < 0
+        row = nodes.add(name, duration, on_host=is_on_host, call=call)
+        self._row_of_activity[activity] = row
         parents = parents or [(0, True)]
         if start > ready:
             gap = nodes.add(PASSING_TIME.index(GAP), start - ready, on_host=True)
@@ -400,20 +408,6 @@ class _Builder:
             row = gap
         for parent, is_stated in parents:
             nodes.link(parent, row, is_stated=is_stated)
-
-    def _add_work(self, activity: int) -> int:
-        profile = self._profile
-        label = int(profile.label[activity])
-        name = label + len(PASSING_TIME) if label >= 0 else NONE
-        duration = int(profile.end[activity] - profile.start[activity])
-        if profile.is_recorded is not None and not profile.is_recorded[activity]:
-            duration = NONE
-        call = int(profile.call[activity])
-        # A collective occupies the network, not the host, whichever thread runs it.
-        is_on_host = profile.is_on_host and call < 0
-        row = self._nodes.add(name, duration, on_host=is_on_host, call=call)
-        self._row_of_activity[activity] = row
-        return row
 
     def _median_latency_ns(self) -> int:
         """Return the median time in ns from issue to start of activities that nothing else delays.

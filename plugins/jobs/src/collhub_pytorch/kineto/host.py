@@ -180,8 +180,8 @@ class _Operators:
 
         Equal ones keep the order of the file. Times are in ns. The columns that are derived:
 
-        - `parent`: the innermost operator of the thread that has not ended at the start of this
-          one, as a row of this table; -1 without one.
+        - `parent`: the last earlier operator of the thread that has not ended at the start of this
+          one, as a row of this table; -1 without one. It may end before this one does.
         - `has_issuer`: whether the operator encloses, at any depth, one whose name begins with a
           namespace in `ISSUER_NAMESPACES` (it issues collectives). Its own name does not count.
         - `is_of_job`: False for all operators of a thread in which a host library communicates,
@@ -194,7 +194,16 @@ class _Operators:
         end, label = start + columns.column("duration"), columns.column("label")
         order = np.lexsort((-end, start, thread))
         start, end, thread, label = start[order], end[order], thread[order], label[order]
-        parent = _parents(start, end, thread)
+        parent = np.full(len(order), -1, np.int64)
+        around: list[int] = []
+        for operator in range(len(order)):
+            while around and (
+                thread[around[-1]] != thread[operator] or end[around[-1]] <= start[operator]
+            ):
+                around.pop()
+            if around:
+                parent[operator] = around[-1]
+            around.append(operator)
         is_issuer = np.array([name.startswith(ISSUER_NAMESPACES) for name in names], np.bool_)[
             label
         ]
@@ -273,26 +282,6 @@ class _Operators:
         return False
 
 
-def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Array:
-    """Return the row of the enclosing operator on its thread, or -1; int64[operators].
-
-    Operators are sorted by thread, start and descending end. The enclosing operator is the
-    last earlier row that has not ended at the start of the operator. It may end before the
-    operator does; an end equal to the start counts as ended.
-    """
-    parent = np.full(len(start), -1, np.int64)
-    around: list[int] = []
-    for operator in range(len(start)):
-        while around and (
-            thread[around[-1]] != thread[operator] or end[around[-1]] <= start[operator]
-        ):
-            around.pop()
-        if around:
-            parent[operator] = around[-1]
-        around.append(operator)
-    return parent
-
-
 def _issued_calls(
     events: RankEvents, operators: _Operators, window: tuple[int, int] | None
 ) -> list[_IssuedCall]:
@@ -301,14 +290,26 @@ def _issued_calls(
     `window`: (start, end) in ns, with the end excluded; None for the entire file. The time of
     issue depends on the library:
 
-    - device library: the start of the collective's outermost annotation
-    - host library: the start of the operator that issued it
+    - device library: the start of the collective's annotation. Of nested annotations of a thread,
+      it is the outermost one, or, if that has no group name, the first nested one with a group
+      name. An annotation is nested if it starts before the end of the outermost one, even if it
+      ends later; of equal starts, the one that ends last is the outermost.
+    - host library: the start of the operator that issued it (`_host_calls`, also for `InputError`)
 
-    At equal times, collectives of device libraries come first. Raise `InputError`
-    (`no-issuer`) for collectives of a host library without an issuing operator. They count
-    only if they start in the window.
+    At equal times, collectives of device libraries come first, by thread.
     """
-    calls = [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
+    spans = [span for span in events.spans if not span.is_of_host]
+    spans.sort(key=lambda one: (one.thread, one.start, -one.end))
+    # A file may annotate one collective by several nested spans of a thread.
+    outermost: list[IssueInterval] = []
+    thread, end = -1, 0
+    for span in spans:
+        if span.thread != thread or span.start >= end:
+            outermost.append(span)
+            thread, end = span.thread, span.end
+        elif span.call.group.name and not outermost[-1].call.group.name:
+            outermost[-1] = span
+    calls = [_IssuedCall(span, span.start) for span in outermost]
     if window is not None:
         calls = [
             issued_call for issued_call in calls if window[0] <= issued_call.issue_time < window[1]
@@ -355,30 +356,6 @@ def _host_calls(
             issued_call for issued_call in calls if window[0] <= issued_call.issue_time < window[1]
         ]
     return sorted(calls, key=lambda issued_call: issued_call.issue_time)
-
-
-def _device_library_spans(events: RankEvents) -> list[IssueInterval]:
-    """Select one annotation per collective of a device library, ordered by thread and start.
-
-    Annotations of the host are ignored. A file may annotate one collective by several nested spans
-    of a thread. The outermost of them is the one that starts first, of equal starts the one that
-    ends last. A later span is nested in it if it starts before its end, even if it ends later.
-
-    The outermost span is selected. If it has no group name, the first nested span (by start) with a
-    group name is returned instead. The end of the outermost span still decides which spans are
-    nested.
-    """
-    spans = [span for span in events.spans if not span.is_of_host]
-    spans.sort(key=lambda one: (one.thread, one.start, -one.end))
-    outermost: list[IssueInterval] = []
-    thread, end = -1, 0
-    for span in spans:
-        if span.thread != thread or span.start >= end:
-            outermost.append(span)
-            thread, end = span.thread, span.end
-        elif span.call.group.name and not outermost[-1].call.group.name:
-            outermost[-1] = span
-    return outermost
 
 
 def _points(

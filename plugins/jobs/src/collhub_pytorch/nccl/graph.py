@@ -263,7 +263,11 @@ class CallGraph:
         if self.has_times:
             nodes = self._timed_nodes(rank, rows, names, calls, label, call)
         else:
-            nodes = self._chained_nodes(rank, names, calls, label, call)
+            nodes = RankNodes(self._files[rank], rank, self._job.world_size, names, calls)
+            for name, call_index in zip(label.tolist(), call.tolist(), strict=True):
+                row = nodes.add(name, NONE, on_host=False, call=call_index)
+                if row:
+                    nodes.link(row - 1, row, is_stated=False)
         nodes.facts = RankFacts(communication_names=lonely)
         return nodes
 
@@ -342,25 +346,6 @@ class CallGraph:
             call, none, empty, empty, empty,
         )  # fmt: skip
         return build_nodes(profile)
-
-    def _chained_nodes(
-        self,
-        rank: int,
-        names: Sequence[str],
-        calls: Sequence[Call],
-        label: Int64Array,
-        call: Int64Array,
-    ) -> RankNodes:
-        """Build nodes without times, each of which has an assumed dependency on the previous one.
-
-        `label`, `call`: index in `names` and in `calls` by record, -1 for no call.
-        """
-        nodes = RankNodes(self._files[rank], rank, self._job.world_size, names, calls)
-        for name, number in zip(label.tolist(), call.tolist(), strict=True):
-            row = nodes.add(name, NONE, on_host=False, call=number)
-            if row:
-                nodes.link(row - 1, row, is_stated=False)
-        return nodes
 
 
 def order_calls(

@@ -287,18 +287,6 @@ def match_records(
         rows.setdefault(rank, row)
     if repeated:
         notes.append(f"{repeated} records occur twice and are read once")
-    _note_lost_numbers(rows_of_call, notes)
-    return rows_of_call
-
-
-def _note_lost_numbers(rows_of_call: Mapping[CallKey, object], notes: list[str]) -> None:
-    """Add a note with the number of sequence numbers that no rank has recorded, if there are any.
-
-    They are the gaps between the lowest and the highest number of each communicator and operation
-    ("" if numbers count all operations). For example, the numbers 3, 4 and 7 have 2 gaps. One note
-    has the sum over all communicators. Keys with the communicator "" (messages, unknown operations)
-    are ignored. Only the keys of `rows_of_call` matter.
-    """
     bounds: dict[tuple[str, str], tuple[int, int, int]] = {}
     for communicator, word, sequence in rows_of_call:
         if communicator:
@@ -311,3 +299,4 @@ def _note_lost_numbers(rows_of_call: Mapping[CallKey, object], notes: list[str])
             f"{lost} collectives have no record on any rank (gaps in the sequence numbers):"
             " small ones are not recorded, and records may be lost"
         )
+    return rows_of_call

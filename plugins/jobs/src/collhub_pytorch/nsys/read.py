@@ -218,15 +218,17 @@ def _number_ranks(
         lines.append("calls without a communicator are assumed to be calls of all ranks")
     for part, rank in zip(parts, ranks, strict=True):
         part.rank, part.world_size = rank_of[rank.process], world_size
-        part.calls = [_resolve_call(call, group_of, ranks_of) for call in part.calls]
-        _check_groups(part)
+        part.calls = [_resolve_call(part, call, group_of, ranks_of) for call in part.calls]
     return lines
 
 
 def _resolve_call(
-    call: Call, group_of: Mapping[str, GroupRecord], ranks_of: Mapping[str, tuple[int, ...]]
+    part: RankNodes,
+    call: Call,
+    group_of: Mapping[str, GroupRecord],
+    ranks_of: Mapping[str, tuple[int, ...]],
 ) -> Call:
-    """Return a copy of a call whose bytes, peer and group refer to the job.
+    """Return a copy of a call of `part` whose bytes, peer and group refer to the job.
 
     `call` has the bytes of NCCL's API, its peer as a position in the communicator, and the
     name of the communicator as group. `group_of` and `ranks_of`: group and ranks by
@@ -239,7 +241,8 @@ def _resolve_call(
       rank has no file.
     - group: that of the job. If any of its ranks has no file, its list of ranks is None.
 
-    Raises `KeyError` for an unknown communicator.
+    Raises `KeyError` for an unknown communicator, and `InputError` (`communicator`) if the rank
+    of `part` is not in the group.
     """
     communicator = call.group.name
     ranks = ranks_of[communicator]
@@ -249,15 +252,11 @@ def _resolve_call(
     if group.ranks is not None and min(group.ranks) < 0:
         # Ranks of the communicator have no file.
         group = GroupRecord(group.name)
+    if group.ranks is not None and part.rank not in group.ranks:
+        message = f"rank {part.rank} uses communicator {group.name} of other ranks"
+        cure = "name files of one run"
+        raise InputError(message, location=Location(part.file), cure=cure, code="communicator")
     return replace(call, bytes=size, peer=peer, group=group)
-
-
-def _check_groups(part: RankNodes) -> None:
-    for call in part.calls:
-        if call.group.ranks is not None and part.rank not in call.group.ranks:
-            message = f"rank {part.rank} uses communicator {call.group.name} of other ranks"
-            cure = "name files of one run"
-            raise InputError(message, location=Location(part.file), cure=cure, code="communicator")
 
 
 @dataclass(slots=True)
