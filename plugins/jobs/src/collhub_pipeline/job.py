@@ -53,11 +53,15 @@ def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Wo
         message = f"{passes} passes are too many (limit {_MAX_PASSES})"
         raise UsageError(message, cure="choose fewer micro-batches or stages", code="too-large")
     schedule = schedule_from(options, shape, budget)
-    programs = [
-        _build_programs(schedule, layout, options, (device, member))
-        for device, width in enumerate(widths)
-        for member in range(width)
-    ]
+    programs = []
+    for device, width in enumerate(widths):
+        for member in range(width):
+            writer = _Writer(schedule, layout, options, (device, member))
+            for operation in schedule.orders[device]:
+                writer.run(operation)
+            writer.finish()
+            ranks = layout.ranks.in_replicas(layout.ranks.rank(device, member))
+            programs.append(RankPrograms(writer.program, ranks))
     return job_of(programs, layout.groups(), "pipeline")
 
 
@@ -216,26 +220,6 @@ def _parse_numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         return [0]
-
-
-def _build_programs(
-    schedule: Schedule,
-    layout: ActivationLayout,
-    options: PipelineOptions,
-    position: tuple[int, int],
-) -> RankPrograms:
-    """Build the program of one rank of each replica: passes, messages and collectives of a step.
-
-    `position`: (device, member). A device runs the stages of `schedule.orders[device]`, and
-    its ranks are its members, numbered from 0. The result has the program and the ranks
-    that run it: the rank at this position in every replica.
-    """
-    writer = _Writer(schedule, layout, options, position)
-    for operation in schedule.orders[position[0]]:
-        writer.run(operation)
-    writer.finish()
-    ranks = layout.ranks
-    return RankPrograms(writer.program, ranks.in_replicas(ranks.rank(*position)))
 
 
 class _Writer:

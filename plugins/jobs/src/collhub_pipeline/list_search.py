@@ -229,7 +229,8 @@ class ListSearch:
 
         1. each policy (rule for keys), without limits of activations
         2. limits per stage from a fixed grid, each with every policy; at most N trials
-        3. N random changes of the best limits; keys of the best trial or of a random policy
+        3. N random changes of the best limits; keys of the best trial or of a random policy. A
+           random stage is changed by -1, 0 or 1, one to three times; limits then fit the memory
         4. only with `seeds`: the start times of the first one as keys, six trials
         5. the start times of the best schedule, changed at random, as keys; N trials
 
@@ -258,7 +259,11 @@ class ListSearch:
             is_changed = random.random() < 0.2 or state.keys is None
             keys = tables[policy_at] if is_changed or state.keys is None else state.keys
             patience = _POLICIES[policy_at].patience if is_changed else state.patience
-            ahead = self._change_limits(state.ahead, random)
+            changed = np.minimum(state.ahead, self.shape.units)
+            for _ in range(int(random.integers(1, 4))):
+                stage = int(random.integers(len(changed)))
+                changed[stage] += int(random.integers(-1, 2))
+            ahead = self._reduce(np.clip(changed, self.shape.slices, self.shape.units))
             state.offer(keys, ahead, patience, 0 if self._is_within(ahead) else 1 + state.turn % 2)
         for schedule in seeds[:1]:
             keys = self._build_start_keys(schedule)
@@ -412,19 +417,6 @@ class ListSearch:
         np.add.at(sums, np.array(self.device_of), ahead * (self.kept + self.restored))
         return bool((sums <= self.limits).all())
 
-    def _change_limits(self, ahead: Int64Array, random: np.random.Generator) -> Int64Array:
-        """Return randomly changed limits of stages that fit the memory.
-
-        One to three times, a random stage (possibly the same) is changed by -1, 0 or 1. All
-        limits are then clipped to the range from one microbatch to all units, and lowered until
-        they fit the memory (`_reduce`). `ahead` is not changed; `random` advances.
-        """
-        changed = np.minimum(ahead, self.shape.units)
-        for _ in range(int(random.integers(1, 4))):
-            stage = int(random.integers(len(changed)))
-            changed[stage] += int(random.integers(-1, 2))
-        return self._reduce(np.clip(changed, self.shape.slices, self.shape.units))
-
 
 @dataclass(slots=True)
 class _BestListSchedule:
@@ -485,21 +477,15 @@ def build_by_readiness(name: str, shape: PipelineShape, device_of: tuple[int, ..
     ahead = np.arange(len(device_of), 0, -1, dtype=np.int64)
     passes, _, places, _ = search.run(keys, ahead, 0, 0)
     schedule = search.schedule_from(passes, places, name)
-    return replace(schedule, orders=tuple(_join_gradients(order) for order in schedule.orders))
-
-
-def _join_gradients(order: Sequence[PipelinePass]) -> tuple[PipelinePass, ...]:
-    """Join each input gradient and a weight gradient of the same unit and stage directly after it.
-
-    Both become one full backward pass; all other passes remain, in their order.
-    """
-    joined: list[PipelinePass] = []
-    for operation in order:
-        before = joined[-1] if joined else None
-        if operation.kind is Pass.WEIGHT_GRADIENT and before == operation._replace(
-            kind=Pass.INPUT_GRADIENT
-        ):
-            joined[-1] = operation._replace(kind=Pass.BACKWARD)
-        else:
-            joined.append(operation)
-    return tuple(joined)
+    orders = []
+    for order in schedule.orders:
+        joined: list[PipelinePass] = []
+        for operation in order:
+            # A weight gradient directly after its input gradient is one backward pass with it.
+            gradient = operation._replace(kind=Pass.INPUT_GRADIENT)
+            if operation.kind is Pass.WEIGHT_GRADIENT and joined[-1:] == [gradient]:
+                joined[-1] = operation._replace(kind=Pass.BACKWARD)
+            else:
+                joined.append(operation)
+        orders.append(tuple(joined))
+    return replace(schedule, orders=tuple(orders))

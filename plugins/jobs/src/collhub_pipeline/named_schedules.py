@@ -58,45 +58,22 @@ def eager_warmups(stages: int, micros: int) -> list[int]:
 def in_turns(name: str, warmups: Sequence[int], micros: int, *, delayed: bool) -> Schedule:
     """Build a schedule with `warmups[i]` forward passes on stage i, then alternating passes.
 
-    Stage i is on device i. After the warm-up, each backward pass is followed by a forward
-    pass while any remain. Both kinds run in ascending order of microbatches. No warm-up may
-    exceed `micros`. `delayed`: a backward pass is an input gradient, directly followed by a
-    weight gradient; otherwise it is one pass.
+    Stage i is on device i. After the warm-up, each backward pass is followed by a forward pass
+    while any remain. Both kinds run in ascending order of microbatches: a warm-up of 2 with 3
+    microbatches gives F0 F1 B0 F2 B1 B2. No warm-up may exceed `micros`. `delayed`: a backward pass
+    is an input gradient, directly followed by a weight gradient; otherwise it is one pass.
     """
-    orders = [
-        _order_with_warmup(stage, warmup, micros, delayed=delayed)
-        for stage, warmup in enumerate(warmups)
-    ]
+    if delayed:
+        return with_delays(name, warmups, [0] * len(warmups), micros)
+    orders = []
+    for stage, warmup in enumerate(warmups):
+        order = [PipelinePass(Pass.FORWARD, 0, stage, micro) for micro in range(warmup)]
+        for micro in range(micros):
+            order.append(PipelinePass(Pass.BACKWARD, 0, stage, micro))
+            if warmup + micro < micros:
+                order.append(PipelinePass(Pass.FORWARD, 0, stage, warmup + micro))
+        orders.append(order)
     return in_a_row(name, orders)
-
-
-def _order_with_warmup(
-    stage: int, warmup: int, micros: int, *, delayed: bool
-) -> list[PipelinePass]:
-    """Return the passes of a stage: `warmup` forward passes, then alternating passes.
-
-    After the warm-up comes a backward pass, then a forward pass, and so on; when no forward passes
-    remain, the remaining backward passes follow. Both kinds run in ascending order of microbatches.
-    A warm-up of 2 with 3 microbatches gives F0 F1 B0 F2 B1 B2. `warmup` must be at most `micros`.
-
-    `delayed`: a backward pass is an input gradient and directly after it a weight gradient,
-    otherwise one pass. All passes have direction 0.
-    """
-
-    def step(kind: Pass, micro: int) -> PipelinePass:
-        """Return a pass of this function's `stage`, in direction 0."""
-        return PipelinePass(kind, 0, stage, micro)
-
-    order = [step(Pass.FORWARD, micro) for micro in range(warmup)]
-    for micro in range(micros):
-        if delayed:
-            order += [step(Pass.INPUT_GRADIENT, micro), step(Pass.WEIGHT_GRADIENT, micro)]
-        else:
-            order.append(step(Pass.BACKWARD, micro))
-        # One forward pass per backward pass, until all have run.
-        if warmup + micro < micros:
-            order.append(step(Pass.FORWARD, warmup + micro))
-    return order
 
 
 def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:
@@ -132,70 +109,30 @@ def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:
     return greedy("two-directions", (up, up[::-1]), passes, times, most_held=(max_held, max_held))
 
 
-def zb_h1(stages: int, micros: int) -> Schedule:
-    """Build ZB-H1: memory of 1F1B, and a third of its bubble if all passes take equal times.
-
-    Stage i (of n, one per device) has a warm-up of min(micros, n - i) forward passes; at most i
-    weight gradients are pending (`with_delays`).
-    """
-    warmups = [min(micros, stages - stage) for stage in range(stages)]
-    return with_delays("zb-h1", warmups, list(range(stages)), micros)
-
-
-def zb_h2(stages: int, micros: int) -> Schedule:
-    """Build ZB-H2: twice the memory of 1F1B, and no bubble if all passes take equal times.
-
-    Stage i (of n, one per device) has a warm-up of min(micros, 2 (n - i) - 1) forward passes; at
-    most 2 i weight gradients are pending (`with_delays`).
-    """
-    warmups = [min(micros, 2 * (stages - stage) - 1) for stage in range(stages)]
-    return with_delays("zb-h2", warmups, [2 * stage for stage in range(stages)], micros)
-
-
 def with_delays(name: str, warmups: Sequence[int], delays: Sequence[int], micros: int) -> Schedule:
     """Build a schedule with `warmups[i]` forward passes and delayed weight gradients on stage i.
 
     Stage i is on device i. After the warm-up, each input gradient is followed by the oldest
     pending weight gradient, if more than `delays[i]` are pending including the new one,
     then by a forward pass while any remain. The weight gradients that are still pending are
-    last. No warm-up may exceed `micros`. Raise `ValueError` if `warmups` and `delays`
-    differ in length.
+    last. Each kind runs in ascending order of microbatches. No warm-up may exceed `micros`.
+    Raise `ValueError` if `warmups` and `delays` differ in length.
     """
-    orders = [
-        _order_with_delay(stage, warmup, delay, micros)
-        for stage, (warmup, delay) in enumerate(zip(warmups, delays, strict=True))
-    ]
+    orders = []
+    for stage, (warmup, delay) in enumerate(zip(warmups, delays, strict=True)):
+        order = [PipelinePass(Pass.FORWARD, 0, stage, micro) for micro in range(warmup)]
+        finished = 0
+        for micro in range(micros):
+            order.append(PipelinePass(Pass.INPUT_GRADIENT, 0, stage, micro))
+            if micro + 1 - finished > delay:
+                order.append(PipelinePass(Pass.WEIGHT_GRADIENT, 0, stage, finished))
+                finished += 1
+            if warmup + micro < micros:
+                order.append(PipelinePass(Pass.FORWARD, 0, stage, warmup + micro))
+        for micro in range(finished, micros):
+            order.append(PipelinePass(Pass.WEIGHT_GRADIENT, 0, stage, micro))
+        orders.append(order)
     return in_a_row(name, orders)
-
-
-def _order_with_delay(stage: int, warmup: int, delay: int, micros: int) -> list[PipelinePass]:
-    """Order the passes of a stage with delayed weight gradients.
-
-    All passes have direction 0 and the given stage. First come the forward passes of the
-    microbatches 0 to `warmup` - 1 (`warmup` is at most `micros`). Then for each microbatch m =
-    0..`micros` - 1, in this order:
-
-    1. its input gradient
-    2. the oldest pending weight gradient, if more than `delay` are pending, including that of m
-    3. the forward pass of microbatch `warmup` + m, if there is one
-
-    The weight gradients that are still pending are last, in ascending order.
-    """
-
-    def step(kind: Pass, micro: int) -> PipelinePass:
-        """A pass of the one chunk of this stage."""
-        return PipelinePass(kind, 0, stage, micro)
-
-    order = [step(Pass.FORWARD, micro) for micro in range(warmup)]
-    finished = 0
-    for micro in range(micros):
-        order.append(step(Pass.INPUT_GRADIENT, micro))
-        if micro + 1 - finished > delay:
-            order.append(step(Pass.WEIGHT_GRADIENT, finished))
-            finished += 1
-        if warmup + micro < micros:
-            order.append(step(Pass.FORWARD, warmup + micro))
-    return order + [step(Pass.WEIGHT_GRADIENT, micro) for micro in range(finished, micros)]
 
 
 _TURNS = {
@@ -232,7 +169,8 @@ def _build(name: str, shape: PipelineShape) -> Schedule:
     The first broken rule raises `UsageError` with its code; an unknown name raises `KeyError`:
 
     - `slices`: several token slices only for gpipe, 1f1b, eager-1f1b, zb-h1 and zb-h2. Then
-      `slices` - 1 more forward passes, at most all, precede the first backward pass.
+      `slices` - 1 more forward passes, at most all, precede the first backward pass, and the
+      gradients of a microbatch run from its last slice to its first one.
     - `chunks` per device: any number for interleaved, interleaved-zb and looped-bfs (default 1).
       An even number for hanayo, and 2 for zbv, dualpipe-v, v-half and v-min (default 2 for these
       five). 1 for all other names.
@@ -271,7 +209,12 @@ def _build(name: str, shape: PipelineShape) -> Schedule:
     lead = shape.slices - 1
     # The first backward pass needs all slices of its micro-batch.
     if name in _TURNS:
-        warmups = _parse_warmups(shape) or _TURNS[name](devices, shape.units)
+        # Without warm-up, the backward pass would precede the forward pass of a stage.
+        if shape.warmups and (len(shape.warmups) != devices or min(shape.warmups) < 1):
+            message = f"{len(shape.warmups)} warm-ups do not state one, 1 or more, for each stage"
+            cure = "write as many numbers as -O stages, such as 4,3,2,1"
+            raise UsageError(message, cure=cure, code="option-value")
+        warmups = shape.warmups or _TURNS[name](devices, shape.units)
         ahead = [min(shape.units, warmup + lead) for warmup in warmups]
         schedule = in_turns(name, ahead, shape.units, delayed=shape.delayed)
     else:
@@ -298,17 +241,3 @@ def _reverse_slices(schedule: Schedule, shape: PipelineShape) -> Schedule:
         for order in schedule.orders
     )
     return replace(schedule, orders=orders, slices=shape.slices)
-
-
-def _parse_warmups(shape: PipelineShape) -> list[int]:
-    """Return the warm-ups of the shape, each limited to the number of units; [] if none are given.
-
-    Raise `UsageError` (`option-value`) if warm-ups are given that are not one per device,
-    or of which one is below 1.
-    """
-    # Without warm-up, the backward pass would precede the forward pass of a stage.
-    if shape.warmups and (len(shape.warmups) != shape.devices or min(shape.warmups) < 1):
-        message = f"{len(shape.warmups)} warm-ups do not state one, 1 or more, for each stage"
-        cure = "write as many numbers as -O stages, such as 4,3,2,1"
-        raise UsageError(message, cure=cure, code="option-value")
-    return [min(shape.units, warmup) for warmup in shape.warmups]

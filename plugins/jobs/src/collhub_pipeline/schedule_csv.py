@@ -34,6 +34,7 @@ _PASSES = {
     "I": Pass.INPUT_GRADIENT,
     "W": Pass.WEIGHT_GRADIENT,
 }
+_LETTERS = {kind: letter for letter, kind in _PASSES.items()}
 _DEADLOCK_CURE = "put every action behind those that it needs"
 _OF_PARAMETERS = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
 
@@ -158,18 +159,24 @@ def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
         rows[device] += [f"{stage}UNSHARD" for stage in dict.fromkeys(op.stage for op in order)]
     cells = [list(_generate_cells(schedule, order)) for order in schedule.orders]
     position = [0] * len(cells)
-    results: set[tuple[bool, int, int]] = set()
+    device_of = schedule.device_of[0]
+    done: set[str] = set()
     while waiting := [at for at, line in enumerate(cells) if position[at] < len(line)]:
         before = list(position)
         for device, line in enumerate(cells):
             if position[device] == len(line):
                 continue
             cell = line[position[device]]
-            if all(_has_input(operation, schedule, results) for operation in cell):
+            needed = [
+                _find_awaited(stage, _LETTERS[kind], micro, device_of, has_messages=False)
+                for kind, _, stage, micro in cell
+            ]
+            if all(not texts or done.intersection(texts) for texts in needed):
                 position[device] += 1
                 rows[device].append(_format_cell(cell))
                 for operation in cell:
-                    _add_messages(operation, schedule, results, rows)
+                    done.add(format_pass(operation))
+                    _add_messages(operation, device_of, rows)
                     left[operation.stage] -= 1
                     if not left[operation.stage]:
                         rows[device] += [
@@ -206,87 +213,54 @@ def _join(rows: Sequence[Sequence[str]]) -> str:
     return "".join(",".join(row) + "\r\n" for row in rows)
 
 
-def _has_input(
-    operation: PipelinePass, schedule: Schedule, results: set[tuple[bool, int, int]]
-) -> bool:
-    """Check whether the neighbour stage has computed the input of a pass.
-
-    `results`: (is backward, stage, microbatch) of completed passes. Always true for weight
-    gradients, for forward passes of the first stage and for gradients of the last stage.
-    """
-    kind, _, stage, micro = operation
-    if kind is Pass.WEIGHT_GRADIENT:
-        return True
-    last = len(schedule.device_of[0]) - 1
-    if stage == (last if kind.is_backward else 0):
-        return True
-    before = stage + 1 if kind.is_backward else stage - 1
-    return (kind.is_backward, before, micro) in results
-
-
 def _add_messages(
-    operation: PipelinePass,
-    schedule: Schedule,
-    results: set[tuple[bool, int, int]],
-    rows: Sequence[list[str]],
+    operation: PipelinePass, device_of: Sequence[int], rows: Sequence[list[str]]
 ) -> None:
-    """Record the result of a pass, and append its send and receive to the rows.
+    """Append the send and the receive of the result of a pass to the rows.
 
-    A weight gradient has no result: neither `results` nor `rows` is changed. For any
-    other pass:
-
-    - (is a backward pass, stage, microbatch) is added to `results`, also without a
-      receiver.
-    - The receiver is the next stage for a forward pass, and the previous stage for a
-      backward pass. If this stage exists and is on another rank, an action such as
-      `3SEND_F0` is appended to the row of the sender's rank, and one such as `4RECV_F0`
-      to the row of the receiver's rank.
+    The receiver is the next stage for a forward pass, and the previous stage for a backward pass.
+    If this stage exists and is on another rank, an action such as `3SEND_F0` is appended to the row
+    of the sender's rank, and one such as `4RECV_F0` to that of the receiver's. A weight gradient
+    has no result. `device_of`: rank of each stage.
     """
     kind, _, stage, micro = operation
-    if kind is Pass.WEIGHT_GRADIENT:
-        return
-    results.add((kind.is_backward, stage, micro))
-    devices = schedule.device_of[0]
     onward = stage - 1 if kind.is_backward else stage + 1
-    if 0 <= onward < len(devices) and devices[onward] != devices[stage]:
+    if kind is Pass.WEIGHT_GRADIENT or not 0 <= onward < len(device_of):
+        return
+    if device_of[onward] != device_of[stage]:
         letter = "B" if kind.is_backward else "F"
-        rows[devices[stage]].append(f"{stage}SEND_{letter}{micro}")
-        rows[devices[onward]].append(f"{onward}RECV_{letter}{micro}")
+        rows[device_of[stage]].append(f"{stage}SEND_{letter}{micro}")
+        rows[device_of[onward]].append(f"{onward}RECV_{letter}{micro}")
 
 
 def _parse_row(line: str, row: int, path: str) -> Iterator[Action]:
-    """Yield the actions of a row; empty cells are idle slots. Raises `InputError`."""
+    """Yield the actions of a row, such as `3F0` (stage, kind, microbatch); empty cells are idle.
+
+    Raises `InputError` at the first cell that is no action or pair of overlapped actions (F, then B
+    or I), that has a number of 10^6 or more, or a microbatch for an action on parameters (UNSHARD,
+    RESHARD, REDUCE_GRAD), which has none (-1), while all other actions must have one.
+    """
     for column, cell in enumerate(line.split(","), 1):
         text = cell.strip().strip('"')
         if not text:
             continue
         overlap = _OVERLAP.fullmatch(text)
-        parts = overlap.groups() if overlap else (text,)
-        actions = [_parse_action(part, (row, column)) for part in parts]
-        kinds = [action.kind if action else "" for action in actions]
-        if "" in kinds or (overlap and (kinds[0] != "F" or kinds[1] not in ("B", "I"))):
+        actions = []
+        for part in overlap.groups() if overlap else (text,):
+            match = _ACTION.fullmatch(part)
+            if match is None:
+                continue
+            stage, kind, micro = match.groups()
+            number = int(micro) if micro else -1
+            is_numbered = bool(micro) == (kind not in _OF_PARAMETERS)
+            if is_numbered and max(int(stage), number) < _MAX_NUMBER:
+                actions.append(Action(int(stage), kind, number, (row, column)))
+        kinds = [action.kind for action in actions]
+        is_valid = kinds in (["F", "B"], ["F", "I"]) if overlap else len(kinds) == 1
+        if not is_valid:
             cure = "write actions such as 3F0, 3SEND_F0, 3REDUCE_GRAD or (0F3;3B1)OVERLAP_F_B"
             raise _refuse(path, row, f"cell {column}: {text[:40]!r} is no action", cure)
-        yield from (action for action in actions if action)
-
-
-def _parse_action(text: str, place: tuple[int, int]) -> Action | None:
-    """Parse one action, such as `3F0` (stage, kind, microbatch); None if the text is no action.
-
-    None also if a number is 10^6 or more. Actions on parameters (UNSHARD, RESHARD, REDUCE_GRAD)
-    have no microbatch, which becomes -1; all other actions must have one. `place`: row and
-    cell, which the action stores for errors.
-    """
-    match = _ACTION.fullmatch(text)
-    if match is None:
-        return None
-    stage, kind, micro = match.groups()
-    if bool(micro) == (kind in _OF_PARAMETERS):
-        return None
-    number = int(micro) if micro else -1
-    return (
-        Action(int(stage), kind, number, place) if max(int(stage), number) < _MAX_NUMBER else None
-    )
+        yield from actions
 
 
 def _place_stages(rows: Sequence[Sequence[Action]], path: str) -> tuple[int, ...]:
@@ -436,7 +410,9 @@ def _check_progress(
         for rank, row in enumerate(rows):
             while position[rank] < len(row):
                 action = row[position[rank]]
-                awaited = _find_awaited(action, device_of, has_messages=has_messages)
+                awaited = _find_awaited(
+                    action.stage, action.kind, action.micro, device_of, has_messages=has_messages
+                )
                 if awaited and not done.intersection(awaited):
                     waits.append(f"rank {rank} waits in {action} (stage {action.stage}) for ")
                     waits[-1] += awaited[0]
@@ -451,7 +427,7 @@ def _check_progress(
 
 
 def _find_awaited(
-    action: Action, device_of: Sequence[int], *, has_messages: bool
+    stage: int, kind: str, micro: int, device_of: Sequence[int], *, has_messages: bool
 ) -> tuple[str, ...]:
     """Return the texts of the actions of which a pass needs one; () for all other actions.
 
@@ -460,7 +436,6 @@ def _find_awaited(
     needs the send (`3SEND_F0`) if that stage is on another rank. () for a pass without such a
     stage. `device_of`: rank of each stage.
     """
-    stage, kind, micro = action.stage, action.kind, action.micro
     if kind not in ("F", "B", "I"):
         return ()
     before = stage - 1 if kind == "F" else stage + 1

@@ -225,16 +225,18 @@ def _generate_recomputed(
 
 
 def _generate_named(shape: PipelineShape) -> Iterator[Schedule]:
-    """Yield the named schedules that the shape permits, then variants of 1F1B.
+    """Yield the named schedules that the shape permits, then variants between 1F1B and eager 1F1B.
 
-    Named schedules come by recomputation, then by number of chunks per device (`_list_chunks`,
-    ascending), then in the order of `NAMED`. The recomputation is that of the shape; for `auto`
-    it is `none` first, then `all`. A schedule that does not support the numbers of chunks,
-    microbatches or slices is left out. Warm-ups and delayed weight gradients of the shape are
-    ignored. Memory limits are not checked.
+    Named schedules come by recomputation (of the shape; for `auto` it is `none`, then `all`), then
+    by number of chunks per device (`_list_chunks`), then in the order of `NAMED`. One that does not
+    support the numbers of chunks, microbatches or slices is left out. Warm-ups and delayed weight
+    gradients of the shape are ignored. Memory limits are not checked.
 
-    The variants (`_generate_variants`) recompute nothing. They are yielded once, and only if
-    the shape has one token slice and its recomputation is not `all`.
+    Variants have one chunk per device and recompute nothing. There are none with several token
+    slices or the recomputation `all`. With `extra` from 0 to min(microbatches, n), the warm-up of
+    stage i of n is n - i + min(`extra`, n - i - 1), at most the number of microbatches. Each has
+    full backward passes, then input gradients that are sent before weight gradients are computed,
+    then at most f x i pending weight gradients, rounded down, for f = 0, 0.5, 1, ... 3.
     """
     plain = replace(shape, warmups=(), delayed=False)
     modes = ("none", "all") if shape.recompute == "auto" else (shape.recompute,)
@@ -246,25 +248,12 @@ def _generate_named(shape: PipelineShape) -> Iterator[Schedule]:
                 except UsageError:
                     # The schedule has other numbers of chunks, micro-batches or slices.
                     continue
-    if shape.slices == 1 and shape.recompute != "all":
-        yield from _generate_variants(shape)
-
-
-def _generate_variants(shape: PipelineShape) -> Iterator[Schedule]:
-    """Yield variants between 1F1B and eager 1F1B, with one chunk per device.
-
-    The warm-up (forward passes before the first backward pass) of stage i of n is n - i plus
-    min(`more`, n - i - 1), at most the number of microbatches. For each `more` from 0 to
-    min(microbatches, n) there are nine variants, in this order:
-
-    - full backward passes
-    - input gradients that are sent before the weight gradients are computed
-    - at most f x i pending weight gradients in stage i, rounded down, for f = 0, 0.5, 1, ... 3
-    """
+    if shape.slices > 1 or shape.recompute == "all":
+        return
     devices, micros = shape.devices, shape.micros
-    for more in range(min(micros, devices) + 1):
+    for extra in range(min(micros, devices) + 1):
         warmups = [
-            min(micros, devices - stage + min(more, devices - stage - 1))
+            min(micros, devices - stage + min(extra, devices - stage - 1))
             for stage in range(devices)
         ]
         for delayed in (False, True):

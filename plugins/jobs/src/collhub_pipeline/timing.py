@@ -72,24 +72,20 @@ class Schedule:
     def peaks(self) -> list[int]:
         """Return the maximum number of stored activations per device: micro-batches or chunks.
 
-        Activations are stored from the start of the forward pass to the end of the weight gradient.
+        Activations are stored from the start of the forward pass to the end of the weight gradient,
+        or of the full backward pass.
         """
-        return [_peak(order) for order in self.orders]
-
-
-def _peak(order: Sequence[PipelinePass]) -> int:
-    """Return the maximum number of stored activations in an order of passes.
-
-    A forward pass stores one; a full backward or weight-gradient pass frees one.
-    """
-    level = peak = 0
-    for operation in order:
-        if operation.kind is Pass.FORWARD:
-            level += 1
-            peak = max(peak, level)
-        elif operation.kind is not Pass.INPUT_GRADIENT:
-            level -= 1
-    return peak
+        peaks = []
+        for order in self.orders:
+            level = peak = 0
+            for operation in order:
+                if operation.kind is Pass.FORWARD:
+                    level += 1
+                    peak = max(peak, level)
+                elif operation.kind is not Pass.INPUT_GRADIENT:
+                    level -= 1
+            peaks.append(peak)
+        return peaks
 
 
 def in_a_row(name: str, orders: Sequence[Sequence[PipelinePass]]) -> Schedule:

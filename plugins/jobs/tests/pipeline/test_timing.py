@@ -10,15 +10,15 @@ from fractions import Fraction
 import pytest
 from collhub_pipeline.bounds import closed_form, compute_lower_bound
 from collhub_pipeline.named_schedules import (
+    build_named,
     eager_warmups,
     gpipe_warmups,
     in_turns,
     one_forward_one_backward_warmups,
     with_delays,
-    zb_h1,
-    zb_h2,
 )
 from collhub_pipeline.orders_of_chunks import interleaved
+from collhub_pipeline.shapes import PipelineShape
 from collhub_pipeline.timing import Pass, PassTimes, PipelinePass, in_a_row, timed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,16 +109,18 @@ def test_zero_bubble_orders_have_the_bubbles_and_peaks_of_the_table(times, stage
     forward, inputs, weights = times
     passes, count = PassTimes(*times), micros * stages
     warmups = one_forward_one_backward_warmups(stages, count)
+    shape = PipelineShape(stages, count, passes)
+    zb_h1, zb_h2 = build_named("zb-h1", shape), build_named("zb-h2", shape)
     expected = {
         in_turns("whole", warmups, count, delayed=False): forward + inputs + weights,
         with_delays("split", warmups, [0] * stages, count): forward + inputs,
-        zb_h1(stages, count): forward + inputs - weights,
-        zb_h2(stages, count): forward + inputs - 2 * weights,
+        zb_h1: forward + inputs - weights,
+        zb_h2: forward + inputs - 2 * weights,
     }
     for schedule, rate in expected.items():
         assert timed(schedule, passes).bubble() == (stages - 1) * rate, schedule.name
-    assert zb_h1(stages, count).peaks() == [stages] * stages
-    assert zb_h2(stages, count).peaks() == [2 * stages - 1] * stages
+    assert zb_h1.peaks() == [stages] * stages
+    assert zb_h2.peaks() == [2 * stages - 1] * stages
 
 
 def test_orders_that_wait_for_each_other_are_refused() -> None:
