@@ -451,7 +451,15 @@ class _Lowering:
         instruction = self._append(
             opcode, operation, operands, shapes, attributes, literal, is_tuple
         )
-        self._name_results(operation, instruction.name, shapes, is_tuple=is_tuple)
+        index = 0
+        for result, count in operation.results:
+            if result in region.values or result in region.packed:
+                raise ValueError(f"value {result} is defined twice")
+            if is_tuple:
+                region.packed[result] = instruction.name, shapes[index : index + count], index
+            else:
+                region.values[result] = instruction.name
+            index += count
 
     def _opcode(self, operation: MlirOperation) -> tuple[str, str]:
         """Return the HLO opcode of an operation, and the name of its target, or "" without one.
@@ -631,19 +639,6 @@ class _Lowering:
         region.instructions[instruction.name] = instruction
         return instruction
 
-    def _name_results(
-        self, operation: MlirOperation, name: str, shapes: tuple[Shape, ...], *, is_tuple: bool
-    ) -> None:
-        region, index = self._regions[-1], 0
-        for result, count in operation.results:
-            if result in region.values or result in region.packed:
-                raise ValueError(f"value {result} is defined twice")
-            if is_tuple:
-                region.packed[result] = name, shapes[index : index + count], index
-            else:
-                region.values[result] = name
-            index += count
-
     def _use(self, value: str) -> str:
         """Return the name that the innermost region uses for a value such as `%3`.
 
@@ -665,7 +660,12 @@ class _Lowering:
             level -= 1
         for region in self._regions[level + 1 :]:
             outer = self._regions[level]
-            shape = self._shape(outer, name)
+            if name in outer.instructions:
+                shape = outer.instructions[name].shape
+            elif name in outer.arguments:
+                shape = outer.arguments[name]
+            else:
+                shape = outer.captured["%" + name.removeprefix(_CAPTURED)]
             region.captured[value] = shape
             name = _CAPTURED + value[1:]
             region.values[value] = name
@@ -698,18 +698,6 @@ class _Lowering:
         region.instructions[element.name] = element
         region.values[value] = element.name
         return element.name
-
-    def _shape(self, region: _Region, name: str) -> Shape:
-        """Return the shape of an instruction, an argument or a captured value by its name.
-
-        A captured value is one of an enclosing region that the region uses. Raises `KeyError` for
-        any other name.
-        """
-        if name in region.instructions:
-            return region.instructions[name].shape
-        if name in region.arguments:
-            return region.arguments[name]
-        return region.captured["%" + name.removeprefix(_CAPTURED)]
 
     # Computations
 

@@ -137,7 +137,13 @@ def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
         raise ValueError(f"{count} ids; at most {_MAX_IDS} are read")
     values = match[1].strip()
     if values.startswith('"'):
-        elements = _decode(values.strip('"'), int(match[4][:4]))
+        digits, bits = values.strip('"'), int(match[4][:4])
+        if not re.fullmatch(r"0x(?:[0-9A-Fa-f]{2})*", digits) or bits not in (8, 16, 32, 64):
+            raise ValueError("the hexadecimal elements are damaged")
+        content = bytes.fromhex(digits[2:])
+        if len(content) * 8 % bits:
+            raise ValueError("the hexadecimal elements are cut")
+        elements = [int(value) for value in np.frombuffer(content, f"<i{bits // 8}")]
     elif _DENSE_VALUES.match(values):
         texts = re.findall(r"-?\d+", values)
         if any(len(digits.removeprefix("-")) > _MAX_DIGITS for digits in texts):
@@ -210,34 +216,29 @@ def _collective_attributes(
 
 
 def _groups(text: str, meshes: Mapping[str, str]) -> str:
-    if "replica_group_mesh_axes" in text:
-        return _mesh_groups(text, meshes)
-    elements, sizes = parse_dense(text)
-    if len(sizes) != 2:
-        raise ValueError(f"replica_groups has {len(sizes)} dimensions, not 2")
-    width = sizes[1]
-    rows = [elements[first : first + width] for first in range(0, len(elements), width or 1)]
-    if any(value < -1 for value in elements):
-        raise ValueError(f"replica_groups contains the id {min(elements)}")
-    # Shorter groups are filled with -1.
-    groups = [",".join(str(value) for value in row if value >= 0) for row in rows]
-    return "{" + ",".join(f"{{{group}}}" for group in groups if group) + "}"
+    """Return the groups of a collective as HLO text: `{{0,1},{2,3}}`, or axes of a mesh.
 
+    Lists of ids are a dense attribute of two dimensions; -1 fills shorter groups. Groups along mesh
+    axes (`replica_group_mesh_axes`) give `mesh['x'=2,'y'=4] {'x'}`: the mesh, `meshes[NAME]` if the
+    text names it (`mesh = @NAME`), otherwise built from its axes (`mesh_axis<name = "x", size =
+    2>`) and its device ids, if given, as `mesh['x'=2], device_ids=(1,0)`. In braces are the axes
+    of the groups (`axis_ref`), in the order of the text. A sub-axis follows its axis name after a
+    colon, as written: `{'x':(1)2}`. No axes give `{}`.
 
-def _mesh_groups(text: str, meshes: Mapping[str, str]) -> str:
-    """Return the groups of a collective along mesh axes as HLO text: `mesh['x'=2,'y'=4] {'x'}`.
-
-    The part before ` {` is the mesh. If the text names it (`mesh = @NAME`), it is `meshes[NAME]`,
-    unchanged. Otherwise it is built from the axes given in the text, `mesh_axis<name = "x", size =
-    2>`; device ids, if given, follow it: `mesh['x'=2], device_ids=(1,0) {'x'}`.
-
-    In braces are the axes of the groups (`axis_ref`), in the order of the text and separated by
-    commas. A sub-axis follows its axis name after a colon, as written: `{'x':(1)2}`. No axes give
-    `{}`.
-
-    Raises `ValueError` for a mesh that is not in `meshes` and for unreadable device ids. Raises it
-    for a list `axes` that is not empty but has no readable axis.
+    Raises `ValueError` for ids that are not dense, have other than two dimensions or are below -1;
+    for a mesh that is not in `meshes`, unreadable device ids, and a list `axes` that is not empty
+    but has no readable axis.
     """
+    if "replica_group_mesh_axes" not in text:
+        elements, sizes = parse_dense(text)
+        if len(sizes) != 2:
+            raise ValueError(f"replica_groups has {len(sizes)} dimensions, not 2")
+        width = sizes[1]
+        rows = [elements[first : first + width] for first in range(0, len(elements), width or 1)]
+        if any(value < -1 for value in elements):
+            raise ValueError(f"replica_groups contains the id {min(elements)}")
+        groups = [",".join(str(value) for value in row if value >= 0) for row in rows]
+        return "{" + ",".join(f"{{{group}}}" for group in groups if group) + "}"
     if symbol := _MESH_OF_GROUPS.search(text):
         name = symbol[1] or symbol[2]
         if name not in meshes:
@@ -257,17 +258,3 @@ def _format_mesh(axes: Iterable[tuple[str, str]], devices: list[str]) -> str:
     mesh = "mesh[" + ",".join(f"'{name}'={size}" for name, size in axes) + "]"
     ids = ",".join(device.strip() for device in devices)
     return f"{mesh}, device_ids=({ids})" if ids else mesh
-
-
-def _decode(text: str, bits: int) -> list[int]:
-    """Decode hexadecimal text (`0x...`) of little-endian signed integers of `bits` bits.
-
-    The order is that of the text; `0x` gives []. Raise `ValueError` for other text, an odd
-    number of digits, an incomplete last integer, and if `bits` is not 8, 16, 32 or 64.
-    """
-    if not re.fullmatch(r"0x(?:[0-9A-Fa-f]{2})*", text) or bits not in (8, 16, 32, 64):
-        raise ValueError("the hexadecimal elements are damaged")
-    content = bytes.fromhex(text[2:])
-    if len(content) * 8 % bits:
-        raise ValueError("the hexadecimal elements are cut")
-    return [int(value) for value in np.frombuffer(content, f"<i{bits // 8}")]

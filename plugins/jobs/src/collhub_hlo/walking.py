@@ -160,7 +160,12 @@ class _Evaluation:
                 self._join(frame, (name,)) for name in instruction.operands
             ]
         elif opcode == "get-tuple-element":
-            frame.values[instruction.name] = self._element(frame, instruction)
+            value = frame.values[instruction.operands[0]] if instruction.operands else ()
+            index = instruction.attributes.get("index", "")
+            if isinstance(value, list) and index.isdecimal() and int(index[:9]) < len(value):
+                frame.values[instruction.name] = value[int(index[:9])]
+            else:
+                frame.values[instruction.name] = self._join(frame, instruction.operands)
         elif opcode == "opt-barrier" and len(instruction.operands) == 1:
             frame.values[instruction.name] = frame.values[instruction.operands[0]]
         elif collective := collective_of(opcode):
@@ -177,13 +182,6 @@ class _Evaluation:
             frame.values[instruction.name] = self._join(frame, instruction.operands)
         else:
             self._compute(frame, instruction)
-
-    def _element(self, frame: _Frame, instruction: HloInstruction) -> Rows:
-        value = frame.values[instruction.operands[0]] if instruction.operands else ()
-        index = instruction.attributes.get("index", "")
-        if isinstance(value, list) and index.isdecimal() and int(index[:9]) < len(value):
-            return value[int(index[:9])]
-        return self._join(frame, instruction.operands)
 
     def _compute(self, frame: _Frame, instruction: HloInstruction) -> None:
         """Add the work of an instruction to the program, as a new row or in the open row.

@@ -234,8 +234,8 @@ def expand_iota(dimensions: str, order: str | None, count: int) -> Int64Array:
     exactly once.
     """
     sizes = parse_integers(dimensions)
-    if _product(sizes) != count:
-        raise ValueError(f"an iota of {_product(sizes)} ids, but there are {count}")
+    if prod(sizes) != count:
+        raise ValueError(f"an iota of {prod(sizes)} ids, but there are {count}")
     values = np.arange(count, dtype=np.int64)
     if order is None:
         return values
@@ -254,7 +254,9 @@ def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
     axes every device is a group.
 
     `match`: of `_MESH`, with the axes and their sizes, the device ids in the order of the mesh
-    (0, 1, ... without them), and the named axes. `text`: for errors. Raises `ValueError` for
+    (0, 1, ... without them), and the named axes. Ids are a list, `(0,2,1,3)`, or an iota: `[4]`
+    gives 0, 1, 2, 3, and `[4]<=[2,2]T(1,0)` gives 0, 2, 1, 3 (only the dimensions after `<=`
+    count). Parentheses may be missing. `text`: for errors. Raises `ValueError` for
     malformed, unknown or duplicate axes, for a mesh with another number of devices than
     `count`, for device ids that are no permutation, and for more than 32 factors.
     """
@@ -263,40 +265,24 @@ def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
         if not (axis := _AXIS_SIZE.match(part)) or axis[1] in axes:
             raise ValueError(f"replica_groups {text[:60]!r}: no axis {part.strip()!r}")
         axes[axis[1]] = int(axis[2])
-    if _product(tuple(axes.values())) != count:
-        size = _product(tuple(axes.values()))
+    if prod(tuple(axes.values())) != count:
+        size = prod(tuple(axes.values()))
         raise ValueError(f"replica_groups {text[:60]!r}: {size} devices, but there are {count}")
     sizes, used = _split_axes(axes, match[3], text)
     rest = [axis_index for axis_index in range(len(sizes)) if axis_index not in used]
     devices = np.arange(count, dtype=np.int64)
     if match[2]:
-        devices = _device_ids(match[2], count)
-    size = _product(tuple(sizes[axis_index] for axis_index in used))
+        ids = match[2].strip()
+        inside = ids[1:-1] if ids.startswith("(") else ids
+        if iota := _DEVICE_IOTA.match(inside):
+            # Without `<=`, `[4]` states dimensions as well.
+            devices = expand_iota(iota[2] or iota[1], iota[3], count)
+        else:
+            devices = np.array(parse_integers(inside), np.int64)
+        if sorted(devices.tolist()) != list(range(count)):
+            raise ValueError(f"device_ids {ids[:60]!r} is no permutation of {count} devices")
+    size = prod(tuple(sizes[axis_index] for axis_index in used))
     return _to_groups(_transposed(devices, tuple(sizes), (*rest, *used)), size, text)
-
-
-def _device_ids(text: str, count: int) -> Int64Array:
-    """Parse the device ids of a mesh, int64[count], in the order of the devices in the mesh.
-
-    - A list, `(0,2,1,3)` or without brackets, gives the ids themselves.
-    - An iota, with or without parentheses, gives the ids 0 to count - 1 arranged in
-      dimensions, transposed by `T` if given, and flattened. `[4]` gives 0, 1, 2, 3, and
-      `[4]<=[2,2]T(1,0)` gives 0, 2, 1, 3. Only the dimensions after `<=` count if it
-      exists.
-
-    Numbers in square brackets are always dimensions. `count`: number of devices of the
-    mesh. Raises `ValueError` for other text, if the dimensions do not have the product
-    `count`, and unless each of 0 to count - 1 occurs exactly once.
-    """
-    text = text.strip()
-    inside = text[1:-1] if text.startswith("(") else text
-    if match := _DEVICE_IOTA.match(inside):
-        devices = expand_iota(match[2] or match[1], match[3], count)
-    else:
-        devices = np.array(parse_integers(inside), np.int64)
-    if sorted(devices.tolist()) != list(range(count)):
-        raise ValueError(f"device_ids {text[:60]!r} is no permutation of {count} devices")
-    return devices
 
 
 def _split_axes(axes: Mapping[str, int], named: str, text: str) -> tuple[list[int], list[int]]:
@@ -356,13 +342,6 @@ def _transposed(values: Int64Array, sizes: tuple[int, ...], axes: tuple[int, ...
     if len(sizes) > 32:
         raise ValueError(f"{len(sizes)} dimensions; at most 32 are read")
     return values.reshape(sizes).transpose(axes).reshape(-1)
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def find_placement(sharding: str, devices: Sequence[int], sizes: Sequence[int], count: int) -> str:

@@ -363,7 +363,8 @@ class _GraphBuilder:
         2. Another `-done`, and opcodes such as `copy`: the first operand, None without operands.
            `tuple`: all operands. `get-tuple-element`: an entry of its operand. No node is added.
         3. `call`, `fusion`, `async-start`, `while`, `conditional`: the called computations.
-        4. `constant`: a number if it is a scalar, else a new input. `after-all`, `token`: None.
+        4. `constant`: a number if it is a scalar (booleans are 1 and 0), else a new input of role
+           CONSTANT, for a tuple one per array. `after-all`, `token`: None.
         5. A result of one array: pointwise, else structural aten operators, if they express it.
         6. All other ones: a node `hlo.OPCODE`.
 
@@ -380,11 +381,22 @@ class _GraphBuilder:
             return tuple(operands)
         _require(len(operands) >= _MIN_OPERAND_COUNTS.get(opcode, 0))
         if opcode == "get-tuple-element":
-            return self._get_element(instruction, operands[0])
+            value, indices = operands[0], _read_integers(instruction, "index", "0")
+            _require(len(indices) == 1)
+            if not isinstance(value, tuple) or not 0 <= indices[0] < len(value):
+                self._refuse(instruction, f"has no part {indices[0]}", "dump the module again")
+            return value[indices[0]]
         if opcode in ("call", "fusion", "async-start", "while", "conditional"):
             return self._call(instruction, operands)
         if opcode == "constant":
-            return self._add_constant(instruction)
+            leaves = instruction.shape.leaves
+            number = None
+            if len(leaves) == 1 and not leaves[0][1]:
+                number = _parse_number(instruction.literal, leaves[0][0])
+            if number is not None:
+                return number
+            # Arrays, tuples and complex scalars are equal on all ranks.
+            return self._add_inputs(instruction, InputRole.CONSTANT, "R")
         if opcode in ("after-all", "token"):
             return None
         if instruction.shape.is_tuple or len(instruction.shape.leaves) != 1:
@@ -395,14 +407,6 @@ class _GraphBuilder:
             return simple
         other = self._add_structural(instruction, operands, shapes)
         return self._add_unknown(instruction, operands) if other is None else other
-
-    def _get_element(self, instruction: HloInstruction, operand: Value) -> Value:
-        indices = _read_integers(instruction, "index", "0")
-        _require(len(indices) == 1)
-        index = indices[0]
-        if not isinstance(operand, tuple) or not 0 <= index < len(operand):
-            self._refuse(instruction, f"has no part {index}", "dump the module again")
-        return operand[index]
 
     def _call(self, instruction: HloInstruction, operands: Sequence[Value]) -> Value:
         """Evaluate the computation of a call, fusion, `async-start` or loop, and return its value.
@@ -439,19 +443,6 @@ class _GraphBuilder:
         for _ in range(trips):
             state = self._evaluate(bodies[0], [state])
         return state
-
-    def _add_constant(self, instruction: HloInstruction) -> Value:
-        """Return the value of a constant: a number for a scalar, else the name of a new input.
-
-        Booleans are 1 and 0. Complex scalars, scalars whose text is no number, arrays and tuples
-        are inputs of role CONSTANT, which are equal on all ranks (`R`); a tuple gives a tuple of
-        names. Raises `InputError` for an element type that PyTorch lacks.
-        """
-        if len(instruction.shape.leaves) == 1 and not instruction.shape.leaves[0][1]:
-            number = _parse_number(instruction.literal, instruction.shape.leaves[0][0])
-            if number is not None:
-                return number
-        return self._add_inputs(instruction, InputRole.CONSTANT, "R")
 
     def _add_unknown(self, instruction: HloInstruction, operands: Sequence[Value]) -> Value:
         """Add a node `hlo.OPCODE`, without any assumption about its effect; return its results.
@@ -567,9 +558,6 @@ class _GraphBuilder:
                 direction = MIRRORED.get(direction, direction)
             return self._add_binary(_COMPARISONS[direction], instruction, operands, shapes)
         if opcode in _BINARY:
-            folded = _fold(opcode, operands, instruction.shape.leaves[0][0])
-            if folded is not None:
-                return folded
             return self._add_arithmetic(opcode, instruction, operands, shapes)
         if opcode == "select":
             names = self._to_operands(operands, shapes, instruction)
@@ -610,25 +598,30 @@ class _GraphBuilder:
         instruction: HloInstruction,
         operands: Sequence[Value],
         shapes: Sequence[Shape],
-    ) -> str:
+    ) -> str | float:
         """Add an arithmetic operator of two operands, and return the name of its result.
 
         `opcode` is a key of `_BINARY`. An operand may be a number, but the first operand of an
         aten operator may not. The first case that applies:
 
-        1. Quotient of integers: `div`, rounded toward zero as in HLO. A number as first operand
-           becomes a tensor.
-        2. Number first, with add, multiply, maximum or minimum: the operands are swapped, and a
-           case below applies.
-        3. Number second, with maximum or minimum: `clamp_min` or `clamp_max`.
-        4. `number - x`: `rsub`.
-        5. `number / x`: the reciprocal of x, multiplied by the number unless it is 1.
+        1. Two numbers, with an opcode of `_FOLDED`, as for the counter of a loop: their result, a
+           number. That of integers wraps around in the range of the element type.
+        2. Quotient of integers: `div`, rounded toward zero. A number as first operand becomes a
+           tensor.
+        3. Number first, with add, multiply, maximum or minimum: the operands are swapped.
+        4. Number second, with maximum or minimum: `clamp_min` or `clamp_max`.
+        5. `number - x`: `rsub`. `number / x`: the reciprocal of x, times the number unless it is 1.
         6. Otherwise the operator itself. A number as first operand becomes a tensor.
 
         Raises the `InputError` of `_to_tensor`.
         """
         operator = _BINARY[opcode]
         first, second = operands
+        fold = _FOLDED.get(opcode)
+        if fold and isinstance(first, int | float) and isinstance(second, int | float):
+            number = fold(first, second)
+            dtype = instruction.shape.leaves[0][0]
+            return _wrap(number, dtype) if isinstance(number, int) else number
         if opcode == "divide" and _is_integer(instruction.shape.leaves[0][0]):
             left, right = self._to_operands(operands, shapes, instruction)
             if not isinstance(left, Reference):
@@ -760,7 +753,14 @@ class _GraphBuilder:
         if opcode == "broadcast":
             return self._broadcast(operands[0], shapes[0], instruction)
         if opcode == "concatenate":
-            return self._concatenate(operands, shapes, instruction)
+            parts = tuple(
+                Reference(self._to_tensor(operand, shape, instruction))
+                for operand, shape in zip(operands, shapes, strict=True)
+            )
+            dimensions = _read_integers(instruction, "dimensions", "0")
+            _require(len(dimensions) == 1)
+            arguments: dict[str, ArgumentValue] = {"tensors": parts, "dim": dimensions[0]}
+            return self._append("aten.cat.default", arguments, instruction)
         if opcode == "iota":
             return self._count(instruction)
         if opcode not in _STRUCTURAL:
@@ -832,18 +832,6 @@ class _GraphBuilder:
         }
         name = self._append("aten.arange.default", arguments, instruction, (length,))
         return name if len(sizes) == 1 else _Spread(name, places)
-
-    def _concatenate(
-        self, operands: Sequence[Value], shapes: Sequence[Shape], instruction: HloInstruction
-    ) -> str:
-        parts = tuple(
-            Reference(self._to_tensor(operand, shape, instruction))
-            for operand, shape in zip(operands, shapes, strict=True)
-        )
-        dimensions = _read_integers(instruction, "dimensions", "0")
-        _require(len(dimensions) == 1)
-        arguments: dict[str, ArgumentValue] = {"tensors": parts, "dim": dimensions[0]}
-        return self._append("aten.cat.default", arguments, instruction)
 
     def _slice(self, name: str, text: str, instruction: HloInstruction) -> str | None:
         """Add one slice node per dimension that is cut; return the name of the last result.
@@ -1200,27 +1188,6 @@ def _flatten(value: Value) -> tuple[Value, ...]:
     if isinstance(value, tuple):
         return tuple(part for entry in value for part in _flatten(entry))
     return (value,)
-
-
-def _fold(opcode: str, operands: Sequence[Value], dtype: str) -> float | None:
-    """Compute an operator of two numbers, such as the counter of a loop.
-
-    `operands`: exactly two. The opcodes are add, subtract, multiply, maximum and minimum.
-    The result is None for any other opcode, and if an operand is no number.
-
-    `dtype`: HLO element type of the result. If both operands are integers, the result wraps
-    around in the range of an integer type, as on a device; for `pred` it becomes 0 or 1.
-    """
-    first, second = operands
-    function = _FOLDED.get(opcode)
-    if (
-        function is None
-        or not isinstance(first, int | float)
-        or not isinstance(second, int | float)
-    ):
-        return None
-    result = function(first, second)
-    return _wrap(result, dtype) if isinstance(result, int) else result
 
 
 def _convert_number(number: float, dtype: str) -> int | float | None:

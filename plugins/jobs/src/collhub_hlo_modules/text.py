@@ -7,6 +7,7 @@ A statement is held in memory, the file is not. Nested brackets are counted, wit
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -72,7 +73,7 @@ class Shape:
     @property
     def elements(self) -> int:
         """Number of elements of all arrays."""
-        return sum(_product(dimensions) for _, dimensions in self.leaves)
+        return sum(math.prod(dimensions) for _, dimensions in self.leaves)
 
     @property
     def bytes(self) -> int:
@@ -80,7 +81,7 @@ class Shape:
 
         Elements smaller than a byte are packed; each array is rounded up to a byte.
         """
-        bits = [ELEMENT_BITS[dtype] * _product(dimensions) for dtype, dimensions in self.leaves]
+        bits = [ELEMENT_BITS[dtype] * math.prod(dimensions) for dtype, dimensions in self.leaves]
         return sum(-(-size // 8) for size in bits)
 
     @property
@@ -394,16 +395,9 @@ def parse_dimensions(inside: str) -> tuple[int, ...]:
     if not inside.strip():
         return ()
     sizes = tuple(to_integer(size.strip().removeprefix("<=")) for size in inside.split(","))
-    if min(sizes) < 0 or len(sizes) > _MAX_DIMENSIONS or _product(sizes) > _MAX_SIZE >> 8:
+    if min(sizes) < 0 or len(sizes) > _MAX_DIMENSIONS or math.prod(sizes) > _MAX_SIZE >> 8:
         raise ValueError(f"no array has the dimensions [{inside[:60]}]")
     return sizes
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def _operand_name(text: str) -> str:
