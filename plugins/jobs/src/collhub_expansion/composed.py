@@ -245,7 +245,15 @@ def _run(
     at = np.arange(steps.num_ranks) // stride % positions
     pairs = np.argwhere(position[table.rank][None, :] == at[:, None])
     rank, row = pairs[:, 0], pairs[:, 1]
-    columns = _shift_steps(table, row, bases, scale)
+    columns: Columns = {name: getattr(table, name)[row] for name in ("kind", "duration_ns", "lane")}
+    columns["count"] = table.count[row] * scale
+    # An unused side has an UNKNOWN buffer, which remains.
+    buffers = np.array([*(buffer for buffer, _ in bases), Buffer.UNKNOWN])
+    shift = np.array([*(first for _, first in bases), 0])
+    for side in ("src", "dst"):
+        buffer = getattr(table, f"{side}_buffer")[row]
+        columns[f"{side}_buffer"] = buffers[buffer]
+        columns[f"{side}_offset"] = getattr(table, f"{side}_offset")[row] * scale + shift[buffer]
     met = rank + (position[table.peer[row]] - at[rank]) * stride
     columns["peer"] = np.where(table.peer[row] < 0, -1, met)
     # Messages of different phases use different channels.
@@ -256,35 +264,6 @@ def _run(
     edges = np.stack([number[:, parents].ravel(), number[:, children].ravel()])
     steps.add(rank, columns, edges[:, edges.min(axis=0) >= 0])
     return Buffer.SCRATCH, output
-
-
-def _shift_steps(
-    table: StepTable, row: Int64Array, bases: Sequence[tuple[Buffer, int]], scale: int
-) -> Columns:
-    """Return the columns of selected steps with scaled units, and with buffers moved to new bases.
-
-    `row`: selected rows of `table`, which give the order of the result; `bases`: new (buffer, first
-    unit) of the buffers INPUT, OUTPUT and SCRATCH, in this order. The result has these columns:
-    - `kind`, `duration_ns` and `lane`: unchanged.
-    - `count`: the count times `scale`.
-    - `src_buffer`, `dst_buffer`: the new buffer; UNKNOWN remains UNKNOWN.
-    - `src_offset`, `dst_offset`: the offset times `scale`, plus the first unit of the new buffer;
-      for UNKNOWN plus 0.
-
-    The caller adds the columns for ranks, peers and channels.
-    """
-    names = ("kind", "duration_ns", "lane")
-    columns: Columns = {name: getattr(table, name)[row] for name in names}
-    columns["count"] = table.count[row] * scale
-    # An unused side has an UNKNOWN buffer.
-    kinds = np.array([*(buffer for buffer, _ in bases), Buffer.UNKNOWN])
-    shift = np.array([*(first for _, first in bases), 0])
-    for side in ("src", "dst"):
-        buffer = getattr(table, f"{side}_buffer")[row]
-        offset = getattr(table, f"{side}_offset")[row]
-        columns[f"{side}_buffer"] = kinds[buffer]
-        columns[f"{side}_offset"] = offset * scale + shift[buffer]
-    return columns
 
 
 class StreamPhase(NamedTuple):

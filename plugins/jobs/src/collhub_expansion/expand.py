@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Annotated, NamedTuple, NoReturn
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -186,7 +186,11 @@ def _choose_algorithms(
     for number, (group, code, size, root, mask, counts_index, row) in enumerate(table):
         members, kind = workload.members(group), workload.kind_of(row)
         if kind is None:
-            _raise_no_algorithm(workload, calls, number)
+            operation = JobCollective(code).noun
+            location = workload.nodes.location(row, workload.provenance.source_name or None)
+            message = f"node {workload.nodes.identity[row]}: no algorithm performs this {operation}"
+            cure = "take it out of the workload"
+            raise InputError(message, location=location, cure=cure, code="no-algorithm")
         name = workload.groups[group].name if group >= 0 else ""
         which = choose_rule(rules, kind, size, name)
         rule = rules[which] if which >= 0 else DEFAULT_RULE
@@ -211,20 +215,6 @@ def _choose_algorithms(
             turns[code] += len(members) == workload.num_ranks
         chosen.add(templates, limit_concurrency(len(templates), at_once), which)
     return chosen
-
-
-def _raise_no_algorithm(workload: Workload, calls: PlannedCalls, number: int) -> NoReturn:
-    """Raise `InputError` (`no-algorithm`) for a collective that no algorithm performs.
-
-    `number`: index of the collective in `calls.collective`; it must have a call. The error is
-    located at its first call, and names the collective.
-    """
-    row = int(calls.row[np.argmax(calls.instance == number)])
-    operation = JobCollective(calls.collective[number]).noun
-    location = workload.nodes.location(row, workload.provenance.source_name or None)
-    message = f"node {workload.nodes.identity[row]}: no algorithm performs this {operation}"
-    cure = "take it out of the workload"
-    raise InputError(message, location=location, cure=cure, code="no-algorithm")
 
 
 def _parts(

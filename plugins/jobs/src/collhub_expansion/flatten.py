@@ -72,39 +72,21 @@ def expanded(
     old = np.flatnonzero(number < len(workload.nodes))
     columns["duration_ns"][old] = duration_ns[number[old]]
     _set_peers_and_tags(columns, workload, calls, pieces, book, number, plan.piece[block])
-    table = NodeColumns.from_columns(
-        workload.num_ranks, columns, *_dependencies(workload.nodes, plan, blocks, turns)
-    )
-    return Expansion(table, plan.row[block])
-
-
-def _dependencies(
-    nodes: NodeColumns, plan: ExpansionPlan, blocks: NodeBlocks, turns: Edges
-) -> tuple[Edges, Edges]:
-    """Build the data and the control dependencies of the new nodes, each as (parents, children).
-
-    Every old node was replaced by one or several blocks, which `plan` lists. A block is the old
-    node itself, or the nodes of a template on one rank. Dependencies are translated in two steps.
-    One between old nodes leads from the last blocks of the parent (`plan.exits`) to the first
-    blocks of the child (`plan.entrances`). One between blocks leads from all end nodes of the
-    earlier block to all start nodes of the later one.
-
-    Data dependencies are those of `nodes`, `plan.chains` (between blocks of one old node), and the
-    data dependencies within templates. Control dependencies are those of `nodes`, `turns` (the
-    order of collectives, in old nodes), and the control dependencies within templates.
-    """
-    entries = blocks.catalogue
+    # Dependencies between old nodes lead from the last blocks of the parent to the first blocks of
+    # the child, those between blocks from all end nodes to all start nodes.
     exits, entrances = blocks.lists(entries.ends), blocks.lists(entries.starts)
     between_data = concatenate_edges(
-        joined(nodes.data_edges, plan.exits, plan.entrances), plan.chains
+        joined(workload.nodes.data_edges, plan.exits, plan.entrances), plan.chains
     )
     between_control = joined(
-        concatenate_edges(nodes.control_edges, turns), plan.exits, plan.entrances
+        concatenate_edges(workload.nodes.control_edges, turns), plan.exits, plan.entrances
     )
-    return (
-        concatenate_edges(joined(between_data, exits, entrances), blocks.inner(entries.data)),
-        concatenate_edges(joined(between_control, exits, entrances), blocks.inner(entries.control)),
+    data = concatenate_edges(joined(between_data, exits, entrances), blocks.inner(entries.data))
+    control = concatenate_edges(
+        joined(between_control, exits, entrances), blocks.inner(entries.control)
     )
+    table = NodeColumns.from_columns(workload.num_ranks, columns, data, control)
+    return Expansion(table, plan.row[block])
 
 
 def _columns(

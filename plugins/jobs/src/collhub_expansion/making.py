@@ -210,10 +210,10 @@ class Maker:
         the kind of `job_request` and the dimension.
 
         The time is the sum over the nodes of the first rank: durations of computations, and for
-        each sent message its bytes by the bandwidth of the dimension plus one latency. It is 1 if
-        the network has no dimensions. Raises errors of synthesis and verification, and `UsageError`
-        (`invalid-subset`) if the topology lacks ranks of the group. After an error there is no new
-        template, but the turn of `root` counts.
+        each sent message its bytes by the bandwidth of the dimension plus one latency, rounded down
+        together. It is 1 if the network has no dimensions. Raises errors of synthesis and
+        verification, and `UsageError` (`invalid-subset`) if the topology lacks ranks of the group.
+        After an error there is no new template, but the turn of `root` counts.
         """
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         request = CollectiveRequest(phase.kind, phase.size, members, -1, 0)
@@ -246,25 +246,15 @@ class Maker:
             job_request.members,
         )
         number = self._numbered(key, make)
-        time_ns = self._estimate_time_ns(self.templates[number], phase.level)
-        return StreamPhase(number, phase.level, time_ns)
-
-    def _estimate_time_ns(self, template: Template, level: int) -> int:
-        """Estimate the time in ns of a phase whose ranks send their messages one after the other.
-
-        It is that of the first position in the template: the sum of the durations of its nodes
-        (negative ones count 0), plus its sent bytes divided by the bandwidth of dimension
-        `level`, plus the latency of this dimension per sent message. The time of the messages
-        is rounded down. Return 1 if the topology has no dimensions.
-        """
         if not self._topology.dimensions:
-            return 1
-        dimension = self._topology.dimensions[level]
+            return StreamPhase(number, phase.level, 1)
+        template = self.templates[number]
+        dimension = self._topology.dimensions[phase.level]
         first_rank = slice(int(template.first[0]), int(template.first[1]))
         sent = template.bytes[first_rank][template.kind[first_rank] == NodeKind.SEND]
         waited_ns = int(np.maximum(template.duration_ns[first_rank], 0).sum())
         seconds = sent.sum() / dimension.bandwidth_bytes_per_s + len(sent) * dimension.latency_s
-        return waited_ns + int(seconds * 1e9)
+        return StreamPhase(number, phase.level, waited_ns + int(seconds * 1e9))
 
     def _template(self, rule: CollectiveRule, request: CollectiveRequest) -> int:
         maker, options = rule.algorithm, rule.options
@@ -273,7 +263,16 @@ class Maker:
             if request.kind in self._system.custom and not options:
                 algorithm = self._system.custom[request.kind]
                 return self._own("the job's own", algorithm, request)
-            maker, options = self._native(request, options.get("algorithm"))
+            name = options.get("algorithm")
+            if request.counts is not None and name is None:
+                maker, options = DEFAULT_UNEVEN, {}
+            else:
+                # ASTRA-sim has special rules for groups smaller than the job.
+                is_small = len(request.members) < self._num_ranks
+                choice = native_choice(self._system, request.kind, name, is_small=is_small)
+                maker, options = choice.synthesizer, choice.options
+                if choice.alternates:
+                    options = {**options, "root": tree_root(request.index)}
         # All names that no synthesizer has are files.
         if maker not in {provided.name for provided in self._registry.all(Synthesizer)}:
             return self._fit(maker, self._file(maker), request, request.full_bytes)
@@ -310,18 +309,6 @@ class Maker:
             self.templates.append(template)
             self.algorithms.append(summary)
         return self._numbers[key]
-
-    def _native(
-        self, request: CollectiveRequest, name: str | None
-    ) -> tuple[str, Mapping[str, str]]:
-        if request.counts is not None and name is None:
-            return DEFAULT_UNEVEN, {}
-        # ASTRA-sim has special rules for groups smaller than the job.
-        is_small = len(request.members) < self._num_ranks
-        choice = native_choice(self._system, request.kind, name, is_small=is_small)
-        if not choice.alternates:
-            return choice.synthesizer, choice.options
-        return choice.synthesizer, {**choice.options, "root": tree_root(request.index)}
 
     def _file(self, name: str) -> Algorithm:
         """Return the verified algorithm of a file; each name is read once and cached.

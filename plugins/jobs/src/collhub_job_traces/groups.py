@@ -16,13 +16,14 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from collhub_job_traces.records import fields
+from collhub_job_traces.records import INPUTS, fields, preserved_fields
 from hub_core import Diagnostic, InputError, Location, Severity
 from hub_core.columns import Int64Array, distinct
 from hub_core.model import NodeColumns, NodeKind, ProcessGroup, format_ranks
 from hub_core.plugin_api import Source
 
-_INPUTS, _VALUES = 8, 1
+# Field of the input values in the message `IOInfo`.
+_VALUES = 1
 ALL_RANKS_NAMES = ("", "0")
 """Names of groups of all ranks."""
 
@@ -30,9 +31,9 @@ ALL_RANKS_NAMES = ("", "0")
 def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Return ranks by group name, as defined in METADATA nodes, in the order of definition.
 
-    `extras`: the additional attributes of nodes; a node refers to them by index. Their texts
-    are read in the order of the nodes, each entry of `extras` once. A text may define several
-    groups (see `_list_metadata_groups`).
+    `extras`: the additional attributes of nodes; a node refers to them by index. They are read
+    in the order of the nodes, each once. One may define several groups (see
+    `_list_metadata_groups`).
 
     An empty list of ranks means all ranks of the job; other ranks keep the given order. Ignored
     are groups with ranks outside of the job, and the names "" and "0", which mean all ranks
@@ -42,11 +43,10 @@ def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tupl
     groups: dict[str, tuple[int, ...]] = {}
     rows = np.flatnonzero(nodes.is_kind(NodeKind.MARKER) & (nodes.extra >= 0))
     for extra in dict.fromkeys(nodes.extra[rows].tolist()):
-        for text in _values(extras[extra]):
-            for name, ranks in _list_metadata_groups(text):
-                members = ranks or tuple(range(nodes.num_ranks))
-                if name not in ALL_RANKS_NAMES and max(members) < nodes.num_ranks:
-                    groups.setdefault(name, members)
+        for name, ranks in _list_metadata_groups(extras[extra]):
+            members = ranks or tuple(range(nodes.num_ranks))
+            if name not in ALL_RANKS_NAMES and max(members) < nodes.num_ranks:
+                groups.setdefault(name, members)
     return groups
 
 
@@ -62,32 +62,30 @@ def select_groups(
     return tuple(ProcessGroup(name, stated[name]) for name in names)
 
 
-def _values(tokens: str) -> Iterator[str]:
-    """Yield the input values of a record, from its tokens with bytes."""
-    for token in tokens.split():
-        if token[0] not in "=!":
-            continue
-        for number, inputs, _ in fields(bytes.fromhex(token[1:])):
-            if number == _INPUTS and isinstance(inputs, bytes):
-                for inner, value, _ in fields(inputs):
-                    if inner == _VALUES and isinstance(value, bytes):
-                        yield value.decode("utf-8", "replace")
+def _list_metadata_groups(extra: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield (name, ranks) for each group in the JSON lists among the input values of a record.
 
-
-def _list_metadata_groups(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield (name, ranks) for each group in the JSON list within a text, in the order of the list.
-
-    The list is the text from the first `[{` to the last `}]`. Nothing is yielded if there is no
-    such section, or if it is not valid JSON; no error is raised. Ranks have the given order and may
-    be empty. Entries that are no group (`_is_group`) are skipped; names may be repeated.
+    `extra`: tokens of the record. In each text of the input values, the list is the section from
+    the first `[{` to the last `}]`. A text without a section or with invalid JSON is skipped, and
+    so are fields that cannot be decoded. Ranks have the given order and may be empty. Entries that
+    are no group (`_is_group`) are skipped; names may be repeated.
     """
-    first, last = text.find("[{"), text.rfind("}]")
-    try:
-        entries = json.loads(text[first : last + 2]) if 0 <= first < last else []
-    except (ValueError, RecursionError):
-        return
-    for entry in filter(_is_group, entries):
-        yield entry["pg_name"], tuple(entry["ranks"])
+    for number, inputs in preserved_fields(extra):
+        if number != INPUTS or not isinstance(inputs, bytes):
+            continue
+        try:
+            values = [value for inner, value, _ in fields(inputs) if inner == _VALUES]
+        except ValueError:
+            continue
+        for value in values:
+            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+            first, last = text.find("[{"), text.rfind("}]")
+            try:
+                entries = json.loads(text[first : last + 2]) if 0 <= first < last else []
+            except (ValueError, RecursionError):
+                continue
+            for entry in filter(_is_group, entries):
+                yield entry["pg_name"], tuple(entry["ranks"])
 
 
 def _is_group(entry: object) -> bool:

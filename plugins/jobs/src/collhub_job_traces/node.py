@@ -439,8 +439,12 @@ class _RecordBuilder:
                 attribute = next(left)
                 is_known = names.count(attribute.name) == 1 and self._set_attribute(attribute, kind)
                 tokens.append(attribute_token(attribute, is_known, raw))
-                # If columns do not restore its bytes, the complete record is preserved.
-                is_same &= not is_known or self._restores_attribute(attribute, raw)
+                if is_known:
+                    # If columns do not restore its bytes, the complete record is preserved.
+                    known = self._values[attribute.name]
+                    is_same &= not isinstance(known, list) and raw == attribute_field(
+                        attribute.name, attribute.kind, known
+                    )
             elif number in FIELD_TOKENS and not (number == TYPE and not is_plain):
                 self._set_field(number, value)
                 token = FIELD_TOKENS[number]
@@ -452,18 +456,6 @@ class _RecordBuilder:
         is_same &= len(set(tokens)) == len(tokens)
         node.extra = text if is_same else f"!{record.hex()}"
         return node
-
-    def _restores_attribute(self, attribute: Attribute, raw: bytes) -> bool:
-        """Return whether an attribute can be written again from the value of its column.
-
-        It can if the encoding of this value equals `raw`, the attribute's bytes in the record.
-        False for lists. The column must have been set.
-        """
-        value = self._values[attribute.name]
-        return (
-            not isinstance(value, list)
-            and attribute_field(attribute.name, attribute.kind, value) == raw
-        )
 
     def _kind(self, node_type: int) -> NodeKind:
         if node_type in (NodeType.METADATA, NodeType.INVALID):

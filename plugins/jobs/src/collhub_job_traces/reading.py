@@ -198,10 +198,8 @@ class _Reader:
         groups that are invalid or missing (`group`), for a shifted peer outside of the job
         (`peer`), and for invalid algorithms, counts or nodes.
         """
-        by_file_rank = _order_by_rank(self._source)
+        by_file_rank = _order_by_rank(self._source, can_lack=self._assumes)
         ranks, parts = [*by_file_rank], [*by_file_rank.values()]
-        if not self._assumes:
-            _check_ranks(ranks, self._source.name)
         heads: list[str] = []
         metadata: list[Metadata] = []
         which: list[Int64Array] = []
@@ -364,11 +362,12 @@ def _find_rank(part: SourcePart, source: Source) -> int | None:
     return part.rank or 0
 
 
-def _order_by_rank(source: Source) -> dict[int, SourcePart]:
+def _order_by_rank(source: Source, *, can_lack: bool) -> dict[int, SourcePart]:
     """Return the files by rank, in ascending order.
 
     Raises `InputError` (`rank-files`) for the first file that has no rank (`_find_rank`), or has
-    the rank of an earlier file.
+    the rank of an earlier file. Without `can_lack`, raises it then for the lowest rank without a
+    file below the highest rank.
     """
     by_rank: dict[int, SourcePart] = {}
     for part in source.parts:
@@ -381,16 +380,11 @@ def _order_by_rank(source: Source) -> dict[int, SourcePart]:
             message = f"the file of rank {rank} is there already: {by_rank[rank].name}"
             cure = "name one file per rank"
         raise InputError(message, location=Location(part.name), code="rank-files", cure=cure)
-    return dict(sorted(by_rank.items()))
-
-
-def _check_ranks(ranks: Sequence[int], name: str) -> None:
-    """Raise `InputError` (`rank-files`) for the lowest rank without a file; `ranks` ascend."""
-    for before, rank in pairwise([-1, *ranks]):
+    for before, rank in () if can_lack else pairwise([-1, *sorted(by_rank)]):
         if rank != before + 1:
-            raise _missing_file_error(
-                f"the file of rank {rank} is there, that of rank {before + 1} not", name
-            )
+            message = f"the file of rank {rank} is there, that of rank {before + 1} not"
+            raise _missing_file_error(message, source.name)
+    return dict(sorted(by_rank.items()))
 
 
 def _missing_file_error(message: str, name: str) -> InputError:

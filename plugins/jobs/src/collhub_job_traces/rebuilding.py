@@ -207,7 +207,7 @@ class JoinedJob:
 
 
 class BucketPlanner:
-    """Plans buckets of collectives for several limits of their size.
+    """Plans buckets of collectives for several limits of their size, in a job without cycles.
 
     `candidates`: bool[nodes], the collectives that may be joined, all of one kind. Two collectives
     of a rank are never joined if one of them waits for the other, over any chain of dependencies.
@@ -216,7 +216,17 @@ class BucketPlanner:
     def __init__(self, workload: Workload, candidates: BoolArray) -> None:
         self.workload = workload
         nodes = workload.nodes
-        depth = _count_depths(nodes, candidates)
+        edges = nodes.edges()
+        order = topological_levels(len(nodes), edges[0], edges[1])
+        # The most candidates on a path to each node: candidates of equal depth do not wait for each
+        # other.
+        depth = candidates.astype(np.int64)
+        level = np.searchsorted(order.level_indptr, order.position, side="right")
+        by_level = np.argsort(level[edges[1]], kind="stable")
+        bounds = np.searchsorted(level[edges[1]][by_level], np.arange(len(order.level_indptr) + 1))
+        for first, stop in pairwise(bounds.tolist()):
+            parents, children = (side[by_level[first:stop]] for side in edges)
+            np.maximum.at(depth, children, depth[parents] + candidates[children])
         rows = np.flatnonzero(candidates)
         rows = rows[np.lexsort((nodes.identity[rows], nodes.rank[rows], nodes.group[rows]))]
         # By group: for each of its ranks the rows and depths of its candidates, in their order.
@@ -291,24 +301,6 @@ def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
         count + buckets,
         buckets,
     )
-
-
-def _count_depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
-    """Return the maximum number of counted nodes on a path to each node, with itself: int64.
-
-    `counted`: bool per node. Data and control edges form the paths. Counted nodes of equal
-    depth do not wait for each other. The graph must have no cycle.
-    """
-    edges = nodes.edges()
-    order = topological_levels(len(nodes), edges[0], edges[1])
-    depth = counted.astype(np.int64)
-    level = np.searchsorted(order.level_indptr, order.position, side="right")
-    by_level = np.argsort(level[edges[1]], kind="stable")
-    bounds = np.searchsorted(level[edges[1]][by_level], np.arange(len(order.level_indptr) + 1))
-    for first, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        parents, children = (side[by_level[first:stop]] for side in edges)
-        np.maximum.at(depth, children, depth[parents] + counted[children])
-    return depth
 
 
 def _fill(sizes: Int64Array, depths: Int64Array, limit: int) -> list[tuple[int, int]]:

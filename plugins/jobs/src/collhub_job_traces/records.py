@@ -45,6 +45,22 @@ def says_more(extra: str) -> bool:
     return any(token.startswith(("=", "!")) for token in extra.split())
 
 
+def preserved_fields(extra: str) -> Iterator[tuple[int, int | bytes]]:
+    """Yield (field number, value) of the protobuf fields in the tokens of a record, in order.
+
+    They are the fields in `=HEX` and `!HEX`, with values as in `fields`. Other tokens are skipped,
+    also those of other formats, and tokens whose HEX is not hexadecimal or no protobuf message.
+    """
+    for token in extra.split():
+        if token[0] not in "=!":
+            continue
+        try:
+            record = list(fields(bytes.fromhex(token[1:])))
+        except ValueError:
+            continue
+        yield from ((number, value) for number, value, _ in record)
+
+
 @dataclass(frozen=True, slots=True)
 class StatedFields:
     """Fields of a record without a column.
@@ -74,27 +90,20 @@ def stated_fields(extra: str) -> StatedFields:
     are empty for extras of other formats (`are_tokens`). The result is cached and shared: do not
     change it.
     """
-    node_type, names, numbers = None, set(), {}
-    for token in extra.split() if are_tokens(extra) else ():
-        if token[0] == "@":
-            names.add(token[1:].partition(":")[0])
-        if token[0] not in "=!":
-            continue
-        try:
-            record_fields = list(fields(bytes.fromhex(token[1:])))
-        except ValueError:
-            continue
-        for number, value, _ in record_fields:
-            if number == TYPE and isinstance(value, int):
-                node_type = value
-            elif number == ATTRIBUTE and isinstance(value, bytes):
-                try:
-                    read = attribute(value)
-                except ValueError:
-                    continue
-                names.add(read.name)
-                if isinstance(read.value, int):
-                    numbers[read.name] = read.number
+    node_type, numbers = None, {}
+    tokens = extra if are_tokens(extra) else ""
+    names = {token[1:].partition(":")[0] for token in tokens.split() if token[0] == "@"}
+    for number, value in preserved_fields(tokens):
+        if number == TYPE and isinstance(value, int):
+            node_type = value
+        elif number == ATTRIBUTE and isinstance(value, bytes):
+            try:
+                read = attribute(value)
+            except ValueError:
+                continue
+            names.add(read.name)
+            if isinstance(read.value, int):
+                numbers[read.name] = read.number
     return StatedFields(node_type, frozenset(names), numbers)
 
 
@@ -303,32 +312,16 @@ def attributes_of_extra(extra: str) -> dict[str, str]:
     decoded are ignored.
     """
     texts = {}
-    for token in extra.split():
-        for raw in _raw(token):
-            try:
-                read = attribute(raw)
-            except ValueError:
-                continue
-            if read.kind == AttributeKind.STRING:
-                texts[read.name] = read.text
+    for number, value in preserved_fields(extra):
+        if number != ATTRIBUTE or not isinstance(value, bytes):
+            continue
+        try:
+            read = attribute(value)
+        except ValueError:
+            continue
+        if read.kind == AttributeKind.STRING:
+            texts[read.name] = read.text
     return texts
-
-
-def _raw(token: str) -> Iterator[bytes]:
-    """Yield the messages of the attributes in a token of hexadecimal bytes after `=` or `!`.
-
-    No message is yielded for other tokens, and for bytes that are no protobuf record.
-    """
-    if token[0] not in "=!":
-        return
-    try:
-        record = list(fields(bytes.fromhex(token[1:])))
-    except ValueError:
-        # Extras of other formats have other contents.
-        return
-    for number, value, _ in record:
-        if number == ATTRIBUTE and isinstance(value, bytes):
-            yield value
 
 
 INPUTS, OUTPUTS = 8, 9
@@ -368,20 +361,15 @@ def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...
     The result is empty if no word has the field, or if the message in the field cannot be decoded.
     A word that is no message is skipped.
     """
-    for token in extra.split():
-        if token[0] not in "=!":
-            continue
-        try:
-            record = list(fields(bytes.fromhex(token[1:])))
-        except ValueError:
-            continue
-        for field, body, _ in record:
-            if field == number and isinstance(body, bytes):
-                try:
-                    return tuple(_arguments(body))
-                except ValueError:
-                    return ()
-    return ()
+    bodies = (
+        body
+        for field, body in preserved_fields(extra)
+        if field == number and isinstance(body, bytes)
+    )
+    try:
+        return tuple(_arguments(next(bodies, b"")))
+    except ValueError:
+        return ()
 
 
 def _arguments(body: bytes) -> list[StatedInput]:

@@ -23,16 +23,23 @@ MAX_LISTED = 8
 def run(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check dependencies, messages and collectives of a workload, in this order.
 
-    Collectives are compared only without cyclic dependencies. A thorough check also executes
-    the workload to find deadlocks, if there are no other findings. The report is `ok` only
-    without findings. Raises `UsageError` if the request has no workload.
+    Collectives are compared only without cyclic dependencies; at most one finding per group that
+    has collectives is reported (`_check_group`), by ascending number of the group. Of more than 8
+    findings of one kind, the first 8 are listed, and one more gives the number of the rest. A
+    thorough check also executes the workload to find deadlocks, if there are no other findings. The
+    report is `ok` only without findings. Raises `UsageError` if the request has no workload.
     """
     if request.workload is None:
         raise UsageError("the check needs a workload")
     findings = [*_find_cycles(request.workload), *_find_unmatched_messages(request.workload)]
     # With cyclic dependencies, collectives have no order to compare.
     if not any(finding.code == "cycle" for finding in findings):
-        findings += _check_collectives(request.workload)
+        groups: list[Diagnostic] = []
+        group_of = request.workload.nodes.group
+        issued = collectives_in_order(request.workload.nodes)
+        for group in distinct(group_of[issued]).tolist():
+            groups += _check_group(request.workload, group, issued[group_of[issued] == group])
+        findings += _limit_findings(request.workload, groups)
     # Unmatched messages leave dependencies between ranks unknown.
     if request.is_thorough and not findings:
         findings += _find_deadlocks(request.workload)
@@ -163,29 +170,6 @@ def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
     message = f"ranks wait for one another for ever: {waits}"
     cure = "issue collectives and messages in the same order on all ranks that share them"
     return [_make_finding(workload, blocked[0].waits_in, "deadlock", message, cure)]
-
-
-def _check_collectives(workload: Workload) -> list[Diagnostic]:
-    """Check the collectives of every group; return at most one finding per group.
-
-    The first problem of a group is reported, in this order:
-
-    1. A rank outside of the group issues one of its collectives.
-    2. The group has a single rank. This is allowed for the group of all ranks (-1).
-    3. A rank's collectives differ from those of the group's first rank in kind, bytes,
-       counts, number or order. Roots are not compared.
-
-    Groups without collectives are not checked. Findings are in ascending order of the group
-    number. Of more than 8 findings, the first 8 are listed, and one more gives the number of
-    the rest.
-    """
-    nodes = workload.nodes
-    findings: list[Diagnostic] = []
-    issued = collectives_in_order(nodes)
-    for group in distinct(nodes.group[issued]).tolist():
-        rows = issued[nodes.group[issued] == group]
-        findings += _check_group(workload, group, rows)
-    return _limit_findings(workload, findings)
 
 
 def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagnostic]:

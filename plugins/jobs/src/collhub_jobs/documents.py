@@ -241,7 +241,13 @@ class _JobDocument:
             try:
                 values = [codes[value] for value in values]
             except (KeyError, TypeError):
-                self._refuse_name(path, values, codes)
+                row, value = next(
+                    (row, value)
+                    for row, value in enumerate(values)
+                    if not isinstance(value, str | None) or value not in codes
+                )
+                known = ", ".join(filter(None, codes))
+                self._fail(f"{path}[{row}]", f"{value!r:.40} is not one of {known}")
         dtype = NODE_DTYPES[name]
         self._check_types(values, path, bool if dtype is np.bool_ else int)
         if len(values) != rows:
@@ -250,20 +256,6 @@ class _JobDocument:
             return np.asarray(values, np.uint64 if dtype is np.uint64 else None)
         except OverflowError:
             self._fail(path, "an entry is below 0, or above 64 bits")
-
-    def _refuse_name(self, path: str, values: list[Any], codes: Mapping[str, int]) -> NoReturn:
-        """Raise `InputError` at the first value that is no key of `codes`.
-
-        `values`: list in the document at `path`, which must contain such a value. The message lists
-        the names of `codes`.
-        """
-        row, value = next(
-            (row, value)
-            for row, value in enumerate(values)
-            if not isinstance(value, str | None) or value not in codes
-        )
-        known = ", ".join(filter(None, codes))
-        self._fail(f"{path}[{row}]", f"{value!r:.40} is not one of {known}")
 
     def _edges(self, name: str, lists: object, rows: int) -> tuple[Int64Array, Int64Array]:
         """Convert lists of parents per row to (parent rows, child rows), two int64 arrays.

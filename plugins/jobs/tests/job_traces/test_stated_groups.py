@@ -77,3 +77,12 @@ def test_what_states_no_group_leaves_the_ranks_that_name_it(values: str) -> None
     assert [one.code for one in said] == ["groups-assumed"]
     written = write(workload, NoOptions()).artifacts
     assert {rank: one.content() for rank, one in enumerate(written)} == contents
+
+
+def test_inputs_that_cannot_be_decoded_state_no_groups() -> None:
+    damaged = _trace("x", "1").replace(_text(1, b"x"), b"\x0a\x09x")
+    said: list[Diagnostic] = []
+    source = Source("job", (SourcePart("job.0.et", lambda: damaged, 0),), said.append)
+    workload = read(source, JobReadOptions())
+    assert [(group.name, group.ranks) for group in workload.groups] == [("1", (0,))]
+    assert [finding.code for finding in said] == ["groups-assumed"]
