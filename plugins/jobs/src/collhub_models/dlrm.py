@@ -90,8 +90,13 @@ class DlrmSizes:
 def generate(options: DlrmOptions) -> Workload:
     """Generate one training step as a workload in which all ranks have the same nodes.
 
-    All ranks are one group; the MLPs are replicated, and the tables are divided among
-    the ranks.
+    All ranks are one group; the MLPs are replicated, and the tables are divided among the ranks.
+    Forward: look-up, all-to-all of the embeddings, interaction, top MLP; the bottom MLP starts
+    after the look-up, concurrently with the all-to-all. Backward: top MLP, interaction, then the
+    all-to-all of the gradients of embeddings and concurrently the bottom MLP; the update of the
+    embeddings needs both. The gradients of an MLP are all-reduced after its backward pass; nothing
+    waits for that. Work of MLPs and interaction is doubled backwards. The update has one operation
+    per element looked up, and reads and writes these elements.
 
     Raises `UsageError` (`degrees`) if tables, or else the batch, is no multiple of the
     ranks. Then raises `UsageError` (`widths`) if the option `bottom` or `top` is not a
@@ -99,64 +104,31 @@ def generate(options: DlrmOptions) -> Workload:
     """
     sizes = DlrmSizes(options)
     program = RankProgram(("all",))
-    rows = _forward(program, options, sizes)
-    _backward(program, options, sizes, rows)
-    ranks = np.arange(options.ranks, dtype=np.int64)
-    return job_of([RankPrograms(program, ranks)], {"all": ranks[None]}, "dlrm")
-
-
-def _forward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes) -> int:
-    """Add the forward pass; return its last row.
-
-    The order is: look-up, all-to-all of the embeddings, interaction, top MLP. The bottom MLP starts
-    after the look-up, concurrently with the all-to-all. The interaction depends on both.
-    """
+    kind = JobCollective.ALL_TO_ALL
     looked_up = options.pooling * sizes.exchanged_bytes
     additions = looked_up // options.element_bytes
     embeddings = program.compute("look-up", (), (), **work_of(options, additions, looked_up))
-    kind = JobCollective.ALL_TO_ALL
     exchanged = program.collective("embeddings", kind, sizes.exchanged_bytes, "all", [embeddings])
     bottom = _mlp(program, "forward bottom", sizes, sizes.bottom, (), [embeddings])
     work = work_of(options, sizes.interaction_operations, sizes.interaction_bytes)
     interacted = program.compute("forward interaction", [exchanged, bottom], (), **work)
-    return _mlp(program, "forward top", sizes, sizes.top, [interacted], ())
+    last = _mlp(program, "forward top", sizes, sizes.top, [interacted], ())
 
-
-def _backward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes, last: int) -> None:
-    """Append the backward pass, the all-reduces of gradients and the update of the embeddings.
-
-    `last`: row of the forward top MLP. The new rows are, in this order:
-
-    - `backward top` needs `last`.
-    - `gradients top`, an all-reduce of the parameters of the top MLP, needs `backward top`.
-    - `backward interaction` needs `backward top`.
-    - `gradients of embeddings`, an all-to-all of `exchanged_bytes`, needs `backward
-      interaction`.
-    - `backward bottom` needs `backward interaction`, so it can overlap with the all-to-all.
-    - `gradients bottom`, an all-reduce of the parameters of the bottom MLP, needs `backward
-      bottom`.
-    - `update` needs the data of the all-to-all, and starts after `backward bottom`.
-
-    Operations and bytes of the MLPs and the interaction are twice those of the forward pass.
-    The update has one operation per element looked up, and reads and writes these elements. No
-    row waits for the all-reduces. All ranks are the group `all`.
-    """
     top = _mlp(program, "backward top", sizes, sizes.top, [last], ())
     _reduce(program, "gradients top", options, sizes.parameters(sizes.top), top)
     touched = _BACKWARD * sizes.interaction_bytes
     work = work_of(options, _BACKWARD * sizes.interaction_operations, touched)
     interacted = program.compute("backward interaction", [top], (), **work)
-    kind = JobCollective.ALL_TO_ALL
     exchanged = program.collective(
         "gradients of embeddings", kind, sizes.exchanged_bytes, "all", [interacted]
     )
     bottom = _mlp(program, "backward bottom", sizes, sizes.bottom, [interacted], ())
     _reduce(program, "gradients bottom", options, sizes.parameters(sizes.bottom), bottom)
     # A row that is looked up is read, and written with its gradient taken away.
-    updated = options.pooling * sizes.exchanged_bytes
-    operations = updated // options.element_bytes
-    work = work_of(options, operations, 2 * updated)
+    work = work_of(options, additions, 2 * looked_up)
     program.compute("update", [exchanged], [bottom], **work)
+    ranks = np.arange(options.ranks, dtype=np.int64)
+    return job_of([RankPrograms(program, ranks)], {"all": ranks[None]}, "dlrm")
 
 
 def _mlp(

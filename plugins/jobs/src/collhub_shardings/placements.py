@@ -41,7 +41,17 @@ class Mesh:
 
     def __post_init__(self) -> None:
         """Refuse a mesh whose fields contradict each other."""
-        if reason := self._defect():
+        count = math.prod(self.shape)
+        reason = ""
+        if not self.shape or min(self.shape) < 1:
+            reason = "every axis needs at least one device"
+        elif len(set(self.axis_names)) != len(self.shape):
+            reason = "the axes need different names, one each"
+        elif not len(self.devices) == len(self.hosts) == count:
+            reason = f"{len(self.devices)} devices are named for {count} places"
+        elif len(set(self.devices)) != count:
+            reason = "a device stands at two places"
+        if reason:
             raise InputError(f"{self}: {reason}", cure=f"write {_EXAMPLE}", code="invalid-mesh")
 
     def __str__(self) -> str:
@@ -52,18 +62,6 @@ class Mesh:
         # Names of axes are left out: specs are shown by number.
         sizes = ",".join(map(str, self.shape))
         return f"mesh({sizes})@{format_ranks(self.devices)}"
-
-    def _defect(self) -> str | None:
-        count = math.prod(self.shape)
-        if not self.shape or min(self.shape) < 1:
-            return "every axis needs at least one device"
-        if len(set(self.axis_names)) != len(self.shape):
-            return "the axes need different names, one each"
-        if not len(self.devices) == len(self.hosts) == count:
-            return f"{len(self.devices)} devices are named for {count} places"
-        if len(set(self.devices)) != count:
-            return "a device stands at two places"
-        return None
 
     @property
     def num_devices(self) -> int:

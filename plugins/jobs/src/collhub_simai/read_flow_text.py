@@ -74,7 +74,16 @@ def read(source: Source, options: SimaiFlowOptions) -> Algorithm:
         message = f"the file has no flows of this layer, and {num_others} others"
         cure = "give -O layer=, or a file with flows"
         raise InputError(message, location=Location(part.name, 1), cure=cure, code="empty")
-    _report(source, part.name, announced, len(flows), num_others)
+    if num_others:
+        message = f"{num_others} flows of other collectives are not read; see -O layer"
+        source.report(Diagnostic(SIMAI_FLOWS, message, Severity.NOTE, Location(part.name)))
+    announced_line, total_words = announced
+    total = int(total_words[0]) if total_words else 0
+    if total > len(flows) + num_others:
+        message = f"{len(flows) + num_others} of {total} flows: the file is cut"
+        cure = "run the simulation to its end"
+        place = Location(part.name, announced_line)
+        source.report(Diagnostic(SIMAI_FLOWS, message, Severity.WARNING, place, cure))
     operation = collective.operation
     facts: dict[str, JsonValue] = {
         "layer": collective.layer,
@@ -83,28 +92,6 @@ def read(source: Source, options: SimaiFlowOptions) -> Algorithm:
         "loop_state": collective.loop_state,
     }
     return build_algorithm(source, flows, part.name, facts, SIMAI_FLOWS)
-
-
-def _report(
-    source: Source, file: str, announced: tuple[int, list[str]], num_flows: int, num_others: int
-) -> None:
-    """Report flows that were not read, through `source.report`; there may be no report, or both.
-
-    - A note, if `num_others` (flows of other collectives in the file) is above 0.
-    - A warning, if the file has fewer flows (`num_flows` + `num_others`) than announced.
-
-    `announced`: number and words of the first line; its first word is the number of flows.
-    Without words it is 0. More flows than announced are not reported.
-    """
-    if num_others:
-        message = f"{num_others} flows of other collectives are not read; see -O layer"
-        source.report(Diagnostic(SIMAI_FLOWS, message, Severity.NOTE, Location(file)))
-    total = int(announced[1][0]) if announced[1] else 0
-    if total > num_flows + num_others:
-        message = f"{num_flows + num_others} of {total} flows: the file is cut"
-        cure = "run the simulation to its end"
-        place = Location(file, announced[0])
-        source.report(Diagnostic(SIMAI_FLOWS, message, Severity.WARNING, place, cure))
 
 
 def _lines(stream: BinaryIO, file: str) -> Iterator[tuple[int, list[str]]]:

@@ -297,7 +297,13 @@ def read(source: Source, options: SimaiOptions) -> Workload:
         message = f"{gpus} GPUs with {len(program)} nodes each; at most {options.max_nodes} in all"
         cure = "read fewer GPUs with -O gpus=N, or raise -O max_nodes=N"
         raise InputError(message, location=Location(part.name), cure=cure, code="too-large")
-    for line in _notes(text, gpus, sizes):
+    listed = ", ".join(f"{role} {size}" for role, size in sizes.items() if size > 1) or "none"
+    notes = [*text.notes, f"{gpus} GPUs, all with the same rows; groups of several ranks: {listed}"]
+    if text.values.get("all_gpus", gpus) != gpus:
+        notes.append(f"the file is for {text.values['all_gpus']} GPUs")
+    if text.value("pp") > 1:
+        notes.append("messages between pipeline stages are not in the rows, and not in the job")
+    for line in notes:
         source.report(Diagnostic("simai", line, Severity.NOTE, Location(part.name)))
     lost = _num_collectives(text, (TENSOR,)) if sizes[TENSOR] == 1 else 0
     if lost and _TENSOR_KEY not in text.values and text.policy != _MICRO:
@@ -480,14 +486,3 @@ def _collective(
         size = -(-size // sizes[communication.role])
     kind, role = communication.kind, communication.role
     return [program.collective(layer.name, kind, size, role, (), after)]
-
-
-def _notes(text: WorkloadText, gpus: int, sizes: dict[str, int]) -> list[str]:
-    lines = [*text.notes]
-    groups = ", ".join(f"{role} {size}" for role, size in sizes.items() if size > 1) or "none"
-    lines.append(f"{gpus} GPUs, all with the same rows; groups of several ranks: {groups}")
-    if text.values.get("all_gpus", gpus) != gpus:
-        lines.append(f"the file is for {text.values['all_gpus']} GPUs")
-    if text.value("pp") > 1:
-        lines.append("messages between pipeline stages are not in the rows, and not in the job")
-    return lines

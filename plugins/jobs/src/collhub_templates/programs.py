@@ -126,46 +126,20 @@ def job_of(
     of the program are repeated for each rank. There must be at least one stage.
 
     `roles`: for each role a table (int64) with one group of ranks per row, padded with -1. A rank
-    is in at most one group of a role. A group is created only if all its members use the role in
-    some node. Groups are named "1", "2" and so on, by role, then by row (`_groups`). Nodes of ranks
-    without a created group in this role have group -1.
+    should be in at most one group of a role; of several, the last counts. A group is created only
+    if all its members use the role in some node. Groups are named "1", "2" and so on, by role, then
+    by row, with the members in the order of the row. Nodes of ranks without a created group in this
+    role have group -1.
 
     The node names are in the order in which the stages use them first. `producer` is only stored in
     the provenance.
     """
-    groups, group_of = _groups(stages, roles)
-    names: dict[str, int] = {}
-    parts = [_columns(stage, group_of, names) for stage in stages]
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    first = np.cumsum([0, *(len(part["rank"]) for part in parts[:-1])])
-    data = _edges_of_all(stages, first, "data")
-    control = _edges_of_all(stages, first, "control")
-    ranks = sum(len(stage.ranks) for stage in stages)
-    nodes = NodeColumns.from_columns(ranks, columns, data, control)
-    return Workload(nodes, tuple(names), groups, provenance=Provenance(producer=producer))
-
-
-def _groups(
-    stages: Sequence[RankPrograms], roles: Mapping[str, Int64Array]
-) -> tuple[tuple[ProcessGroup, ...], Int64Array]:
-    """Return the groups that are used, and the group of each rank by role: int64[roles, ranks].
-
-    `stages`: programs with the ranks that run them; all ranks together are 0, 1, .... `roles`:
-    table of groups by role, one group per row, padded with negative entries. A rank uses role i,
-    the i-th entry of `roles`, if an operation of its program has the role i.
-
-    A group is created only if all its members use the role; otherwise all its members have -1 in
-    this role. Groups are sorted by role, then by row. The entries of the second result are indices
-    in the first, from 0; the names of the groups are "1", "2" and so on. Members are in the order
-    of the row. -1 is also the entry of a rank that is in no row of the role. If a rank is in two
-    groups of a role, it has the later one.
-    """
-    ranks = sum(len(stage.ranks) for stage in stages)
-    group_of = np.full((len(roles), ranks), -1, np.int64)
-    used = [np.zeros(ranks, np.bool_) for _ in roles]
+    rank_count = sum(len(stage.ranks) for stage in stages)
+    used = [np.zeros(rank_count, np.bool_) for _ in roles]
     for stage in stages:
         for role in set(stage.program.columns["role"]) - {-1}:
             used[role][stage.ranks] = True
+    group_of = np.full((len(roles), rank_count), -1, np.int64)
     groups: list[ProcessGroup] = []
     for role, table in enumerate(roles.values()):
         for row in table:
@@ -174,7 +148,14 @@ def _groups(
             if used[role][members].all():
                 group_of[role, members] = len(groups)
                 groups.append(ProcessGroup(str(len(groups) + 1), tuple(members.tolist())))
-    return tuple(groups), group_of
+    names: dict[str, int] = {}
+    parts = [_columns(stage, group_of, names) for stage in stages]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    first = np.cumsum([0, *(len(part["rank"]) for part in parts[:-1])])
+    data = _edges_of_all(stages, first, "data")
+    control = _edges_of_all(stages, first, "control")
+    nodes = NodeColumns.from_columns(rank_count, columns, data, control)
+    return Workload(nodes, tuple(names), tuple(groups), provenance=Provenance(producer=producer))
 
 
 def _columns(

@@ -149,7 +149,15 @@ class Matching:
         starts = self._starts[:-1]
         differs = np.minimum.reduceat(calls, starts) != np.maximum.reduceat(calls, starts)
         keys = _pack(group[starts], calls[starts])
-        needs_check = differs | np.isin(keys, self._suspicious_calls())
+        suspicious: list[int] = []
+        for key in np.unique(keys).tolist():
+            ranks = self.records.tables.groups[key >> 32].ranks
+            listed = self.records.tables.calls[key & 0xFFFFFFFF]
+            size = None if ranks is None else len(ranks)
+            # Segments of all-to-alls may differ although the calls look equal.
+            if any(map(is_all_to_all, listed)) or find_contradiction(listed, size) is not None:
+                suspicious.append(key)
+        needs_check = differs | np.isin(keys, np.array(suspicious, np.int64))
         for segment in np.flatnonzero(needs_check & ~is_p2p[starts]):
             rows = self._order[self._starts[segment] : self._starts[segment + 1]]
             mismatch = self._compare({self.records.rank(int(row)): int(row) for row in rows})
@@ -171,27 +179,6 @@ class Matching:
                 ):
                     completed = self._are_in_state(pair, OperationState.COMPLETED)
                     yield Mismatch(difference, pair, completed)
-
-    def _suspicious_calls(self) -> Int64Array:
-        """Return the keys of calls that must be compared one by one: int64, ascending, distinct.
-
-        A key is a group and a list of calls: the number of the group in its upper 32 bits, that of
-        the list (in `tables.calls`) in the lower 32. A key is returned in each of these cases:
-
-        - The list has an all-to-all. Its segments may differ although the calls look equal.
-        - A call of the list contradicts itself for the size of the group (`find_contradiction`).
-
-        The result is empty if no key is suspicious.
-        """
-        columns = self.records.columns
-        suspicious: list[int] = []
-        for key in np.unique(_pack(columns["group"], columns["calls"])).tolist():
-            ranks = self.records.tables.groups[key >> 32].ranks
-            calls = self.records.tables.calls[key & 0xFFFFFFFF]
-            size = None if ranks is None else len(ranks)
-            if any(map(is_all_to_all, calls)) or find_contradiction(calls, size) is not None:
-                suspicious.append(key)
-        return np.array(suspicious, np.int64)
 
     def _recorded(self, rank: int, row: int) -> Partner:
         """Return a rank whose operation is recorded in a row, with the state of the row."""
