@@ -158,11 +158,12 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
     - `unresponsive`: reason by job rank, for each rank that is missing in any query. The first
       reason counts. Missing processes without a job rank are ignored.
     - `behind`: one entry per name of a communicator that has, in two successive listings, the same
-      unequal counts of collectives. The last such listing counts, even if later ones differ.
-      Entries are in the order of the first such listing.
+      unequal counts of collectives: the last such listing, in the order of the first one. Ranks
+      below the maximum are late, the others wait; all are job ranks, ascending. Ranks without a
+      job rank are left out.
     - `notes`: the given `notes`, then per query and communicator: each rank with a problem, by
       rank; fewer listed ranks than its size; unequal counts that are not those of the previous
-      listing. A rank without a job rank has its number in the communicator.
+      listing, with at most 8 late ranks. A rank without a job rank has its number there.
     """
     unresponsive: dict[int, str] = {}
     all_notes = list(notes)
@@ -191,60 +192,28 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
                 size = f"{seen} of {communicator.size} ranks"
                 all_notes.append(f"RAS: communicator {communicator.name} lists {size}")
             counts = tuple(sorted(communicator.counts.items()))
-            is_unequal = len(set(communicator.counts.values())) > 1
-            if is_unequal and unequal.get(communicator.name) == counts:
-                behind_ranks[communicator.name] = _behind_ranks(communicator, job_rank)
-            elif is_unequal:
-                all_notes.append(_describe_counts(communicator, job_rank))
+            newest = max(communicator.counts.values(), default=0)
+            late = [rank for rank, count in counts if count < newest]
+            if late and unequal.get(communicator.name) == counts:
+                waiting = [rank for rank, count in counts if count == newest]
+                behind_ranks[communicator.name] = BehindRanks(
+                    communicator.name,
+                    tuple(sorted(job_rank[rank] for rank in late if rank in job_rank)),
+                    tuple(sorted(job_rank[rank] for rank in waiting if rank in job_rank)),
+                    tuple(sorted(job_rank.values())),
+                )
+            elif late:
+                slow = [
+                    f"rank {job_rank.get(rank, rank)} by {newest - communicator.counts[rank]}"
+                    for rank in late
+                ]
+                shown = ", ".join(slow[:8]) + (", ..." if len(slow) > 8 else "")
+                all_notes.append(
+                    f"RAS: communicator {communicator.name}: fewer collectives than other ranks: "
+                    f"{shown}; this is a fault only if a second query shows the same numbers"
+                )
             unequal[communicator.name] = counts
     return NcclEvidence(unresponsive, tuple(behind_ranks.values()), tuple(all_notes))
-
-
-def _behind_ranks(communicator: RasCommunicator, job_rank: Mapping[int, int]) -> BehindRanks:
-    """Divide the ranks of a communicator into late ranks and ranks that wait for them.
-
-    A rank waits if its number of collectives (`counts`) is the maximum of the communicator. All
-    other ranks in `counts` are late. With equal counts all wait. `counts` must not be empty
-    (`ValueError`).
-
-    `job_rank`: rank of the job by rank of the communicator. The result has the name of the
-    communicator, the late and the waiting ranks as job ranks, and all job ranks in `job_rank` as
-    `group`. Each list ascends. Ranks without a job rank are left out.
-    """
-    newest = max(communicator.counts.values())
-    ranks = {rank: count == newest for rank, count in communicator.counts.items()}
-    named = {rank: job_rank[rank] for rank in ranks if rank in job_rank}
-    return BehindRanks(
-        communicator.name,
-        tuple(sorted(named[rank] for rank in named if not ranks[rank])),
-        tuple(sorted(named[rank] for rank in named if ranks[rank])),
-        tuple(sorted(job_rank.values())),
-    )
-
-
-def _describe_counts(communicator: RasCommunicator, job_rank: Mapping[int, int]) -> str:
-    """Describe the ranks with fewer collectives than the others in one RAS query: one line of text.
-
-    Late ranks have fewer collectives than the maximum of `counts`. They are listed as `rank 3 by 2`
-    (2 fewer than the maximum), ascending by their number in the communicator. At most 8 are listed;
-    `, ...` stands for the remaining ones. The text ends with the note that only a second query with
-    the same numbers proves a fault.
-
-    `job_rank`: rank of the job by rank of the communicator. It replaces the number in the text;
-    ranks without one keep theirs. With equal counts the list is empty. Without any count it raises
-    `ValueError`.
-    """
-    newest = max(communicator.counts.values())
-    slow = [
-        f"rank {job_rank.get(rank, rank)} by {newest - count}"
-        for rank, count in sorted(communicator.counts.items())
-        if count < newest
-    ]
-    shown = ", ".join(slow[:8]) + (", ..." if len(slow) > 8 else "")
-    return (
-        f"RAS: communicator {communicator.name}: fewer collectives than other ranks: {shown}; this "
-        "is a fault only if a second query shows the same numbers"
-    )
 
 
 class _RasParser:

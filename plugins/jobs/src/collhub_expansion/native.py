@@ -179,7 +179,18 @@ def native_phases(
         names, sizes = names[:1], (prod(sizes),)
     levels = [level for level in range(len(names)) if sizes[level:] and mask >> level & 1]
     levels = [level for level in levels if sizes[level] > 1]
-    _check_levels(system, kind, len(names), len(sizes), len(levels))
+    reason = ""
+    if len(names) > len(sizes):
+        stated = f"the job's system names {len(names)} algorithms of {kind}"
+        reason = f"{stated} for {len(sizes)} dimensions"
+    elif not levels:
+        # ASTRA-sim never finishes a stream without phases.
+        reason = f"no dimension with an algorithm takes part in this {kind}"
+    elif kind is CollectiveKind.ALL_REDUCE and len(levels) > 1 and not system.optimization:
+        reason = "collective-optimization is not stated, and ASTRA-sim guesses"
+    if reason:
+        cure = f"name an algorithm, for example --collective {kind}=torus-rings"
+        raise InputError(reason, cure=cure, code="several-dimensions")
     phases = []
     for phase_kind, level in _order_phases(system, kind, levels):
         name, width = _parse_spelling(names[level])
@@ -192,32 +203,6 @@ def native_phases(
         elif phase_kind is CollectiveKind.ALL_GATHER:
             size *= sizes[level]
     return phases
-
-
-def _check_levels(
-    system: NativeSystem, kind: CollectiveKind, names: int, dimensions: int, levels: int
-) -> None:
-    """Raise `InputError` (`several-dimensions`) if the phases of a collective are undefined.
-
-    `names`: number of algorithms that the system configures for the kind, one per
-    dimension. `dimensions`: number of dimensions of the network; `levels`: of those that
-    take part. Refused are, in this order:
-
-    - more names than dimensions
-    - no dimension that takes part
-    - an all-reduce over several dimensions without `collective-optimization` in the system
-    """
-    cure = f"name an algorithm, for example --collective {kind}=torus-rings"
-    if names > dimensions:
-        reason = f"the job's system names {names} algorithms of {kind} for {dimensions} dimensions"
-    elif not levels:
-        # ASTRA-sim never finishes a stream without phases.
-        reason = f"no dimension with an algorithm takes part in this {kind}"
-    elif kind is CollectiveKind.ALL_REDUCE and levels > 1 and not system.optimization:
-        reason = "collective-optimization is not stated, and ASTRA-sim guesses"
-    else:
-        return
-    raise InputError(reason, cure=cure, code="several-dimensions")
 
 
 def _order_phases(

@@ -235,15 +235,30 @@ class _Evaluation:
           configuration.
         - Otherwise: the rows wait for those of the operands (`_before`); nothing becomes blocking.
 
-        The first execution adds a call to the program and counts losses. Each execution adds rows
-        and 1 to `calls` of the call. No later computation is merged with an earlier row. Raises
-        `InputError` for invalid attributes and for too many rows.
+        The first execution adds a call to the program, and counts losses: ragged all-to-alls,
+        broadcasts from a computed root, and sends and receives without pairs. Each execution adds
+        rows and 1 to `calls` of the call. No later computation is merged with an earlier row.
+        Raises `InputError` for invalid attributes and for too many rows.
         """
         key = frame.computation.name, instruction.name
         number = self._calls.get(key)
         if number is None:
-            number = self._read_call(frame.computation, instruction, collective)
-            self._calls[key] = number
+            instructions = frame.computation.instructions
+            operands = [instructions[operand].shape for operand in instruction.operands]
+            reduction = self._module.find_reducer(instruction)
+            if collective == "ragged-all-to-all":
+                self._lose("ragged all-to-alls, whose bytes are an upper bound")
+            if has_root_operand(instruction):
+                self._lose(
+                    "broadcasts from a root that the program computes: the first device of the"
+                    " group is assumed"
+                )
+            if collective in ("send", "recv") and not has_pairs(instruction):
+                self._lose("sends and receives without source_target_pairs, which are left out")
+            devices = self._module.devices
+            read = read_call(instruction, collective, operands, reduction, devices, self._file)
+            number = self._calls[key] = len(self.program.calls)
+            self.program.calls.append(read)
         call = self.program.calls[number]
         call.calls += 1
         config = instruction.attributes.get("backend_config", "").replace("\\", "")
@@ -264,30 +279,6 @@ class _Evaluation:
             frame.tail = rows
         self._open_row = NONE
         frame.values[instruction.name] = rows
-
-    def _read_call(self, computation: Computation, instruction: HloInstruction, name: str) -> int:
-        """Append a collective or message to the calls of the program, and return its number.
-
-        `name`: its kind, such as `all-reduce`. The reduction is the opcode of the root of
-        `to_apply`, `""` without one. Ragged all-to-alls, broadcasts from a computed root, and sends
-        and receives without pairs are counted as losses. Raise `InputError` with the line for
-        invalid attributes.
-        """
-        reduction = self._module.find_reducer(instruction)
-        operands = [computation.instructions[operand].shape for operand in instruction.operands]
-        devices = self._module.devices
-        if name == "ragged-all-to-all":
-            self._lose("ragged all-to-alls, whose bytes are an upper bound")
-        if has_root_operand(instruction):
-            self._lose(
-                "broadcasts from a root that the program computes: the first device of the group is"
-                " assumed"
-            )
-        if name in ("send", "recv") and not has_pairs(instruction):
-            self._lose("sends and receives without source_target_pairs, which are left out")
-        call = read_call(instruction, name, operands, reduction, devices, self._file)
-        self.program.calls.append(call)
-        return len(self.program.calls) - 1
 
     def _enter(self, frame: _Frame, instruction: HloInstruction) -> None:
         """Begin to evaluate the computation that an instruction calls, by pushing a frame for it.

@@ -312,7 +312,15 @@ class ModuleBuilder:
                 if body is not None and body.communications:
                     instruction = replace(instruction, opcode="call", attributes={"to_apply": name})
                     break
-        called = self._find_called(instruction)
+        names = called_names(instruction)
+        for name in (*names, *_names(instruction.attributes.get("condition", ""))):
+            if name not in self.module.computations:
+                message = f"computation {name!r} is not defined before its use"
+                raise invalid(message, self.file, instruction.line, _DUMP_AGAIN, "dangling")
+        if instruction.opcode in ("while", "call", "fusion", "async-start") and not names:
+            message = f"{instruction.opcode} {instruction.name!r} names no computation"
+            raise invalid(message, self.file, instruction.line, _DUMP_AGAIN, "dangling")
+        called = [self.module.computations[name] for name in names]
         self.module.is_sharded |= "sharding" in instruction.attributes
         try:
             if instruction.opcode == "parameter":
@@ -346,19 +354,6 @@ class ModuleBuilder:
         self.module.computations[self._current.name] = self._current
         if self._is_entry:
             self.module.entry = self._current
-
-    def _find_called(self, instruction: HloInstruction) -> list[Computation]:
-        assert self.module
-        names = called_names(instruction)
-        condition = _names(instruction.attributes.get("condition", ""))
-        for name in (*names, *condition):
-            if name not in self.module.computations:
-                message = f"computation {name!r} is not defined before its use"
-                raise invalid(message, self.file, instruction.line, _DUMP_AGAIN, "dangling")
-        if instruction.opcode in ("while", "call", "fusion", "async-start") and not names:
-            message = f"{instruction.opcode} {instruction.name!r} names no computation"
-            raise invalid(message, self.file, instruction.line, _DUMP_AGAIN, "dangling")
-        return [self.module.computations[name] for name in names]
 
     def _add_totals(
         self, instruction: HloInstruction, operations: int, called: list[Computation]

@@ -411,6 +411,9 @@ def _percent(value: float | None) -> str:
 def lines(workload: Workload) -> list[str]:
     """Format the report of measured times (`build_blocks`) as lines of text.
 
+    Columns of tables are separated by two spaces and padded to the longest cell, so lines may end
+    with spaces; those in `Table.right` are aligned to the right. The first line is the header.
+
     Returns [] if a node has no recorded duration; markers are not examined. So a workload
     that has only markers, or no nodes, gets a report. Raises `InputError` for communications
     that do not match, and for cyclic dependencies.
@@ -419,23 +422,13 @@ def lines(workload: Workload) -> list[str]:
         return []
     text: list[str] = []
     for block in build_blocks(collect_findings(workload)):
-        text += _table_lines(block) if isinstance(block, Table) else block
+        if isinstance(block, list):
+            text += block
+            continue
+        rows = [block.header, *block.rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        aligned = [str.rjust if name in block.right else str.ljust for name in block.header]
+        for row in rows:
+            cells = zip(aligned, row, widths, strict=True)
+            text.append("  ".join(align(cell, width) for align, cell, width in cells))
     return text
-
-
-def _table_lines(table: Table) -> Sequence[str]:
-    """Format a table as lines with aligned columns, separated by two spaces.
-
-    The first line is the header, also of a table without rows. Columns in `table.right` are
-    aligned to the right, other columns to the left; all are padded to the longest cell, so lines
-    may end with spaces.
-    """
-    rows = [table.header, *table.rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    aligned = [str.rjust if name in table.right else str.ljust for name in table.header]
-    return [
-        "  ".join(
-            align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)
-        )
-        for row in rows
-    ]

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collhub_waits.mismatches import (
     Mismatch,
@@ -24,7 +23,7 @@ from collhub_waits.mismatches import (
     is_all_to_all,
 )
 from collhub_waits.records import OperationState, RecordedCall, Records
-from hub_core.columns import Int64Array, run_mask
+from hub_core.columns import run_mask
 
 CLEAR_RATIO = 4
 """Ratio between two distances of time from which on the smaller one identifies a pair of ends."""
@@ -148,7 +147,8 @@ class Matching:
             return
         starts = self._starts[:-1]
         differs = np.minimum.reduceat(calls, starts) != np.maximum.reduceat(calls, starts)
-        keys = _pack(group[starts], calls[starts])
+        # A key has the group in the upper 32 bits, the list of calls in the lower ones.
+        keys = group[starts].astype(np.int64) << 32 | calls[starts].astype(np.int64)
         suspicious: list[int] = []
         for key in np.unique(keys).tolist():
             ranks = self.records.tables.groups[key >> 32].ranks
@@ -460,15 +460,6 @@ class Matching:
             return None
         ordered = sorted(rows, key=lambda rank: (rank not in difference.culprits, rank))
         return Mismatch(difference, tuple(rows[rank] for rank in ordered), is_completed)
-
-
-def _pack(group: NDArray[np.generic], calls: NDArray[np.generic]) -> Int64Array:
-    """Return keys of group and calls: int64, with the group in the upper 32 bits.
-
-    `group`, `calls`: numbers of equal shape, elementwise; `calls` must be in 0..2^32 - 1.
-    """
-    keys: Int64Array = group.astype(np.int64) << 32 | calls.astype(np.int64)
-    return keys
 
 
 class _End(NamedTuple):

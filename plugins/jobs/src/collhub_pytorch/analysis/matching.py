@@ -126,12 +126,31 @@ def _check_equal(
         differs |= (left_dtype != right_dtype) & are_known
         if differs.any():
             position = int(np.argmax(differs))
-            message = f"collective {position + 1} of {_group_name(workload, group)}"
-            raise _mismatch_error(workload, message, int(column[position]), int(first[position]))
+            row, first_row = int(column[position]), int(first[position])
+            subject = f"collective {position + 1} of {_group_name(workload, group)}"
+            other_location = nodes.location(first_row, file_of(workload, members[0]))
+            message = (
+                f"{subject} is {_describe(workload, row)}, "
+                f"at {other_location} {_describe(workload, first_row)}"
+            )
+            location = nodes.location(row, file_of(workload, rank))
+            cure = "profile the same iterations on all ranks" + _group_hint(workload, row)
+            raise InputError(message, location=location, cure=cure, code="collective-mismatch")
         if len(first) != len(column):
-            longer = int((first if len(first) > len(column) else column)[shared])
-            lacking = rank if len(first) > len(column) else members[0]
-            raise _missing_error(workload, group, longer, lacking, shared)
+            is_first_longer = len(first) > len(column)
+            holder, lacking = (members[0], rank) if is_first_longer else (rank, members[0])
+            row = int((first if is_first_longer else column)[shared])
+            message = (
+                f"collective {shared + 1} of {_group_name(workload, group)} is "
+                f"{_describe(workload, row)}, but rank {lacking} "
+                f"({file_of(workload, lacking)}) has only {shared}"
+            )
+            location = nodes.location(row, file_of(workload, holder))
+            cure = "profile the same iterations on all ranks"
+            # Execution traces do not mark iterations, and their reader has no such option.
+            if workload.provenance.producer == KINETO:
+                cure += ", or read one of them with -O step=N" + _group_hint(workload, row)
+            raise InputError(message, location=location, cure=cure, code="collective-missing")
 
 
 def _dtype(workload: Workload, extra: str) -> str:
@@ -150,19 +169,6 @@ def _dtype(workload: Workload, extra: str) -> str:
     return str(record.get("dtype", "")) if isinstance(record, dict) else ""
 
 
-def _mismatch_error(workload: Workload, subject: str, row: int, first: int) -> InputError:
-    other_rank = int(workload.nodes.rank[first])
-    file = file_of(workload, other_rank)
-    other_location = workload.nodes.location(first, file)
-    message = (
-        f"{subject} is {_describe(workload, row)}, at {other_location} {_describe(workload, first)}"
-    )
-    rank = int(workload.nodes.rank[row])
-    location = workload.nodes.location(row, file_of(workload, rank))
-    cure = "profile the same iterations on all ranks" + _group_hint(workload, row)
-    return InputError(message, location=location, cure=cure, code="collective-mismatch")
-
-
 def _group_hint(workload: Workload, row: int) -> str:
     """Return an additional explanation of a mismatch, to append to the message.
 
@@ -177,23 +183,6 @@ def _group_hint(workload: Workload, row: int) -> str:
         "; profiles of gloo, mpi and ucc do not state process groups, so that collectives among"
         " fewer ranks cannot be told from those of all"
     )
-
-
-def _missing_error(
-    workload: Workload, group: int, row: int, lacking: int, count: int
-) -> InputError:
-    rank = int(workload.nodes.rank[row])
-    message = (
-        f"collective {count + 1} of {_group_name(workload, group)} is "
-        f"{_describe(workload, row)}, but rank {lacking} "
-        f"({file_of(workload, lacking)}) has only {count}"
-    )
-    location = workload.nodes.location(row, file_of(workload, rank))
-    cure = "profile the same iterations on all ranks"
-    # Execution traces do not mark iterations, and their reader has no such option.
-    if workload.provenance.producer == KINETO:
-        cure += ", or read one of them with -O step=N" + _group_hint(workload, row)
-    return InputError(message, location=location, cure=cure, code="collective-missing")
 
 
 def _describe(workload: Workload, row: int) -> str:
