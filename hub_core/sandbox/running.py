@@ -25,13 +25,13 @@ from hub_core.sandbox.confinement import close_streams, restrict_this_process
 
 _MAX_PRINTED = 8000
 _FAILED = "program-failed"
-# Texts of programs that read their command line.
 # Text of `tempfile` if it can write nowhere.
 _NO_FOLDER = "No usable temporary directory"
 _SANDBOX_CURE = (
     "the sandbox lets programs write no files, read only their folder and open no connections;"
     " for a program that you trust: -O sandbox=off"
 )
+# Texts of programs that read their command line.
 _ARGUMENT_SOURCES = (b"argparse", b"sys.argv")
 Report = dict[str, Any]
 """JSON values that the parent process reads."""
