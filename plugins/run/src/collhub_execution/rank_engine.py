@@ -165,7 +165,18 @@ def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
             is_timed = task.wants_step_times and run == task.runs - 1
             _run_once(task, engine, levels, log, run, is_timed)
     output = engine.memory.output(task)
-    _run_native(task, engine, log)
+    native = engine.native(task)
+    if native is not None:
+        # Negative numbers are warm-ups, which are not logged.
+        for run in range(-task.warmups, task.repeats):
+            native.fill()
+            engine.memory.finish()
+            engine.transport.barrier()
+            start = time.perf_counter()
+            native.run()
+            engine.memory.finish()
+            if run >= 0:
+                log.native_times[:, run] = start, time.perf_counter()
     # A rank that exits early would discard messages for which other ranks still wait.
     engine.transport.barrier()
     return output
@@ -265,29 +276,6 @@ def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> Non
         starts[move.record - first_record] = time.perf_counter_ns()
         move.act()
         ends[move.record - first_record] = time.perf_counter_ns()
-
-
-def _run_native(task: RankTask, engine: RankEngine[V], log: RankLog) -> None:
-    """Run the library's own collective, if the engine has it, and log the times of its repeats.
-
-    There are `task.warmups` runs that are not logged, then `task.repeats` runs. Before each run the
-    input is filled in and all ranks wait for each other; both are not timed. Start and end of
-    repeat r (`perf_counter`, in s, with queued work) are stored in `log.native_times[:, r]`.
-    Without a collective of the library nothing happens.
-    """
-    native = engine.native(task)
-    if native is None:
-        return
-    # Negative numbers are warm-ups.
-    for run in range(-task.warmups, task.repeats):
-        native.fill()
-        engine.memory.finish()
-        engine.transport.barrier()
-        start = time.perf_counter()
-        native.run()
-        engine.memory.finish()
-        if run >= 0:
-            log.native_times[:, run] = start, time.perf_counter()
 
 
 class NumpyMemory:

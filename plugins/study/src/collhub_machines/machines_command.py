@@ -114,6 +114,7 @@ def show(context: CommandContext, machine: str, as_json: bool) -> int:
     """
     from collhub_machine_profiles.machine_profile import profile_document
     from collhub_machine_profiles.shipped import load_profile
+    from collhub_machine_profiles.time_models import MEANINGS, NETWORK_NAMES
 
     profile = load_profile(machine)
     if as_json:
@@ -129,19 +130,6 @@ def show(context: CommandContext, machine: str, as_json: bool) -> int:
             "date": profile.day or "unknown",
         }
     )
-    _print_constants(context, profile)
-    _print_errors(context, profile)
-    for source in profile.sources:
-        named = ", ".join(f"{key} {source[key]}" for key in ("repo", "commit") if key in source)
-        use = source.get("use") or f"{source.get('points', 0)} points"
-        licence = source.get("licence", "licence unknown")
-        context.print_line(f"source: {source.get('name')}, {named}, {licence}: {use}")
-    return ExitCode.DONE
-
-
-def _print_constants(context: CommandContext, profile: MachineProfile) -> None:
-    from collhub_machine_profiles.time_models import MEANINGS, NETWORK_NAMES
-
     rows = [
         (name, f"{constant.value:.4g}", constant.source, str(constant.points), MEANINGS[name])
         for name, constant in profile.constants.items()
@@ -155,6 +143,13 @@ def _print_constants(context: CommandContext, profile: MachineProfile) -> None:
     if rows:
         header = ("constant", "value", "origin", "points", "meaning")
         context.print_table(header, rows, ("value", "points"))
+    _print_errors(context, profile)
+    for source in profile.sources:
+        named = ", ".join(f"{key} {source[key]}" for key in ("repo", "commit") if key in source)
+        use = source.get("use") or f"{source.get('points', 0)} points"
+        licence = source.get("licence", "licence unknown")
+        context.print_line(f"source: {source.get('name')}, {named}, {licence}: {use}")
+    return ExitCode.DONE
 
 
 def _print_errors(context: CommandContext, profile: MachineProfile) -> None:

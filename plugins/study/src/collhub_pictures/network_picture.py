@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,7 +113,17 @@ def draw(
     line_count = count_lines(topology)
     if line_count > MAX_LINES:
         raise _too_large_error(topology, f"{line_count} lines are more than {MAX_LINES}")
-    places = _place_nodes(topology, network.boxes)
+    is_regular = bool(topology.dimensions)
+    relative = (
+        place_regular_nodes(topology)
+        if is_regular
+        else place_irregular_nodes(topology, network.boxes)
+    )
+    # The left margin has room for half of the widest box.
+    half = measure_widest(topology, range(topology.num_nodes)) / 2
+    corner = (max(_MARGIN, half + _EDGE), _MARGIN + _TITLE_HEIGHT)
+    # Rounded, so that floating-point differences between platforms do not change the bytes.
+    places: Points = np.round(relative - relative.min(axis=0) + corner, 1)
     lines = DrawnLines.of(topology, places)
     loads_of_lines: Sequence[LineLoad] = ()
     if loads:
@@ -167,28 +177,6 @@ def _too_large_error(topology: Topology, message: str) -> UsageError:
         cure="draw a part of it, as in ?npus=0-63",
         code="too-large-to-draw",
     )
-
-
-def _place_nodes(topology: Topology, boxes: Collection[int]) -> Points:
-    """Return the positions of all nodes in the picture, in pixels: float64[num_nodes, 2].
-
-    A topology with `dimensions` is placed by the coordinates of its nodes. Any other topology is
-    placed in layers; `boxes` has its nodes that represent collapsed groups. The smallest x is the
-    left margin: at least `_MARGIN`, and at least half of the widest label plus `_EDGE`. The
-    smallest y is `_MARGIN` plus the height of the title. Positions are rounded to 0.1, so that they
-    are equal on all platforms.
-    """
-    is_regular = bool(topology.dimensions)
-    relative = (
-        place_regular_nodes(topology) if is_regular else place_irregular_nodes(topology, boxes)
-    )
-    # The left margin has room for half of the widest box.
-    half = measure_widest(topology, range(topology.num_nodes)) / 2
-    corner = (max(_MARGIN, half + _EDGE), _MARGIN + _TITLE_HEIGHT)
-    # Rounded, so that floating-point differences between platforms do not change the bytes.
-    minimum = relative.min(axis=0)
-    places: Points = np.round(relative - minimum + corner, 1)
-    return places
 
 
 def _write_head(picture: _NetworkPicture) -> Iterator[str]:

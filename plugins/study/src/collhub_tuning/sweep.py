@@ -11,7 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -316,9 +316,9 @@ def _serve(connection: Connection) -> None:
     """Execute tasks one by one in a child process, until the parent closes the connection.
 
     First sends None to report that it is ready. Then it receives (function, args, kwargs) and sends
-    the result of `_call`, with which an exception of the function is sent too. Ctrl-C is ignored in
-    this process, because the parent stops it. A result that cannot be pickled terminates the
-    process.
+    (True, result of the function) or (False, its exception); `KeyboardInterrupt` and `SystemExit`
+    are not sent. Ctrl-C is ignored in this process, because the parent stops it. A result that
+    cannot be pickled terminates the process.
     """
     # A terminal sends Ctrl-C to all processes; the parent stops this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -328,20 +328,12 @@ def _serve(connection: Connection) -> None:
             function, args, kwargs = connection.recv()
         except EOFError:
             return
-        connection.send(_call(function, args, kwargs))
-
-
-def _call(
-    function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> tuple[bool, object]:
-    """Run the function; return (True, its result) or (False, its exception).
-
-    `KeyboardInterrupt` and `SystemExit` pass.
-    """
-    try:
-        return True, function(*args, **kwargs)
-    except Exception as error:
-        return False, error
+        outcome: tuple[bool, object]
+        try:
+            outcome = True, function(*args, **kwargs)
+        except Exception as error:
+            outcome = False, error
+        connection.send(outcome)
 
 
 @contextmanager
