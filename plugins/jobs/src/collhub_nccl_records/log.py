@@ -156,6 +156,11 @@ class NcclLog:
         identity = self._identity(line, pointer, rest)
         if identity is None and _SPLIT.search(rest) is None and _INIT_END.search(rest):
             identity = name_without_id(rank_count)
+            unnamed = self.communicators.get("")
+            if unnamed and len(self.communicators) == 1 and unnamed.size() <= rank_count:
+                # Old releases log the rings before the only line of initialisation.
+                unnamed.identity = identity
+                self.communicators[identity] = self.communicators.pop("")
         if identity is None or self._entries >= _MAX_ENTRIES:
             return False
         self._entries += 1

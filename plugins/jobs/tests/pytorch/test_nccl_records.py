@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_nccl_records import read_inspector_lines
+from collhub_nccl_records import NcclLog, read_inspector_lines
 from collhub_nccl_records.calls import CallRecord, SkippedLine
 from collhub_nccl_records.plugin_records import read_profiler_events
 from collhub_pytorch.findings import collect_findings
@@ -402,6 +402,20 @@ def test_communicators_of_old_logs_without_ids_are_those_of_their_sizes() -> Non
     assert workload.num_ranks == 4
     assert [group.ranks for group in workload.groups] == [(1, 3)]
     assert [len(collectives(workload, rank)) for rank in range(4)] == [1, 2, 1, 2]
+
+
+def test_rings_before_the_line_of_initialisation_of_an_old_log_belong_to_it() -> None:
+    rings = [b"node0:100:7 [0] NCCL INFO Channel 00/01 : 0 1"]
+    members = [
+        b"node0:10%d:7 [0] NCCL INFO comm 0x%d rank %d nranks 2 cudaDev 0 busId 60 - Init COMPLETE"
+        % (rank, rank, rank)
+        for rank in range(2)
+    ]
+    log = NcclLog()
+    assert not list(log.read(enumerate([*rings, *members], 1), "job.log"))
+    (facts,) = log.communicators.values()
+    assert (facts.identity, facts.size(), facts.ring(0)) == ("2 ranks", 2, (0, 1))
+    assert sorted(facts.processes) == [0, 1]
 
 
 def test_communicators_of_one_size_in_old_logs_without_ids_are_refused() -> None:
