@@ -19,71 +19,23 @@ from hub_core.network import Occupancy
 _LeavingChunks = Callable[[Int64Array, Int64Array, BoolArray], Int64Array]
 
 
-def _count_all_gather(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
-    """All-gather: a chunk of every member inside if members are outside; int64[sets]."""
-    return inside * (outside > 0)
-
-
-def _count_reduce_scatter(
-    inside: Int64Array, outside: Int64Array, has_root: BoolArray
-) -> Int64Array:
-    """Reduce-scatter: a chunk for every member outside if members are inside; int64[sets]."""
-    return outside * (inside > 0)
-
-
-def _count_all_reduce(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
-    """Return the chunks that must leave each set in an all-reduce of one chunk: int64[sets].
-
-    1 if there are members on both sides (`inside`, `outside`: their numbers), else 0.
-    """
-    is_divided = (inside > 0) & (outside > 0)
-    return is_divided.astype(np.int64)
-
-
-def _count_broadcast(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
-    """Return the chunks that must leave each set in a broadcast of one chunk: int64[sets].
-
-    1 if the root is inside and members are outside, else 0.
-    """
-    leaves = has_root & (outside > 0)
-    return leaves.astype(np.int64)
-
-
-def _count_reduce(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
-    """Return the chunks that must leave each set in a reduce of one chunk: int64[sets].
-
-    1 if members are inside and the root is outside, else 0.
-    """
-    leaves = ~has_root & (inside > 0)
-    return leaves.astype(np.int64)
-
-
-def _count_gather(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
-    """Gather: a chunk of every member inside if the root is outside; int64[sets]."""
-    return inside * ~has_root
-
-
-def _count_scatter(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
-    """Scatter: a chunk for every member outside if the root is inside; int64[sets]."""
-    return outside * has_root
-
-
-def _count_all_to_all(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
-    """All-to-all: a chunk for every pair of a member inside and one outside; int64[sets]."""
-    return inside * outside
-
-
-# Chunks of one share that must leave a set of nodes, by the numbers of members inside and outside
-# and whether the root is inside.
+# Chunks of one share that must leave each set of nodes, by the numbers of members inside and
+# outside of the set, and whether it contains the root.
 _COUNT_LEAVING: Mapping[CollectiveKind, _LeavingChunks] = {
-    CollectiveKind.ALL_GATHER: _count_all_gather,
-    CollectiveKind.REDUCE_SCATTER: _count_reduce_scatter,
-    CollectiveKind.ALL_REDUCE: _count_all_reduce,
-    CollectiveKind.BROADCAST: _count_broadcast,
-    CollectiveKind.REDUCE: _count_reduce,
-    CollectiveKind.GATHER: _count_gather,
-    CollectiveKind.SCATTER: _count_scatter,
-    CollectiveKind.ALL_TO_ALL: _count_all_to_all,
+    CollectiveKind.ALL_GATHER: lambda inside, outside, has_root: inside * (outside > 0),
+    CollectiveKind.REDUCE_SCATTER: lambda inside, outside, has_root: outside * (inside > 0),
+    CollectiveKind.ALL_REDUCE: lambda inside, outside, has_root: (
+        (inside > 0) & (outside > 0)
+    ).astype(np.int64),
+    CollectiveKind.BROADCAST: lambda inside, outside, has_root: (has_root & (outside > 0)).astype(
+        np.int64
+    ),
+    CollectiveKind.REDUCE: lambda inside, outside, has_root: (~has_root & (inside > 0)).astype(
+        np.int64
+    ),
+    CollectiveKind.GATHER: lambda inside, outside, has_root: inside * ~has_root,
+    CollectiveKind.SCATTER: lambda inside, outside, has_root: outside * has_root,
+    CollectiveKind.ALL_TO_ALL: lambda inside, outside, has_root: inside * outside,
 }
 
 

@@ -11,14 +11,14 @@ from collhub_packing import CapacityGraph, SpanningTree, all_reduce_trees, stren
 from collhub_packing.pipelining import Pipeline, Pipelining, best_chunks
 
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.search.candidates import Nodes, SynthesisCandidate
+from collhub_tacos.search.candidates import SynthesisCandidate
 from collhub_tacos.search.seeds import Progress
 from collhub_tacos.search.setting import Setting
 from collhub_tacos.symmetry import ShortestPaths, is_duplex
 from hub_core.columns import Int64Array
 from hub_core.model import InputError, JsonValue
 from hub_core.network import Occupancy
-from hub_core.schedules import Transfers, algorithm_of
+from hub_core.schedules import algorithm_of
 from hub_core.verification import verify
 
 _LANDMARKS = 16
@@ -228,23 +228,19 @@ class _PackedSchedule:
         Its number of pieces is the repetitions of the packing times its weight. Transfers are
         selected, and the schedule is verified, only when the search requests it.
         """
+        transfers = self.pipeline.transfers
         return SynthesisCandidate(
             form=form,
             pieces=self.repeats * self.packing.weight,
             collective=self.pipeline.collective,
             chunks=self.pipeline.chunks,
-            num_transfers=len(self.pipeline.transfers),
+            num_transfers=len(transfers),
             time_ps=self.pipeline.time_ps,
-            transfers=self._transfers,
+            transfers=lambda nodes: transfers if nodes is None else transfers.touching(nodes),
             replay=lambda progress: self._verify(setting),
             details=self.packing.details,
             is_interrupted=is_interrupted,
         )
-
-    def _transfers(self, nodes: Nodes) -> Transfers:
-        """Return the transfers that touch one of the NPUs `nodes`, or all of them for None."""
-        transfers = self.pipeline.transfers
-        return transfers if nodes is None else transfers.touching(nodes)
 
     def _verify(self, setting: Setting) -> bool:
         """Verify the entire schedule as an algorithm on the members of `setting`; return True.

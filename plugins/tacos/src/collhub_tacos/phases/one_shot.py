@@ -337,20 +337,16 @@ def build_one_shot_candidates(
 ) -> Iterator[SynthesisCandidate]:
     """Yield all-reduces in one phase with more and more pieces (of 1, 2, 4, 8), while they improve.
 
-    The numbers of pieces are those of `Setting.choose_piece_counts`: the requested one only,
-    otherwise those of 1, 2, 4, 8 that fit the size and the network, ascending.
+    The numbers of pieces are those of `Setting.choose_piece_counts`, ascending. `limit_ps()`: the
+    fastest time so far in ps, None if there is none; the consumer updates it between candidates.
+    Yields none if some NPU cannot reach another one, or if the fastest link takes longer than the
+    limit to send all bytes once. Stops before a candidate whose busiest link takes longer than the
+    limit, and after one that did not change a limit which existed before it.
 
-    `limit_ps()`: the fastest time so far in ps, None if there is none; the consumer updates it
-    between candidates. Yields no candidate in these cases:
-
-    - The fastest link takes longer than the limit to send all bytes once.
-    - Some NPU cannot reach another one.
-
-    The iteration stops before the first candidate whose busiest link takes longer than the limit.
-    It also stops after a candidate that did not change a limit which existed before it.
-
-    `progress` is called with 0.0 at the start, and before each candidate with its index / number of
-    candidates.
+    A candidate has steps (`build_steps`) instead of transfers, whose selection raises
+    `AssertionError`; `replay` returns False. Its time is only a lower bound, that of its busiest
+    link. `progress` is called with 0.0 at the start, and before each candidate with its index /
+    number of candidates. Raises `UsageError` (`size-too-small`) for units below one byte.
     """
     progress(0.0, _ACTIVITY)
     limit = limit_ps()
@@ -364,10 +360,30 @@ def build_one_shot_candidates(
     ladder = setting.choose_piece_counts(_LADDER)
     for index, pieces in enumerate(ladder):
         limit = limit_ps()
-        if limit is not None and _compute_minimum_ps(setting, sums, pieces) > limit:
+        minimum_ps = _compute_minimum_ps(setting, sums, pieces)
+        if limit is not None and minimum_ps > limit:
             return
         progress(index / len(ladder), _ACTIVITY)
-        yield _build_candidate(setting, trees, sums, pieces)
+        collective = replace(
+            setting.collective,
+            unit_count=setting.count_units(pieces),
+            in_place=True,
+            out_of_place=True,
+        )
+        steps, scratch_units = build_steps(trees, sums, setting.link_times(pieces), pieces)
+        size = setting.collective_bytes
+        yield SynthesisCandidate(
+            form="one-shot",
+            pieces=pieces,
+            collective=collective,
+            chunks=Chunks.cut(collective, np.ones(pieces, np.int64)),
+            num_transfers=len(sums) * pieces,
+            time_ps=minimum_ps,
+            transfers=_refuse_transfers,
+            # The candidate must be verified in another way.
+            replay=lambda progress: False,
+            algorithm=Algorithm(collective, steps, scratch_units, collective_bytes=size),
+        )
         if limit is not None and limit_ps() == limit:
             return
 
@@ -388,40 +404,6 @@ def _compute_minimum_ps(setting: Setting, sums: PartialSums, pieces: int) -> int
     messages = pieces * np.bincount(links, minlength=len(hops.busy))
     takes = messages * hops.busy + hops.arrival - hops.busy
     return int(np.max(takes[messages > 0], initial=0))
-
-
-def _build_candidate(
-    setting: Setting, trees: InTrees, sums: PartialSums, pieces: int
-) -> SynthesisCandidate:
-    """Build the candidate that divides each part of the collective's buffer into `pieces` units.
-
-    - Collective and algorithm: in place and out of place. The steps are those of `build_steps`.
-    - `form`: "one-shot". `num_transfers`: number of messages (`sums`) times `pieces`.
-    - `time_ps`: only a lower bound, the largest time in ps in which one link sends all its messages
-      (`_compute_minimum_ps`).
-    - `transfers` raises `AssertionError` when called, because there are none.
-    - `replay` always returns False, so that the candidate must be verified in another way.
-
-    Raises `UsageError` (`size-too-small`) if a unit would have less than one byte.
-    """
-    collective = replace(
-        setting.collective, unit_count=setting.count_units(pieces), in_place=True, out_of_place=True
-    )
-    steps, scratch_units = build_steps(trees, sums, setting.link_times(pieces), pieces)
-    algorithm = Algorithm(
-        collective, steps, scratch_units, collective_bytes=setting.collective_bytes
-    )
-    return SynthesisCandidate(
-        form="one-shot",
-        pieces=pieces,
-        collective=collective,
-        chunks=Chunks.cut(collective, np.ones(pieces, np.int64)),
-        num_transfers=len(sums) * pieces,
-        time_ps=_compute_minimum_ps(setting, sums, pieces),
-        transfers=_refuse_transfers,
-        replay=lambda progress: False,
-        algorithm=algorithm,
-    )
 
 
 def _refuse_transfers(nodes: Nodes) -> Transfers:

@@ -138,7 +138,19 @@ class Router:
         position: int | np.int64 = 0
         used: int | np.int64 = 0
         max_load: int | np.int64 = self.max_load_ps
+        old = self._routes
         while position < chunks:
+            # The kernel modifies the loads of the links and the rows of `new`.
+            state = RoutingState(
+                *self._fixed_columns,
+                old_first=old.first,
+                old_size=old.size,
+                old_arc=old.arc,
+                new_first=new.first,
+                new_size=new.size,
+                new_arc=new.arc,
+                new_parent=new.parent,
+            )
             position, used, max_load = reroute(
                 order,
                 position,
@@ -150,7 +162,7 @@ class Router:
                 rules.steepness,
                 rules.depth_weight,
                 self._arcs,
-                self._state(new),
+                state,
                 self._space,
             )
             if used + nodes > len(new.arc):
@@ -159,23 +171,6 @@ class Router:
         new.cut(int(used))
         self._routes = new
         self._rounds += 1
-
-    def _state(self, new: _Round) -> RoutingState:
-        """Return the arrays for the kernel: fixed columns, routes of the old and the new round.
-
-        No array is copied, so the kernel modifies the load of the links and the rows of `new`.
-        """
-        old = self._routes
-        return RoutingState(
-            *self._fixed_columns,
-            old_first=old.first,
-            old_size=old.size,
-            old_arc=old.arc,
-            new_first=new.first,
-            new_size=new.size,
-            new_arc=new.arc,
-            new_parent=new.parent,
-        )
 
     def plan(self) -> RoutePlan:
         """Return the transfers of the last round, chunk by chunk in the order of routing.

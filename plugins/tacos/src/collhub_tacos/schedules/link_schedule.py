@@ -255,9 +255,6 @@ Identifiers = npt.NDArray[np.uint16 | np.uint32]
 ChunkBits = npt.NDArray[np.uint64]
 """A bit per node and chunk: row v, bit `x & 63` of word `x >> 6`."""
 
-# Number of nodes whose transfers are expanded at the same time.
-_NODES_PER_BATCH = 1 << 12
-
 
 def choose_identifier_type(num_chunks: int) -> type[np.uint16] | type[np.uint32]:
     """Return the smallest unsigned type for the ids of `num_chunks` chunks, of 16 or 32 bits."""
@@ -347,29 +344,12 @@ class ArrivalLog:
         """Return (step, link, chunk) of all transfers to the destinations of some links.
 
         Transfers on other links into these destinations are included. The rows are sorted by
-        destination, then by arrival. Without links the arrays are empty.
-        """
-        receivers = np.unique(self.network.destination[links])
-        if not len(receivers):
-            return links, links, links
-        # Batches limit the memory for intermediate arrays.
-        parts = [
-            self._expand_receivers(receivers[first : first + _NODES_PER_BATCH])
-            for first in range(0, len(receivers), _NODES_PER_BATCH)
-        ]
-        step, link, chunk = zip(*parts, strict=True)
-        return np.concatenate(step), np.concatenate(link), np.concatenate(chunk)
-
-    def _expand_receivers(self, receivers: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return (step, link, chunk) of all transfers to some nodes, by node, then by arrival.
-
-        Arrivals of one step are in the order of links. `receivers`: at least one node; the order is
-        kept. Chunks that a node has from the start
-        have no transfer.
+        destination, then by arrival, in one step by link. Chunks that a node has from the start
+        have no transfer. Without links the arrays are empty.
         """
         indptr = self.network.indptr
-        step, link, chunk = [], [], []
-        for node in receivers:
+        step, link, chunk = [links[:0]], [links[:0]], [links[:0]]
+        for node in np.unique(self.network.destination[links]):
             in_links = np.arange(indptr[node], indptr[node + 1])
             # Unpack only the columns of these links.
             bit = (in_links & 7).astype(np.uint8)

@@ -213,16 +213,17 @@ def build_all_gather_plans(
     A plan is omitted if the network lacks an arc for one of its transfers. The list may be empty.
     """
     start, all_npus = _PartialTrees.at(origin), _Grid(network.num_npus, 1)
-    methods = [
-        partial(method, start, all_npus, 0)
-        for method in (_PartialTrees.send_directly, _PartialTrees.send_around)
+    plans = [
+        start.send_directly(all_npus, 0).plan(network),
+        start.send_around(all_npus, 0).plan(network),
     ]
     for grid in find_group_grids(network, times):
-        methods += [
-            partial(method, start, grid)
-            for method in (_grow_outwards, _grow_around_groups, _grow_inwards)
+        plans += [
+            start.send_directly(grid, 1).send_directly(grid, 0).plan(network),
+            start.send_around(grid, 1).send_directly(grid, 0).plan(network),
+            start.send_directly(grid, 0).send_directly(grid, 1).plan(network),
         ]
-    return [plan for method in methods if (plan := method().plan(network)) is not None]
+    return [plan for plan in plans if plan is not None]
 
 
 def build_free_all_gathers(
@@ -339,21 +340,6 @@ def _schedule_in_rounds(plan: RoutePlan, times: LinkTimes, grid: _Grid, root: in
     slot = plan.chunk + np.where(source == root, 0, ahead)
     rank = inverse(np.lexsort((plan.chunk, slot)))
     return plan.schedule_by_rank(times, rank, is_fixed=True)
-
-
-def _grow_outwards(start: _PartialTrees, grid: _Grid) -> _PartialTrees:
-    """Send to one member of every group, then within the groups."""
-    return start.send_directly(grid, 1).send_directly(grid, 0)
-
-
-def _grow_around_groups(start: _PartialTrees, grid: _Grid) -> _PartialTrees:
-    """Send from group to group, then within the groups."""
-    return start.send_around(grid, 1).send_directly(grid, 0)
-
-
-def _grow_inwards(start: _PartialTrees, grid: _Grid) -> _PartialTrees:
-    """Send within the group, then to the other groups."""
-    return start.send_directly(grid, 0).send_directly(grid, 1)
 
 
 def _grow_on_lanes(
