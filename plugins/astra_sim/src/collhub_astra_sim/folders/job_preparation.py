@@ -367,7 +367,8 @@ def compute_written_losses(
     2. One loss `hazard CODE` for each finding of `find_hazards`: inputs on which ASTRA-sim
        hangs, aborts or computes wrong results. Errors and warnings count.
     3. One loss `simulation` if some ranks do not finish in a simulation of the folder by the
-       hub, or if the simulation raises `HubError`. It is run only if no hazard is an error.
+       hub, which it names, or if the simulation raises `HubError`. It has the first diagnostic.
+       The simulation is run only if no hazard is an error.
 
     The result is () without differences.
     """
@@ -384,8 +385,18 @@ def compute_written_losses(
         Loss(f"hazard {finding.code}", str(finding.location.rank), finding.message)
         for finding in findings
     ]
-    if not any(finding.severity is Severity.ERROR for finding in findings):
-        losses += _report_unfinished_ranks(written, network)
+    if any(finding.severity is Severity.ERROR for finding in findings):
+        return tuple(losses)
+    try:
+        times = simulate(WorkloadRequest(written), JobOptions(network=network))
+    except HubError as error:
+        reason = error.diagnostics[0] if error.diagnostics else error
+        message = f"ASTRA-sim cannot run the job: {reason}"
+        return (*losses, Loss("simulation", "all ranks", message))
+    if times.time_ns is None:
+        ranks = [rank for rank, end in enumerate(times.rank_finish_ns) if end is None]
+        message = f"never finish: {times.diagnostics[0]}"
+        losses.append(Loss("simulation", f"ranks {format_ranks(ranks)}", message))
     return tuple(losses)
 
 
@@ -429,23 +440,3 @@ def _report_lost_values(
     roots = int((workload.nodes.root != written.nodes.root).sum())
     if roots:
         yield Loss("root", f"{roots} nodes", "ASTRA-sim knows no root: a broadcast is a timer")
-
-
-def _report_unfinished_ranks(written: Workload, network: str) -> Iterator[Loss]:
-    """Simulate a job that was read back from its folder; yield a loss if ranks do not finish.
-
-    `network`: the backend, such as `congestion-aware`. The only loss names all unfinished
-    ranks and the first diagnostic of the simulation. If the simulation raises a `HubError`,
-    the loss is for all ranks and has the first diagnostic of the error. Without a loss, all
-    ranks finish.
-    """
-    try:
-        times = simulate(WorkloadRequest(written), JobOptions(network=network))
-    except HubError as error:
-        reason = error.diagnostics[0] if error.diagnostics else error
-        yield Loss("simulation", "all ranks", f"ASTRA-sim cannot run the job: {reason}")
-        return
-    if times.time_ns is None:
-        ranks = [rank for rank, end in enumerate(times.rank_finish_ns) if end is None]
-        finding = times.diagnostics[0]
-        yield Loss("simulation", f"ranks {format_ranks(ranks)}", f"never finish: {finding}")

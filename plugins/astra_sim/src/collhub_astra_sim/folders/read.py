@@ -258,9 +258,13 @@ def read_job(source: Source, options: JobFolderOptions) -> Workload:
     if len(names) > 1 and MEMORY not in names:
         raise files.error(f"several files describe memories: {', '.join(names[:8])}")
     name = MEMORY if MEMORY in names else next(iter(names), None)
+    texts = {name: text for name, text in files.texts(*_NETWORK_SUFFIXES) if NETWORK_KEY in text}
+    if len(texts) > 1 and NETWORK not in texts:
+        raise files.error(f"several files describe networks: {', '.join(sorted(texts)[:8])}")
+    network = texts.get(NETWORK, next(iter(texts.values()), None))
     configuration: dict[str, JsonValue] = {
         "system": _read_text(files.files[uses.file]),
-        "network": _read_network_text(files),
+        "network": None if network is None else network.decode("utf-8", "replace"),
         "backend": script_backend(files),
         "memory": None if name is None else _read_text(files.files[name]),
         "custom": [*prefixes],
@@ -304,23 +308,6 @@ def _read_workload(
 def _read_text(part: SourcePart) -> str:
     """Return the content of a file as text; invalid bytes are replaced."""
     return part.load().decode("utf-8", "replace")
-
-
-def _read_network_text(files: FolderFiles) -> str | None:
-    """Return the text of the file of a folder that describes a network; None without one.
-
-    Such a file is named `*.yml`, `*.yaml` or `*.json` and contains `npus_count`. It may be
-    in any subfolder. Of several such files, `network.yml` at the top of the folder is used.
-    Without this one, several files raise `InputError` (`astra-sim-folder`). Bytes that are
-    not UTF-8 become replacement characters. Empty files, files above 1 MiB and all after
-    the first 64 files with these suffixes are ignored (`FolderFiles.texts`).
-    """
-    texts = {name: text for name, text in files.texts(*_NETWORK_SUFFIXES) if NETWORK_KEY in text}
-    if len(texts) > 1 and NETWORK in texts:
-        texts = {NETWORK: texts[NETWORK]}
-    if len(texts) > 1:
-        raise files.error(f"several files describe networks: {', '.join(sorted(texts)[:8])}")
-    return next((text.decode("utf-8", "replace") for text in texts.values()), None)
 
 
 def script_backend(files: FolderFiles) -> str | None:

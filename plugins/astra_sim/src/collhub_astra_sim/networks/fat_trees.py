@@ -291,7 +291,8 @@ class _FatTreeFile:
         1. `nodes`, `tiers` or `podsize` is missing.
         2. `tiers` is not 2 or 3, or the blocks are not those of the tiers 0 to `tiers` - 1.
         3. A tier, from the lowest, lacks `Downlink_speed_Gbps`, `Radix_Down`, `Downlink_Latency_ns`
-           or, below the top, `Radix_Up`. The `Radix_Up` of the top tier is ignored.
+           or, below the top, `Radix_Up`. The `Radix_Up` of the top tier is ignored. Missing other
+           keys have the defaults of `Tier`.
         4. `FatTree.defect` refuses the numbers.
         """
         missing = [key for key in _HEAD if key not in self._head]
@@ -304,8 +305,18 @@ class _FatTreeFile:
             self._fail(
                 None, f"Tiers is {count}, and the blocks are of tiers {numbers}: 2 or 3, 0..n"
             )
-        tiers = tuple(self._build_tier(number, number == count - 1) for number in range(count))
-        tree = FatTree(self._head["nodes"], self._head["podsize"], tiers)
+        tiers = []
+        for number in range(count):
+            values_by_key, is_top = self._tiers[number], number == count - 1
+            needed = _REQUIRED if is_top else _REQUIRED | _UP
+            lacking = [key for key in needed if key not in values_by_key]
+            if lacking:
+                self._fail(None, f"tier {number} lacks {', '.join(lacking)}")
+            values = {_KEYS[key][0]: value for key, value in values_by_key.items() if _KEYS[key][0]}
+            if is_top:
+                values.pop("radix_up", None)
+            tiers.append(Tier(**values))
+        tree = FatTree(self._head["nodes"], self._head["podsize"], tuple(tiers))
         if defect := tree.defect():
             self._fail(None, defect, "the numbers have to be consistent: see the manual of htsim")
         # Add the latency of every switch to the links that leave it.
@@ -316,24 +327,6 @@ class _FatTreeFile:
         if not latency_of_node.any():
             return topology
         return replace(topology, latency_s=topology.latency_s + latency_of_node[topology.source])
-
-    def _build_tier(self, number: int, is_top: bool) -> Tier:
-        """Build the tier `number` from the keys that were read for it.
-
-        `Downlink_speed_Gbps`, `Radix_Down` and `Downlink_Latency_ns` are required, `Radix_Up` too
-        below the top tier; it is ignored for the top tier. Missing optional keys have the defaults
-        of `Tier` (switch latency 0 ns, not oversubscribed, one cable per bundle). Raises
-        `InputError` that lists the missing required keys.
-        """
-        values_by_key = self._tiers[number]
-        needed = _REQUIRED if is_top else _REQUIRED | _UP
-        missing = [key for key in needed if key not in values_by_key]
-        if missing:
-            self._fail(None, f"tier {number} lacks {', '.join(missing)}")
-        values = {_KEYS[key][0]: value for key, value in values_by_key.items() if _KEYS[key][0]}
-        if is_top:
-            values.pop("radix_up", None)
-        return Tier(**values)
 
     def _fail(self, line: int | None, message: str, cure: str = "") -> NoReturn:
         """Raise `InputError` (`invalid-htsim-topology`) for the file.

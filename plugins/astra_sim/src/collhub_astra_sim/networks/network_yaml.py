@@ -313,14 +313,19 @@ def find_astra_network(
 
     If all hold, but there is only one NPU, `UsageError` (`too-few-npus`) is raised.
     """
-    dimensions: tuple[Dimension, ...] = ()
-    if not (topology.multicast or topology.reduction):
+    dimensions: list[Dimension] = []
+    is_plain = not (topology.multicast or topology.reduction)
+    for dimension in topology.dimensions if is_plain else ():
+        kind = dimension.kind
+        # ASTRA-sim has no lines, and its rings need three nodes.
+        if dimension.size == 2 and kind in (DimensionKind.LINE, DimensionKind.RING):
+            kind = DimensionKind.FULLY_CONNECTED
         # Dimensions of one node do not occur in the network YAML.
-        several = [dimension for dimension in topology.dimensions if dimension.size > 1]
-        dimensions = tuple(map(_as_astra, several))
+        if dimension.size > 1:
+            dimensions.append(replace(dimension, kind=kind))
     is_native = bool(dimensions) and all(dimension.kind in KIND_NAMES for dimension in dimensions)
     if is_native and (len(dimensions) == 1 or not is_congestion_aware):
-        return AstraNetwork(dimensions)
+        return AstraNetwork(tuple(dimensions))
     reason = _find_obstacle(topology, sources, destinations)
     if reason:
         raise UsageError(
@@ -356,19 +361,6 @@ def make_full_mesh(npus: int, bandwidth_bytes_per_s: float, latency_s: float) ->
     kind = DimensionKind.FULLY_CONNECTED
     dimension = Dimension(kind, npus, bandwidth_bytes_per_s, latency_s)
     return AstraNetwork((dimension,))
-
-
-def _as_astra(dimension: Dimension) -> Dimension:
-    """Return a dimension as ASTRA-sim has it: lines and rings of two nodes are fully connected.
-
-    ASTRA-sim has no lines, and its rings need three nodes. Other dimensions are returned unchanged,
-    so the result may still be a line.
-    """
-    # ASTRA-sim has no lines, and its rings need three nodes.
-    is_pair = dimension.size == 2 and dimension.kind in (DimensionKind.LINE, DimensionKind.RING)
-    if is_pair:
-        return replace(dimension, kind=DimensionKind.FULLY_CONNECTED)
-    return dimension
 
 
 def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:

@@ -158,27 +158,18 @@ class _Layout:
             self.sums.append([int(nodes[group_sum.members[0]]), len(group_sum.members), -1, -1])
             for member, hops in zip(group_sum.members, group_sum.hops, strict=True):
                 position = int(self._first[routes[member]]) + hops
-                self._add_to_sum(int(nodes[member]), last.get(member), index, position)
+                if member in last:
+                    self.sums[last[member]][2:] = [index, position]
+                else:
+                    node = int(nodes[member])
+                    self._switched["sum"][node] = index
+                    self._switched["sum_at"][node] = position
                 last[member] = index
         for first, *parts in group_sums.arrivals:
             carrier, delivered = int(nodes[first]), nodes[parts]
             if len(delivered):
                 self._switched["first_part"][carrier] = delivered[0]
                 self._switched["next_part"][delivered[:-1]] = delivered[1:]
-
-    def _add_to_sum(self, node: int, before: int | None, index: int, position: int) -> None:
-        """Record that the message of `node` enters sum `index` after its hop `position`.
-
-        `index`: row of `sums`. `position`: index in the concatenated links of all routes. `before`:
-        row of the sum that the message entered before, or None. The pair (index, position) is
-        stored in that earlier sum's row as its next sum; if `before` is None, it is stored with the
-        message as its first sum.
-        """
-        if before is not None:
-            self.sums[before][2:] = [index, position]
-            return
-        self._switched["sum"][node] = index
-        self._switched["sum_at"][node] = position
 
 
 class _Shapes:

@@ -192,22 +192,18 @@ class _StoppedJob:
     def _explain_collective(self, row: int) -> _Reason:
         """Return why a running collective does not finish, by the first rule that applies.
 
-        Members are the ranks of its group, or all ranks of the job if it has none. A member
-        runs the collective if it has a running node of the same group, collective kind and
-        bytes.
+        Members are the ranks of its group, or all ranks of the job if it has none. A member runs
+        the collective if it has a running node of the same group, collective kind and bytes. Except
+        for the first rule, the text begins with the kind, the bytes and the group of the node.
 
-        - There is only one member: ASTRA-sim never finishes such a collective; no cure.
-        - Some members do not run it: the first `_LISTED_RANKS` (8) of these ranks, ascending, and
-          the collective that the first one runs. Without such a collective there is no cure.
-        - It has no group and a native algorithm: `_describe_uneven_numbers`, with the running
-          nodes of all members.
-        - Otherwise: "though all members have begun it: orders or algorithms differ".
+        1. There is only one member: ASTRA-sim never finishes such a collective; no cure.
+        2. Some members do not run it: the first `_LISTED_RANKS` (8) of these ranks, ascending, and
+           the collective that the first one runs. Without such a collective there is no cure.
+        3. It has no group and a native algorithm: `_describe_uneven_numbers`, with the running
+           nodes of all members.
+        4. Otherwise: "though all members have begun it: orders or algorithms differ".
 
-        The cure of the second and the last rule is to issue the collectives of these groups in the
-        same order on all ranks.
-
-        Except in the first case the text begins with the kind, the bytes and the group of the
-        node.
+        The cure of 2 and 4 is to issue these collectives in the same order on all ranks.
         """
         nodes = self._workload.nodes
         members = self._workload.members(int(nodes.group[row]))
@@ -238,27 +234,17 @@ class _StoppedJob:
     def _describe_uneven_numbers(self, prefix: str, rows: Int64Array) -> _Reason:
         """Describe why a collective of all ranks never ends: ranks number its messages differently.
 
-        ASTRA-sim numbers the messages of such a collective by the parts (streams) of all
-        earlier collectives of the rank, also those of groups. Messages match only if these
-        numbers are equal. The number of a rank is computed here as the parts of its finished
-        collectives that have an algorithm, native or custom.
+        ASTRA-sim numbers the messages by the parts (streams) of all earlier collectives of the
+        rank, also those of groups, and messages match only if these numbers are equal. Here the
+        number of a rank is the sum of the parts of its finished collectives that have an algorithm.
+        `prefix`: beginning of the sentence. `rows`: the collective's nodes, at least one per rank.
 
-        If the numbers of the ranks of `rows` are equal, the text is `prefix` and "though all
-        members have begun it". The cure is to issue the collectives in the same order on all
-        ranks. Otherwise:
-
-        - The text lists the ranks of the job with more than the minimum number, then those with
-          the minimum, as ranges (`0-2,5`).
-        - Between them it names one finished collective as an example: the first one, by row,
-          that belongs to a group and runs on a rank with more. Without such a collective it is
-          the first finished one of any rank.
-        - The cure is to run these nodes in a process group of all ranks: in the first such group
-          of the job, otherwise in a new one. The name of the new one is the largest name of a group
-          that is a number of at most `MAX_GROUP` (0 without one), plus 1. More than `_LISTED_RANKS`
-          (8) ranks are listed as `[0, ..., N]`.
-
-        `prefix`: beginning of the sentence. `rows`: rows of the collective's nodes, one or more
-        per rank.
+        - Equal numbers: "though all members have begun it"; the cure is the same order everywhere.
+        - Otherwise the text has the ranks with more than the minimum, an example of their finished
+          collectives (the first of a group, without one the first of any rank), and the ranks with
+          the minimum. The cure is a process group of all ranks: the first one of the job, or a new
+          one. Its name is the largest group name that is a number up to `MAX_GROUP` (or 0), plus 1;
+          more than `_LISTED_RANKS` (8) ranks are listed as `[0, ..., N]`.
         """
         nodes, ranks = self._workload.nodes, self._workload.num_ranks
         is_past = (self._end >= 0) & (self._choice != NO_CHOICE)
