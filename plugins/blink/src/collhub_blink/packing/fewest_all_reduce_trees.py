@@ -79,43 +79,40 @@ def find_fewest_all_reduce_trees(
             widest = capacity
     bound, reason = -(-total // widest), "no tree can be wider"
 
-    def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-        """Search for a packing of exactly `count` trees within the remaining budget.
-
-        Return (trees, True) for a packing, (None, True) if it is proved that there is none, and
-        (None, False) if the search is not complete. It is not started for more than
-        `_MAX_TREES` trees or `_MAX_NODES` nodes, which gives (None, False) too.
-        """
-        if count > _MAX_TREES or links.num_nodes > _MAX_NODES:
-            return None, False
-        vectors = generate_weight_vectors(total, count, widest)
-        return _find_trees(graph, links, total, vectors, budget)
-
     counts = range(bound, total + 1)
-    return search_counts(tuple(known), bound, reason, attempt, counts, budget)
+    return search_counts(
+        tuple(known),
+        bound,
+        reason,
+        lambda count: _find_trees(graph, links, total, count, widest, budget),
+        counts,
+        budget,
+    )
 
 
 def _find_trees(
     graph: CapacityGraph,
     links: DuplexLinks,
     total: int,
-    vectors: Iterator[tuple[int, ...]],
+    count: int,
+    widest: int,
     budget: Budget,
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-    """Search for spanning trees whose weights are one of the given vectors.
+    """Search for a packing of exactly `count` spanning trees within the remaining budget.
 
-    `vectors`: weights of the trees, of equal length; `total`: sum of the weights of each. At most
-    the first 4096 vectors are searched, each by its own search. The searches take turns, and each
-    turn takes growing numbers of steps from `budget`.
+    The integer weights of the trees sum to `total`; none is above `widest`. Each vector of weights
+    has its own search, at most the first 4096. The searches take turns, and each turn takes growing
+    numbers of steps from `budget`.
 
-    Returns (trees of the vector that is solved first, True). The trees are in the order of its
-    weights and rooted at their centres. Returns (None, True) without vectors, and if all searches
-    end without a solution. Returns (None, False) if the search is incomplete:
-
-    - the `budget` is used up before all searches end
-    - there are more than 4096 vectors, and none of those searched is solved
-    - a search would be too large to build; then no vector is searched
+    Returns (trees of the vector that is solved first, True), by descending weight and rooted at
+    their centres. Returns (None, True) without vectors, and if all searches end without a solution.
+    Returns (None, False) if the search is incomplete: `budget` used up, more than 4096 vectors of
+    which none is solved, or not started because there are more than `_MAX_TREES` trees or
+    `_MAX_NODES` nodes.
     """
+    if count > _MAX_TREES or links.num_nodes > _MAX_NODES:
+        return None, False
+    vectors = generate_weight_vectors(total, count, widest)
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 
     def build_search(weights: Sequence[int]) -> _JointSearch | None:
