@@ -23,8 +23,8 @@ from hub_core.network.cuts import (
 )
 from hub_core.network.links import whole_ps
 from hub_core.network.pair_bounds import Filling, PairBounds
-from hub_core.network.routes import Traffic, dependent_pairs
 from hub_core.network.topology import Topology
+from hub_core.network.traffic import Traffic, dependent_pairs
 
 # Ranks times links up to which distances between all ranks are computed (below 0.1 CPU s).
 _MAX_DISTANCE_WORK = 1 << 19

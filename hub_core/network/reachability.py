@@ -11,8 +11,8 @@ from hub_core.columns import BoolArray, Int64Array
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.quantities import format_ranks
-from hub_core.network.routes import Traffic, dependent_pairs
 from hub_core.network.topology import Topology
+from hub_core.network.traffic import Traffic, dependent_pairs
 
 # Maximum names, and characters of a list of numbers, in a message.
 _MAX_NAMES = 8
