@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hub_core.columns.arcs import ArcGroups, Arcs
     from hub_core.columns.graphs import (
-        ArcGroups,
-        Arcs,
         NodePairs,
         Order,
         chain_cover,
@@ -129,8 +128,9 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
+    "hub_core.columns.arcs": "ArcGroups Arcs",
     "hub_core.columns.graphs": (
-        "ArcGroups Arcs NodePairs Order chain_cover connected_parts find_heads topological_levels "
+        "NodePairs Order chain_cover connected_parts find_heads topological_levels "
         "values_of_single_keys"
     ),
     "hub_core.columns.groups": (

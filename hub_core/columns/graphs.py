@@ -1,125 +1,32 @@
-"""Directed graphs as columns: paths, levels, components, chain covers, links by pair of nodes."""
+"""Directed graphs as columns: levels, components, chain covers, links by pair of nodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from hub_core.columns.arcs import keep_last_entries
 from hub_core.columns.groups import (
     csr,
-    expanded_ranges,
     gather,
     group_of_entry,
     positions_in,
     row_pointer,
     rows_of,
 )
-from hub_core.columns.orders import BoolArray, Float64Array, Int64Array, stable_order
+from hub_core.columns.orders import (
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    stable_order,
+)
 
 # Below this mean width of a level, a numpy call is slower than a loop over its nodes.
 _MIN_MEAN_WIDTH = 24
 
 _LEVELS_BEFORE_DECISION = 256
-
-
-class ArcGroups(NamedTuple):
-    """Arcs grouped by head, in arc order within a group.
-
-    `rows`: int64[arcs], the arcs. `heads`: int64[groups], ascending. `first`: int64[groups], start
-    of each group in `rows`.
-    """
-
-    rows: Int64Array
-    heads: Int64Array
-    first: Int64Array
-
-
-class Arcs:
-    """Directed arcs `tail[i]` -> `head[i]`, int64, between nodes 0..num_nodes-1, for many searches.
-
-    The columns are sorted once, when a search first needs it.
-    """
-
-    def __init__(self, num_nodes: int, tail: Int64Array, head: Int64Array) -> None:
-        self.num_nodes = num_nodes
-        self.tail = tail
-        self.head = head
-
-    @cached_property
-    def entering(self) -> ArcGroups:
-        """Return the arcs grouped by head: (rows, heads that have arcs, start of each group).
-
-        Within a group rows are in arc order, so that the first arc wins ties.
-        """
-        rows = np.argsort(self.head, kind="stable")
-        return ArcGroups(rows, *np.unique(self.head[rows], return_index=True))
-
-    @cached_property
-    def leaving(self) -> tuple[Int64Array, Int64Array]:
-        """Heads of the arcs by tail as CSR: (indptr int64[nodes + 1], heads int64[arcs])."""
-        return csr(self.tail, self.head, self.num_nodes)
-
-    def hops(self, starts: Int64Array) -> npt.NDArray[np.int32]:
-        """Return the minimum number of arcs from each start to every node: int32[starts, nodes].
-
-        0 for the start itself, -1 for nodes without a path from it. A start may occur several
-        times. Breadth-first search of all starts at the same time. An arc is visited once per
-        start: O(starts * (arcs + nodes)) time and memory.
-        """
-        indptr, heads = self.leaving
-        nodes = self.num_nodes
-        hops = np.full(len(starts) * nodes, -1, np.int32)
-        # A cell is a pair (start, node), numbered start by start.
-        frontier = np.arange(len(starts), dtype=np.int64) * nodes + starts
-        hops[frontier] = 0
-        last_entry = np.empty(len(hops), np.int64)
-        distance = 0
-        while len(frontier):
-            distance += 1
-            node = frontier % nodes
-            degree = indptr[node + 1] - indptr[node]
-            head = heads[expanded_ranges(indptr[node], degree)]
-            cells = np.repeat(frontier - node, degree) + head
-            cells = cells[hops[cells] < 0]
-            hops[cells] = distance
-            # Several arcs may lead to one cell.
-            frontier = _keep_last_entries(cells, last_entry)
-        return hops.reshape(len(starts), nodes)
-
-    def lengths_from(self, starts: BoolArray, weight: Float64Array) -> Float64Array:
-        """Return the length of the shortest path to every node from the nearest node of `starts`.
-
-        `starts`: bool[nodes]. `weight`: float64[arcs]; see `shorten`. The result is float64[nodes]:
-        the smallest sum of `weight` over a path that follows the arcs' directions. It is 0 for the
-        nodes of `starts`, and infinite without a path.
-        """
-        return self.shorten(np.where(starts, 0.0, np.inf), weight)
-
-    def shorten(self, length: Float64Array, weight: Float64Array) -> Float64Array:
-        """Reduce `length` to the shortest path lengths of the nodes, in place, and return it.
-
-        `length`: float64[nodes], or [nodes, searches] for several searches at once; the initial
-        lengths, infinite if unknown. `weight`: float64[arcs], infinite for an arc that must not be
-        used. Negative weights are permitted, but with a cycle of negative length this does not end.
-
-        All arcs are relaxed in rounds until no length changes (Bellman 1958, Ford 1956): O(arcs *
-        arcs of the longest shortest path). With numpy this is faster than a heap in Python.
-        """
-        rows, heads, first = self.entering
-        tail, weight = self.tail[rows], weight[rows]
-        if length.ndim > 1:
-            weight = weight[:, None]
-        while len(rows):
-            offered = np.minimum.reduceat(length[tail] + weight, first, axis=0)
-            shorter = np.minimum(length[heads], offered)
-            if np.array_equal(shorter, length[heads]):
-                break
-            length[heads] = shorter
-        return length
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +46,6 @@ class Order:
     def is_complete(self) -> bool:
         """Whether every node has a level, so that there is no cycle."""
         return len(self.nodes) == len(self.position)
-
-
-def _keep_last_entries(cells: Int64Array, last_entry: Int64Array) -> Int64Array:
-    """Return every value of `cells` once, ordered by the last position of the value in `cells`.
-
-    `last_entry`: int64 scratch array, longer than the largest value; its content is
-    overwritten. `cells` [3, 1, 3] gives [1, 3].
-    """
-    numbers = np.arange(len(cells))
-    last_entry[cells] = numbers
-    last: Int64Array = cells[last_entry[cells] == numbers]
-    return last
 
 
 def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) -> Order:
@@ -183,7 +78,7 @@ def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) ->
         # A child can be reached over several edges in one step, which `-=` would count once.
         np.subtract.at(missing, reached, 1)
         # A node is processed after its last parent, exactly once for any order of edges.
-        frontier = _keep_last_entries(reached[missing[reached] == 0], last_entry)
+        frontier = keep_last_entries(reached[missing[reached] == 0], last_entry)
     level_indptr = row_pointer(widths)
     # One stable sort of all nodes by level; a sort in every level takes three times as long.
     level_of_node = np.full(nodes, -1, np.int64)

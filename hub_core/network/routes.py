@@ -18,9 +18,16 @@ from hub_core.columns import (
     run_lengths,
 )
 from hub_core.model.diagnostics import InputError
-from hub_core.network.source_routes import SEARCH_CELLS, find_routes_from_sources
+from hub_core.network.chain_routes import find_chain
+from hub_core.network.source_routes import (
+    SEARCH_CELLS,
+    check_link_count,
+    check_search_rounds,
+    find_routes_from_sources,
+)
 
 if TYPE_CHECKING:
+    from hub_core.network.chain_routes import Chain
     from hub_core.network.topology import Topology
 
 # Destinations per source above which searches begin at the sources.
@@ -44,7 +51,8 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
     links, an NPU takes the first in link order. A switch with n of them takes number d mod n, and d
     becomes d // n for the next switch; d begins as the number of the destination. Raises
     `InputError` (`disconnected`) for the first pair without a path, by destination, then in the
-    given order.
+    given order, and (`too-large`) for routes of too many links, or for too many rounds of search
+    (`check_link_count`, `check_search_rounds`).
     """
     # The first link in link order from each source to its destination, or -1.
     nodes = topology.num_nodes
@@ -55,6 +63,10 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
     direct_rows = np.flatnonzero(direct >= 0)
     distant = np.flatnonzero((direct < 0) & (sources != destinations))
     parts = [(direct_rows, Routes(np.arange(len(direct_rows) + 1), direct[direct_rows]))]
+    chain = find_chain(topology, keys, first) if len(distant) else None
+    if chain is not None:
+        parts.append((distant, _follow_chain(topology, chain, sources, destinations, distant)))
+        return joined_routes(len(sources), parts)
     # Searches from few sources replace many searches, one per destination.
     source_count, destination_count = (
         len(np.unique(ends[distant])) for ends in (sources, destinations)
@@ -69,13 +81,16 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
         distant = distant[np.argsort(destinations[distant], kind="stable")]
         goals, first = np.unique(destinations[distant], return_index=True)
         bounds = np.append(first, len(distant))
-        search = _RouteSearch(topology)
         batch = max(1, SEARCH_CELLS // max(topology.num_links, nodes))
+        search = _RouteSearch(topology, batches=-(-len(goals) // batch))
+        link_count = 0
         for start in range(0, len(goals), batch):
             stop = min(start + batch, len(goals))
             pairs = distant[bounds[start] : bounds[stop]]
             goal_of_pair = group_of_entry(bounds[start : stop + 1])
             parts.append((pairs, search.routes(goals[start:stop], goal_of_pair, sources[pairs])))
+            link_count += len(parts[-1][1].links)
+            check_link_count(topology, link_count)
     return joined_routes(len(sources), parts)
 
 
@@ -94,6 +109,23 @@ def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Rou
     return Routes(indptr, links)
 
 
+def _follow_chain(
+    topology: Topology,
+    chain: Chain,
+    sources: Int64Array,
+    destinations: Int64Array,
+    pairs: Int64Array,
+) -> Routes:
+    """Return the routes of the pairs of indices `pairs` along a ring or line, in their order.
+
+    Raises `InputError` (`too-large`) if they have too many links (`check_link_count`).
+    """
+    starts = sources[pairs]
+    counts, leads_up = chain.count_links(starts, destinations[pairs])
+    check_link_count(topology, int(counts.sum()))
+    return Routes(row_pointer(counts), chain.list_links(starts, counts, leads_up))
+
+
 class _RouteSearch:
     """Shortest paths of one topology to a batch of goals.
 
@@ -102,12 +134,14 @@ class _RouteSearch:
     backtrack. Links are grouped by their source, in link order within a group.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, batches: int) -> None:
         """Prepare backward searches from destinations in a topology of one plane (not checked).
 
         The links grouped by their source are computed once here and used by all searches.
+        `batches`: the number of calls of `routes`, whose work must not be too large.
         """
         self._topology = topology
+        self._batches = batches
         self._backwards = topology.arcs(backwards=True)
         self._links = self._backwards.entering
 
@@ -117,9 +151,11 @@ class _RouteSearch:
         A path from a node to itself is empty. If several links of a node are on such paths, an
         NPU takes the first in link order. A switch with n such links takes number d mod n, and d
         becomes d // n for the next switch; at first, d is the node number of the goal. Raises
-        `InputError` (`disconnected`) for the first pair without a path.
+        `InputError` (`disconnected`) for the first pair without a path, and (`too-large`) if this
+        search, repeated for all batches, needs too many rounds.
         """
         distance = self._backwards.hops(goals)
+        check_search_rounds(self._topology, int(distance.max()) * self._batches)
         length = distance[goal_of_path, sources].astype(np.int64)
         lost = np.flatnonzero(length < 0)
         if len(lost):

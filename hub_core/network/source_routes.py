@@ -2,7 +2,8 @@
 
 The result is that of searches per destination (`shortest_routes`): a link is on a shortest path to
 the destination if it is on one from the source, and the destination is reached after it. The nodes
-before a destination are collected backwards, hop by hop, for many pairs at once.
+before a destination are collected backwards, hop by hop, for many pairs at once. Searches of both
+kinds have the limits at the end of this module.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.columns import Int64Array, csr, distinct, gather, row_pointer
+from hub_core.model.diagnostics import InputError
 
 if TYPE_CHECKING:
     from hub_core.network.topology import Topology
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 SEARCH_CELLS = 1 << 20
 # Pairs whose paths are collected at once.
 _PAIRS_AT_ONCE = 1024
+# Links of all routes of a call, which take up to 24 bytes each; and rounds of its searches, which
+# take 50 us or more each.
+_MAX_LINKS, _MAX_ROUNDS = 200_000_000, 1 << 20
 
 
 def find_routes_from_sources(
@@ -35,17 +40,21 @@ def find_routes_from_sources(
     Pairs are sorted by source, then by index, over all batches. A batch has at most 1024 pairs
     (`_PAIRS_AT_ONCE`) and may have several sources. One breadth-first search covers at most max(1,
     `SEARCH_CELLS` // nodes) sources, and a batch has no others. The result is [] without pairs.
-    `_trace_paths` chooses one of several shortest paths.
+    `_trace_paths` chooses one of several shortest paths. Raises `InputError` (`too-large`) as
+    `check_link_count` and `check_search_rounds` do.
     """
     origins, origin = np.unique(sources, return_inverse=True)
     by_origin = np.argsort(origin, kind="stable")
     arcs = topology.arcs()
     entering = csr(topology.destination, np.arange(topology.num_links), topology.num_nodes)
     at_once = max(1, SEARCH_CELLS // topology.num_nodes)
+    batches = -(-len(origins) // at_once) + len(sources) // _PAIRS_AT_ONCE
     routes = []
+    link_count = 0
     for first in range(0, len(origins), at_once):
         batch = origins[first : first + at_once]
         distance = arcs.hops(batch)
+        check_search_rounds(topology, int(distance.max()) * batches)
         start, stop = np.searchsorted(origin[by_origin], [first, first + len(batch)])
         searched = by_origin[start:stop]
         if bool((distance[origin[searched] - first, destinations[searched]] < 0).any()):
@@ -54,6 +63,8 @@ def find_routes_from_sources(
             pairs = searched[begin : begin + _PAIRS_AT_ONCE]
             row, ends = origin[pairs] - first, (sources[pairs], destinations[pairs])
             routes.append((pairs, *_trace_paths(topology, entering, distance, row, *ends)))
+            link_count += len(routes[-1][2])
+            check_link_count(topology, link_count)
     return routes
 
 
@@ -107,3 +118,29 @@ def _trace_paths(
         links[indptr[path] + hop] = link
         node = topology.destination[link]
     return indptr, links
+
+
+def check_link_count(topology: Topology, count: int) -> None:
+    """Raise `InputError` (`too-large`) for routes with more than 200 million links in all."""
+    if count > _MAX_LINKS:
+        raise InputError(
+            f"topology {topology.name}: the routes of all messages have {count} links or more, "
+            f"which are too many (limit {_MAX_LINKS})",
+            cure="choose fewer NPUs, or an algorithm of messages between neighbours",
+            code="too-large",
+        )
+
+
+def check_search_rounds(topology: Topology, rounds: int) -> None:
+    """Raise `InputError` (`too-large`) for searches of more than 2^20 rounds in all.
+
+    `rounds`: an estimate from the first search, the links from its nodes to the farthest node times
+    the number of searches.
+    """
+    if rounds > _MAX_ROUNDS:
+        raise InputError(
+            f"topology {topology.name}: the search of the routes of all messages takes about "
+            f"{rounds} rounds, which are too many (limit {_MAX_ROUNDS})",
+            cure="choose fewer NPUs, or a network of shorter paths, such as a torus of equal sides",
+            code="too-large",
+        )
