@@ -179,6 +179,13 @@ _FORMATS = (
         "a text file",
     ),
     (
+        "not-exported",
+        "A tool must export the file before a reader can read it.",
+        "It is a report of Nsight Systems, or a table of `nsys stats`.",
+        "Export it with the command in the message.",
+        "a text file",
+    ),
+    (
         "ambiguous-format",
         "Several readers recognize the file.",
         "Formats share a suffix and the content does not decide.",

@@ -278,7 +278,7 @@ def _create_ambiguity_error(
     - `fitting` is empty and the text is in UTF-16: `InputError` (`unknown-format`).
     - `fitting` or `named` has a reader, even a single one: `InputError` (`ambiguous-format`).
       It lists `fitting`, or `named` if that is empty; the remedy is `--from`.
-    - A file that a tool must export to a format first: `InputError` (`unknown-format`).
+    - A file that a tool must export to a format first: `InputError` (`not-exported`).
     - A plugin that is not loaded may have the reader: `PluginError` (`not-available`).
     - Otherwise: `InputError` (`unknown-format`); the remedy is `--from`.
     """
@@ -293,10 +293,10 @@ def _create_ambiguity_error(
             message = f"no {noun} recognises the content; by its name it {message}"
         return InputError(message, location=location, cure=cure, code="ambiguous-format")
     for provided in registry.all(kind):
-        files = provided.offer.format.unexported
-        if files is not None and files.has_suffix(opened.source.name):
-            message, cure = f"this is {files.description}", files.cure
-            return InputError(message, location=location, cure=cure, code="unknown-format")
+        for files in provided.offer.format.unexported:
+            if files.include(opened.source.name, opened.head):
+                message, cure = f"this is {files.description}", files.cure
+                return InputError(message, location=location, cure=cure, code="not-exported")
     message = f"no {noun} claims it, neither by its name nor by its first bytes"
     if opened.layout is Layout.FOLDER:
         message = f"is a folder, and no {noun} recognises its files"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -166,16 +167,22 @@ class UnexportedFiles:
     """Files of a tool that no reader reads before the tool exports them to a format.
 
     `suffixes`: endings of their names in lower case, such as `.nsys-rep`. `description`: what a
-    file is, after "this is"; `cure`: the command of the export.
+    file is, after "this is"; `cure`: the command of the export. `signature`: a regular expression
+    (bytes) that is searched in the first 4096 bytes, empty for none.
     """
 
     suffixes: tuple[str, ...]
     description: str
     cure: str
+    signature: bytes = b""
 
-    def has_suffix(self, name: str) -> bool:
-        """Whether the name of a file ends with one of the suffixes, in upper or lower case."""
-        return name.lower().endswith(self.suffixes)
+    def include(self, name: str, head: bytes) -> bool:
+        """Whether a file has one of the suffixes, in upper or lower case, or the signature.
+
+        `name`: of the file. `head`: its first bytes.
+        """
+        has_signature = bool(self.signature) and re.search(self.signature, head) is not None
+        return name.lower().endswith(self.suffixes) or has_signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +205,7 @@ class Format:
     signature: bytes = b""
     layout: Layout = Layout.FILE
     members: tuple[str, ...] = ()
-    unexported: UnexportedFiles | None = None
+    unexported: tuple[UnexportedFiles, ...] = ()
 
     @property
     def accepts_gzip(self) -> bool:

@@ -84,7 +84,8 @@ def _read_workload(context: CommandContext, files: tuple[str, ...]) -> Evidence 
 
     If the reader of the workload has the option `mismatches`, it is set to `keep`: collectives
     that differ between ranks are read, not refused. The workload is not verified. Errors of
-    reading it (after it was opened) and of executing it propagate. Progress is shown during the
+    reading it (after it was opened) and of executing it propagate, as does `InputError`
+    (`not-exported`) for a file that a tool must export first. Progress is shown during the
     execution.
     """
     from collhub_waits.workloads import record_job
@@ -96,7 +97,9 @@ def _read_workload(context: CommandContext, files: tuple[str, ...]) -> Evidence 
         return None
     try:
         opened = context.open_input(files[0], None, files[1:])
-    except HubError:
+    except HubError as error:
+        if error.diagnostics[0].code == "not-exported":
+            raise
         # The reader of dumps reports the location of the defect.
         return None
     if not opened.holds_workload:

@@ -148,11 +148,21 @@ DEEPSPEED_FORMAT = Format(
     (".deepspeed.log", ".deepspeed.log.gz"),
     rb"comm op: [^\n]{1,200}?\| time \(ms\): |Comm\. Op +Message Size +Count +Total Latency\(ms\)",
 )
-NSYS_REPORTS = UnexportedFiles(
-    (".nsys-rep", ".qdrep"),
-    "a report of Nsight Systems, which only nsys can read",
-    "export the report: nsys export --type sqlite REPORT.nsys-rep",
+_NSYS_EXPORT = "export the report: nsys export --type sqlite REPORT.nsys-rep"
+UNEXPORTED_NSYS = (
+    UnexportedFiles(
+        (".nsys-rep", ".qdrep"),
+        "a report of Nsight Systems, which only nsys can read",
+        _NSYS_EXPORT,
+    ),
+    UnexportedFiles(
+        (),
+        "a table of nsys stats, which has no single operations",
+        _NSYS_EXPORT,
+        rb'\A\s*"?Time ?\(%\)"?,',
+    ),
 )
+"""Files of Nsight Systems that no reader reads: reports, and their summaries."""
 NSYS_FORMAT = Format(
     NSYS,
     "SQLite exports of Nsight Systems (nsys export --type sqlite), one file per rank or for "
@@ -160,7 +170,7 @@ NSYS_FORMAT = Format(
     (".sqlite",),
     rb"\ASQLite format 3\x00",
     Layout.PREFIX,
-    unexported=NSYS_REPORTS,
+    unexported=UNEXPORTED_NSYS,
 )
 NSYS_PARQUET_FORMAT = Format(
     NSYS_PARQUET,

@@ -14,8 +14,8 @@ from collhub_pytorch.formats import (
     KINETO_FORMAT,
     NCCL_CALLS_FORMAT,
     NSYS_FORMAT,
-    NSYS_REPORTS,
     PROFILER_FORMAT,
+    UNEXPORTED_NSYS,
     ProfileOptions,
 )
 from collhub_pytorch.kineto import read as kineto
@@ -27,8 +27,6 @@ from hub_core.model import InputError, Location, Provenance, Workload
 from hub_core.plugin_api import Format
 
 _HEAD_BYTES = 4096
-# The columns of `nsys stats`.
-_SUMMARY = re.compile(rb'\A\s*"?Time ?\(%\)"?,')
 FilesReader = Callable[[Sequence[TraceFile], ProfileOptions, Provenance], Workload]
 
 
@@ -67,9 +65,10 @@ def detect_format(files: Sequence[TraceFile]) -> ProfileFormat:
     as an empty file, has the last format, Kineto.
 
     Raises `InputError` (`mixed-formats`) for the first file whose format differs from that of the
-    first file, after the beginnings of all files were read. Raises `InputError` (`not-json`) for a
-    file without a known signature that is a report or a summary of Nsight Systems, and for a file
-    that cannot be opened or decompressed. Raises `IndexError` if `files` is empty.
+    first file, after the beginnings of all files were read. Raises `InputError` (`not-exported`)
+    for a file without a known signature that is a report or a summary of Nsight Systems, and
+    (`not-json`) for a file that cannot be opened or decompressed. Raises `IndexError` if `files` is
+    empty.
     """
     formats = [_find_signed(file) or _default_format(file) for file in files]
     for file, form in zip(files, formats, strict=True):
@@ -118,12 +117,8 @@ def _default_format(file: TraceFile) -> ProfileFormat:
     These are reports (`.nsys-rep`, `.qdrep`), which only Nsight Systems can read, and tables of
     `nsys stats`, which lack the single operations.
     """
-    reason = ""
-    if NSYS_REPORTS.has_suffix(file.name):
-        reason = NSYS_REPORTS.description
-    elif _SUMMARY.match(_read_head(file)):
-        reason = "a table of nsys stats, which has no single operations"
-    if reason:
-        location, cure = Location(file.name), NSYS_REPORTS.cure
-        raise InputError(f"this is {reason}", location=location, cure=cure, code="not-json")
+    for files in UNEXPORTED_NSYS:
+        if files.include(file.name, _read_head(file)):
+            message, location = f"this is {files.description}", Location(file.name)
+            raise InputError(message, location=location, cure=files.cure, code="not-exported")
     return _FORMATS[-1]

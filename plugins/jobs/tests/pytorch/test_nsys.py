@@ -477,7 +477,19 @@ def test_files_before_their_export_are_refused_with_the_command(
 
 
 @pytest.mark.needs_plugins
-@pytest.mark.parametrize("command", ["inspect", "verify", "simulate"])
+@pytest.mark.parametrize("command", ["inspect", "simulate", "diagnose"])
+def test_commands_name_the_export_of_a_summary(collhub, tmp_path: Path, command: str) -> None:
+    """Only `profile` recognised the tables of `nsys stats`."""
+    table = tmp_path / "sum.csv"
+    table.write_text("Time (%),Total Time (ns),Instances\n1,2,3\n")
+    run = collhub(command, table)
+    assert run.code == 1
+    assert "this is a table of nsys stats, which has no single operations; export" in run.err
+    assert "[not-exported]" in run.err
+
+
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize("command", ["inspect", "verify", "simulate", "diagnose"])
 @pytest.mark.parametrize("name", ["job.0.nsys-rep", "job.QDREP"])
 def test_commands_name_the_export_of_a_report(
     collhub, tmp_path: Path, command: str, name: str
