@@ -33,6 +33,8 @@ _NUMBER = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle|bin|dump))?\Z", re.ASCII)
 _ITERATION = re.compile(
     r"[._-]?(?<![a-z])(?:iter|iteration|step)[._-]?\d+(?=(?:\.[a-z]+)?\Z)", re.ASCII | re.IGNORECASE
 )
+# A chunk of a dump that a rank writes from time to time: `_dump_3_0012.json` is chunk 12 of rank 3.
+_CHUNK = re.compile(r"\A(_dump_\d+)_\d{4,}(?=\.json\Z)", re.ASCII)
 _INSPECTOR_FILE = re.compile(r"-pid\d+\.log\Z", re.ASCII)
 # The keys of a line of the Inspector; dumps and RAS output have others.
 _INSPECTOR_LINE = re.compile(rb'\s*\{\s*"header"\s*:')
@@ -176,7 +178,7 @@ class _EvidenceReader:
             rank = rank_of(file)
         if rank in self.dumps:
             message = f"two dumps of rank {rank}: the other one is {self.dumps[rank].file}"
-            cure = "name the files of one run, and of one iteration"
+            cure = "name the files of one run, and of one iteration or chunk"
             raise InputError(message, location=Location(file), code="duplicate-rank", cure=cure)
         self.dumps[rank] = parse_dump(root, rank, file, self.tables)
 
@@ -185,10 +187,11 @@ def rank_of(file: str) -> int:
     """Return the rank in the name of a dump file: 7 for `trace_7` and for `trace_7_iter2.json`.
 
     `iter`, `iteration` or `step` with a number may follow the rank, then one suffix of `.json`,
-    `.pkl`, `.pickle`, `.bin` and `.dump`; folders in the path are ignored. Raise `InputError`
-    (`no-rank`) for other names, such as `trace_iter2.json`, and for a rank above `MAX_RANK` (2^24).
+    `.pkl`, `.pickle`, `.bin` and `.dump`; folders in the path are ignored. In `_dump_7_0012.json`
+    the number of four or more digits is a chunk, and the rank is 7. Raise `InputError` (`no-rank`)
+    for other names, such as `trace_iter2.json`, and for a rank above `MAX_RANK` (2^24).
     """
-    match = _NUMBER.search(_ITERATION.sub("", Path(file).name))
+    match = _NUMBER.search(_CHUNK.sub(r"\1", _ITERATION.sub("", Path(file).name)))
     if match is None or int(match[1]) > MAX_RANK:
         message = "the name of the file does not end with a rank"
         raise InputError(message, location=Location(file), code="no-rank", cure=_NO_RANK)

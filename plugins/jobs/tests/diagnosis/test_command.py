@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from collhub_diagnosis.plugin import collhub_commands
-from collhub_diagnosis.read_evidence import read_evidence
+from collhub_diagnosis.read_evidence import rank_of, read_evidence
 from collhub_diagnosis.report import create_report
 from collhub_diagnosis.verdict import diagnose_evidence
 
@@ -292,6 +292,25 @@ def test_the_number_of_an_iteration_is_not_the_rank(collhub, tmp_path: Path, nam
     report = collhub("diagnose", tmp_path, "--json").report()
     assert (report["kind"], report["dumps"]) == ("network", 2)
     assert sorted(read_evidence([str(tmp_path)]).records.dumps) == [0, 1]
+
+
+def test_the_number_of_a_chunk_is_not_the_rank(collhub, tmp_path: Path) -> None:
+    """Monitors write `_dump_{rank}_{chunk:04d}.json`; the chunk counted as the rank."""
+    _name_dumps(tmp_path, "_dump_{rank}_0012.json")
+    assert sorted(read_evidence([str(tmp_path)]).records.dumps) == [0, 1]
+    (tmp_path / "_dump_1_0013.json").write_text(json.dumps(dump()))
+    run = collhub("diagnose", tmp_path)
+    assert run.code == 1
+    assert "_dump_1_0013.json: two dumps of rank 1" in run.err
+    assert "of one iteration or chunk" in run.err
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"), [("_dump_3_4096", 4096), ("trace_3_0012.json", 12), ("_dump_3_12.json", 12)]
+)
+def test_other_names_with_two_numbers_end_with_the_rank(name: str, rank: int) -> None:
+    """PyTorch appends the rank to a prefix, which may end with a number."""
+    assert rank_of(name) == rank
 
 
 def test_a_name_with_only_an_iteration_has_no_rank(collhub, tmp_path: Path) -> None:
