@@ -311,11 +311,13 @@ _KIND_OF_NAME = {name: kind for kind, (_, name) in COLLECTIVES.items()}
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """Return one row per rule; none for a file with an error, which Open MPI ignores.
+    """Return one row per rule; none for a file with an error.
 
-    Rules of collectives that the hub does not model give no rows, but one note per collective
-    (`other-collective`). A note `communicator-size` is reported for a collective of a classic file
-    whose rules depend on the size of the communicator.
+    Open MPI ignores such a file, except for rules whose sizes do not ascend: it does not check
+    them, and releases differ in the rules that they then use. Rules of collectives that the hub
+    does not model give no rows, but one note per collective (`other-collective`). A note
+    `communicator-size` is reported for a collective of a classic file whose rules depend on the
+    size of the communicator.
     """
     return read_files(source, {CLASSIC_FILE: _read_classic, JSON_FILE: _read_json})
 
@@ -390,7 +392,8 @@ def _read_classic(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls
       allowed), a collective occurs twice, or text follows the last rule
     - `unknown-collective`: a number that is no collective of Open MPI
     - `not-ascending`: a collective whose communicator sizes do not ascend, or a set whose message
-      sizes do not ascend from 0 (`_read_set`)
+      sizes do not ascend from 0 (`_read_set`). Open MPI requires only that the first one is 0, and
+      may never use the other rules.
     """
     numbers = _Numbers(part.load().decode("latin-1"))
     calls: list[ServedCalls] = []
@@ -470,7 +473,8 @@ def _read_set(
     A rule serves calls in and out of place from its first number of bytes to one byte before that
     of the next rule. The last rule has no upper limit. The calls name the rule's algorithm, the
     size of its segments in bytes if that is not 0, and `suffix`. Fan and number of requests are
-    ignored. No calls are yielded, and numbers of algorithms are not checked, if `kind` is None.
+    ignored. No calls are yielded, and numbers of algorithms are not checked, if `kind` is None. A
+    set without rules yields no calls either: Open MPI then uses its built-in decision.
 
     `numbers` advances behind the rules. Raises `InputError` when the first call is requested. For
     the first defect in the file:
@@ -478,8 +482,8 @@ def _read_set(
     - `not-a-rule`: a number is missing or invalid
     - `unknown-algorithm`: a number of an algorithm that no release has
 
-    Then `not-ascending`: there are no rules (at the line of their number), the first size is not 0,
-    or a size is not above the previous one (at the line of this size).
+    Then `not-ascending`: the first size is not 0, or a size is not above the previous one (at the
+    line of this size).
     """
     rules = []
     locations = []
@@ -497,14 +501,12 @@ def _read_set(
     starts = [first for first, _, _ in rules]
     message = f"{name}: sizes do not ascend from 0"
     cure = "begin with a rule from 0 on, and order the rules by size"
-    if not starts:
-        raise InputError(message, location=numbers.location, code="not-ascending", cure=cure)
-    if starts[0] != 0:
+    if starts and starts[0] != 0:
         raise InputError(message, location=locations[0], code="not-ascending", cure=cure)
     for (size, next_size), location in zip(pairwise(starts), locations[1:], strict=True):
         if size >= next_size:
             raise InputError(message, location=location, code="not-ascending", cure=cure)
-    if kind is None:
+    if kind is None or not rules:
         return
     ends = [*(start - 1 for start in starts[1:]), None]
     for (first, number, segment), last in zip(rules, ends, strict=True):

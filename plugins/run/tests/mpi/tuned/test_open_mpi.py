@@ -143,7 +143,6 @@ def test_one_mode_serves_both() -> None:
         ("0 3 0 0", "1 3 0 0", ".conf:12: all-reduce: sizes do not ascend from 0"),
         # The rule after the wrong one is valid.
         (GATHER_RULES, "3\n0 2 0 0\n0 3 0 0\n9 2 0 0", ".conf:8: all-gather: sizes do not ascend"),
-        (GATHER_RULES, "0", ".conf:6: all-gather: sizes do not ascend from 0"),
         ("2 # collectives", "3 # collectives", "the file ends where a collective is expected"),
         ("2 # collectives", "1 # collectives", ".conf:8: more follows than is announced"),
         ("8192 4 0 0", "8192 ring 0 0", ".conf:13: 'ring' where an algorithm is expected"),
@@ -156,6 +155,13 @@ def test_rules_that_open_mpi_misreads_serve_nothing(old: str, new: str, reason: 
     served, found = _read(CLASSIC.replace(old, new, 1))
     assert served == []
     assert [reason in one and one.startswith("tuned_rules.conf:") for one in found] == [True]
+
+
+def test_a_set_without_rules_keeps_the_built_in_decision() -> None:
+    """Open MPI 5 and 6 accept it; the entire file was refused."""
+    served, found = _read(CLASSIC.replace(GATHER_RULES, "0", 1))
+    assert served == SERVED[1:]
+    assert found == []
 
 
 def test_requests_of_version_2_are_passed_over() -> None:
