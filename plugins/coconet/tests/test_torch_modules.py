@@ -386,6 +386,17 @@ def test_run_reports_the_measured_gain(step: Path, collhub: Any) -> None:
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+def test_a_module_refuses_to_measure_no_steps(step: Path, collhub: Any) -> None:
+    """Its ranks ended with a traceback about the median of no times."""
+    module = step.parent / "module.py"
+    assert collhub("convert", step, "-o", module).code == 0
+    command = [sys.executable, str(module), "--repeats", "0"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert run.returncode == 2
+    assert run.stderr.endswith("error: --repeats: expected 1 or more, got 0\n")
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 def test_run_refuses_outputs_that_are_nan_in_one_program_only() -> None:
     def write_root(minimum: float) -> Workload:
         build = ProgramBuilder("root")

@@ -681,12 +681,15 @@ def main() -> None:
     """Run the step on gloo with NUM_RANKS processes, and print ranks and seconds as JSON.
 
     The seconds are the median of --repeats timed steps (default 5). With --original they are also
-    measured for another module, and the largest relative error of the outputs is printed.
+    measured for another module, and the largest relative error of the outputs is printed. Fewer
+    than one timed step is a usage error (exit 2).
     """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--original", help="module whose outputs and time are compared")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
+    if options.repeats < 1:
+        parser.error(f"--repeats: expected 1 or more, got {options.repeats}")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "store")
         torch.multiprocessing.start_processes(
