@@ -190,28 +190,19 @@ def build_hops(graph: VertexGraph) -> list[Hop]:
     One of them is None if the annotation has no valid number for this direction.
     """
     positions = _find_positions(graph)
-    hops = []
-    rows = zip(
-        graph.first_vertex.tolist(),
-        graph.second_vertex.tolist(),
-        graph.link.tolist(),
-        strict=True,
-    )
-    for first_vertex, second_vertex, row in rows:
-        link = graph.links[row]
+    # All hops of a link share these values, which halves the memory of large networks.
+    values_of_link: list[tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]] = []
+    for row, link in enumerate(graph.links):
         rate, delay = link.bandwidth_bytes_per_s, link.latency_s
         rates = () if rate is None else (rate,)
         delays = () if delay is None else (delay,)
-        hops.append(
-            Hop(
-                first_vertex,
-                second_vertex,
-                (row,),
-                rates,
-                delays,
-                positions.get((first_vertex, second_vertex)),
-            )
-        )
+        values_of_link.append(((row,), rates, delays))
+    ends = zip(graph.first_vertex.tolist(), graph.second_vertex.tolist(), strict=True)
+    hops = []
+    for (first, second), row in zip(ends, graph.link.tolist(), strict=True):
+        links, bandwidths, latencies = values_of_link[row]
+        position = positions.get((first, second))
+        hops.append(Hop(first, second, links, bandwidths, latencies, position))
     return hops
 
 
