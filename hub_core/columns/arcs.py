@@ -100,6 +100,9 @@ class Arcs:
         the arcs of nodes whose length was reduced, if these are few; otherwise all arcs. O(arcs *
         arcs of the longest shortest path). With numpy this is faster than a heap in Python.
         """
+        if length.ndim > 1 and length.shape[1] == 1:
+            self.shorten(length[:, 0], weight)
+            return length
         rows, heads, first = self.entering
         tail, sorted_weight = self.tail[rows], weight[rows]
         if length.ndim > 1:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class NpuChain:
     """All NPUs of a network in the order of a ring or a line, with links in both directions.
 
     `position`: int64[NPUs], 0, 1, ... along the chain. `up`: int64[NPUs], the first link in link
@@ -64,7 +64,7 @@ class Chain:
         return links[expanded_ranges(first, counts)]
 
 
-def find_chain(topology: Topology, pairs: Int64Array, first_links: Int64Array) -> Chain | None:
+def find_chain(topology: Topology, pairs: Int64Array, first_links: Int64Array) -> NpuChain | None:
     """Return the NPUs as one ring or line if this is the entire network, otherwise None.
 
     Each NPU must have links to exactly its one or two neighbours on the chain, in both directions;
@@ -92,7 +92,7 @@ def find_chain(topology: Topology, pairs: Int64Array, first_links: Int64Array) -
     if len(ends):
         # A line of two NPUs has links between its last and its first NPU.
         up[-1] = down[0] = -1
-    return Chain(inverse(order), up, down, is_ring=not len(ends))
+    return NpuChain(inverse(order), up, down, is_ring=not len(ends))
 
 
 def _follow_neighbours(source: Int64Array, destination: Int64Array, start: int) -> Int64Array:

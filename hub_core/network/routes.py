@@ -27,7 +27,7 @@ from hub_core.network.source_routes import (
 )
 
 if TYPE_CHECKING:
-    from hub_core.network.chain_routes import Chain
+    from hub_core.network.chain_routes import NpuChain
     from hub_core.network.topology import Topology
 
 # Destinations per source above which searches begin at the sources.
@@ -111,7 +111,7 @@ def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Rou
 
 def _follow_chain(
     topology: Topology,
-    chain: Chain,
+    chain: NpuChain,
     sources: Int64Array,
     destinations: Int64Array,
     pairs: Int64Array,

@@ -82,6 +82,8 @@ def test_lengths_on_a_ring_relax_the_arcs_of_changed_nodes_only(monkeypatch) -> 
     assert np.array_equal(scattered.lengths_from(nodes == 0, weight_of_arc), by_nodes)
     monkeypatch.setattr(arcs_module, "_NODES_PER_CHANGE", 1)
     assert np.array_equal(scattered.lengths_from(nodes == 0, weight_of_arc), by_nodes)
+    one = np.where(nodes == 0, 0.0, np.inf)[:, None]
+    assert np.array_equal(scattered.shorten(one, weight_of_arc)[:, 0], by_nodes)
     # One search per column: all arcs in every round.
     both = np.full((size, 2), np.inf)
     both[0, 0] = both[1, 1] = 0.0
