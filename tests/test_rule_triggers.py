@@ -336,6 +336,7 @@ JOBS: dict[str, tuple[dict[str, list[int]], tuple[list[int], list[int]]]] = {
 CHOOSING = (
     ("unreadable-input", "missing.xml", None, None),
     ("unknown-format", "a.txt", "plain text", None),
+    ("not-exported", "a.nsys-rep", "plain text", None),
     ("not-json", "a.json", "plain text", None),
     ("unknown-version", "a.xml", PROGRAM, "rccl@0.1"),
     ("wrong-subject", "a.xml", PROGRAM, "workload"),
