@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from hub_core.model import CollectiveKind, Loss, format_bytes
 from hub_core.plugin_api import SelectedCollective, SelectedWindow, Selection
 
+__all__ = ["fill_gaps", "first_of_kinds", "iterate_candidates", "own_windows"]
+
 
 def first_of_kinds(selection: Selection) -> tuple[list[SelectedCollective], list[Loss]]:
     """Return the first selection of each collective kind, and a loss for each further one.

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -150,8 +150,13 @@ def _names_used(folder: Path) -> set[str]:
 
 def _promised() -> set[str]:
     """Every name that the core promises to guests, with its package: `hub_core.model.Algorithm`."""
-    packages = [hub_core, *(importlib.import_module(f"hub_core.{p}") for p in PUBLIC_PACKAGES)]
-    return {f"{package.__name__}.{name}" for package in packages for name in package.__all__}
+    return {f"hub_core.{name}" for name in hub_core.__all__} | _listed(PUBLIC_PACKAGES)
+
+
+def _listed(packages: Iterable[str]) -> set[str]:
+    """Every name in the `__all__` of packages of the core, with its package."""
+    modules = [importlib.import_module(f"hub_core.{package}") for package in packages]
+    return {f"{module.__name__}.{name}" for module in modules for name in module.__all__}
 
 
 PROMISED = _promised()
@@ -203,10 +208,8 @@ def test_files_of_the_core_are_short(file: Path) -> None:
 @pytest.mark.parametrize("folder", GUESTS, ids=lambda folder: folder.name)
 def test_guests_import_public_names_of_the_core(folder: Path) -> None:
     names = {name for name in _names_used(folder) if name.startswith("hub_core")}
-    shared = {
-        name for name in names if name.split(".")[1:2] and name.split(".")[1] in SHARED_PACKAGES
-    }
-    allowed = PROMISED | {"hub_core"} | (set() if folder == EXAMPLE else shared)
+    shared = set() if folder == EXAMPLE else _listed(SHARED_PACKAGES)
+    allowed = PROMISED | {"hub_core"} | shared
     assert sorted(names - allowed) == []
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hub_core.model import Algorithm
 from hub_core.network import Topology, find_separation, list_failures, remove_rows
 from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, simulate
-from hub_core.schedules.repair import MessageRoutes
+from hub_core.schedules import MessageRoutes
 
 if TYPE_CHECKING:
     from hub_core.registry.bind_options import OptionText

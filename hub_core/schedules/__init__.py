@@ -24,6 +24,7 @@ from hub_core.schedules.double_trees import (
     find_tree_parents,
 )
 from hub_core.schedules.message_ends import MessageEnds, order_links, separate_phases
+from hub_core.schedules.repair import MessageRoutes, Repair, repair_messages
 from hub_core.schedules.switch_groups import SwitchGroups, find_switch_groups
 from hub_core.schedules.transfers import Chunks, Transfers, link_channels, work_times_ns
 
@@ -39,6 +40,8 @@ __all__ = [
     "Chunks",
     "LinkCapacities",
     "MessageEnds",
+    "MessageRoutes",
+    "Repair",
     "Searched",
     "SwitchGroups",
     "Transfers",
@@ -56,6 +59,7 @@ __all__ = [
     "network_object",
     "order_links",
     "partition_rate",
+    "repair_messages",
     "separate_phases",
     "spreading_rate",
     "work_times_ns",

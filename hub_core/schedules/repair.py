@@ -49,7 +49,7 @@ class Repair:
     paths: tuple[tuple[int, ...], ...]
 
 
-def repair(
+def repair_messages(
     algorithm: Algorithm,
     topology: Topology,
     fails: BoolArray,

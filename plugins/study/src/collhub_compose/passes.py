@@ -113,14 +113,15 @@ def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
     returned. Otherwise the lines are: the number of rerouted messages of all; the new paths
     (at most 8, then the number of further ones); the times on the complete network and without
     the failed links. The times need an installed simulator and two finished runs. A simulator
-    also chooses the faster of two sets of paths (`repair`). If no message changes, the
+    also chooses the faster of two sets of paths (`repair_messages`). If no message changes, the
     algorithm itself is returned; otherwise the new one has the provenance of this pass.
 
     Raises `UsageError` for unknown links, no size, or links whose failure separates NPUs. The
-    errors of `read_topology`, `check_composable`, `repair` and the simulation pass through.
+    errors of `read_topology`, `check_composable`, `repair_messages` and the simulation pass
+    through.
     """
     # Imported here: the other passes do not need routes.
-    from hub_core.schedules.repair import repair
+    from hub_core.schedules import repair_messages
 
     text, changes = split_link_changes(options.topology or "")
     failed_links = [*changes.failed, *filter(None, (options.without or "").split(","))]
@@ -141,7 +142,7 @@ def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
         return simulate(candidate, network, size).time_ns if can_simulate else None
 
     check_composable(algorithm)
-    result = repair(algorithm, complete, fails, size, measure)
+    result = repair_messages(algorithm, complete, fails, size, measure)
     lines = [f"messages: {result.changed} of {result.messages} rerouted"]
     lines += [f"path: {' -> '.join(map(str, path))}" for path in result.paths[:_MAX_PATHS]]
     if len(result.paths) > _MAX_PATHS:

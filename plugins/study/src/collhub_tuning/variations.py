@@ -35,7 +35,7 @@ from hub_core.network import (
     remove_rows,
 )
 from hub_core.plugin_api import SynthesisRequest
-from hub_core.schedules.repair import MessageRoutes, repair
+from hub_core.schedules import MessageRoutes, repair_messages
 
 _CURE = "write for example bandwidth=10GB/s..100GB/s or latency=100ns..10us"
 # The simulator of times without a link if that of the request is unknown.
@@ -425,7 +425,7 @@ def evaluate_failures(
         if not len(messages.using(failure.fails)):
             continue
         failed = remove_rows(topology, failure.fails)
-        repaired = repair(algorithm, topology, failure.fails, size).algorithm
+        repaired = repair_messages(algorithm, topology, failure.fails, size).algorithm
         result = simulate(
             repaired,
             failed,

@@ -12,7 +12,8 @@ from hub_core import Algorithm, UsageError, parse_topology, verify
 from hub_core.model import Findings, match_messages
 from hub_core.network import Topology, select_links
 from hub_core.plugin_api import Simulator
-from hub_core.schedules.repair import Repair, _find_path, repair
+from hub_core.schedules import Repair, repair_messages
+from hub_core.schedules.repair import _find_path
 from hub_core.testing import binomial_broadcast, ring_all_gather, ring_all_reduce
 
 SIZE = 1 << 20
@@ -20,7 +21,7 @@ SIZE = 1 << 20
 
 def without(algorithm: Algorithm, text: str, link: str) -> tuple[Repair, Topology]:
     network = parse_topology(text)
-    return repair(algorithm, network, select_links(network, link), SIZE), network
+    return repair_messages(algorithm, network, select_links(network, link), SIZE), network
 
 
 def connections(algorithm: Algorithm) -> list[tuple[int, int]]:
@@ -64,7 +65,7 @@ def test_messages_through_switches_with_another_route_stay() -> None:
 
 def test_paths_avoid_slow_links() -> None:
     network = parse_topology("fc:4?degrade=0-2=0.01")
-    result = repair(ring_all_gather(4), network, select_links(network, "0-1"), SIZE)
+    result = repair_messages(ring_all_gather(4), network, select_links(network, "0-1"), SIZE)
     assert result.paths == ((0, 3, 1),)
 
 

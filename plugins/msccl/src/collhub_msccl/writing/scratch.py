@@ -25,6 +25,7 @@ from collhub_msccl.writing.waits import Knowledge
 from hub_core.columns import (
     BoolArray,
     Int64Array,
+    connected_parts,
     expanded_ranges,
     first_positions,
     group_of_entry,
@@ -33,7 +34,6 @@ from hub_core.columns import (
     run_mask,
     run_starts,
 )
-from hub_core.columns.graphs import connected_parts
 from hub_core.model import COLUMN_DTYPES, Algorithm, Buffer, StepKind, StepTable
 
 # Ranges tried per segment: more would save little scratch and cost quadratic time.

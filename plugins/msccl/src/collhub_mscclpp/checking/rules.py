@@ -20,7 +20,7 @@ from collhub_mscclpp.plan_records import (
     ThreadBlock,
 )
 from collhub_mscclpp.plugin import MAX_BLOCK_OPERATIONS
-from hub_core.columns.graphs import connected_parts
+from hub_core.columns import connected_parts
 from hub_core.model import Buffer, closest, format_ranks
 
 _PORT = CHANNEL_TYPES.index("port")

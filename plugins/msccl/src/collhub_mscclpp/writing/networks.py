@@ -23,8 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.columns import Int64Array
-from hub_core.columns.graphs import connected_parts
+from hub_core.columns import Int64Array, connected_parts
 from hub_core.model import UsageError
 from hub_core.network import Topology
 

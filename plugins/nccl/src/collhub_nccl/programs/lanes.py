@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_execution import LevelledProgram
 
-from hub_core.columns import BoolArray, Int64Array, expanded_ranges
-from hub_core.columns.graphs import connected_parts
+from hub_core.columns import BoolArray, Int64Array, connected_parts, expanded_ranges
 from hub_core.model import Algorithm, Buffer
 
 # Maximum addresses to analyse; larger programs get one lane instead of gigabytes of columns.
