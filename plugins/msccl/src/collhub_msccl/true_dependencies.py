@@ -162,14 +162,14 @@ def _find_edges_after_reads(
 ) -> Edges:
     """Return pairs (read, first write of another thread block that must follow it), as row arrays.
 
-    There is at most one pair per query of a read by block A about block B, in the order of queries.
-    The candidates for its write are the queries about A of writes by B to the same unit whose
-    `known`, the last row of A that must precede the write, is at least the read's row. The first
-    one by the row of the write is taken. `rows`: number of rows of the table.
+    A query has an access by block A, another block B, and the last row of B that must precede the
+    access (`known`). Each query of a read gives at most one pair, in the order of queries. Its
+    write is the one with the lowest row of those writes by B to the same unit that have a query
+    about A with `known` at or after the read. `rows`: number of rows of the table.
 
-    A pair is omitted if A writes the unit after the read, and the other write must follow that
-    write too: the order of the two writes then implies the pair. Both arrays are empty if no write
-    must follow a row of another block.
+    A query gives no pair without such a write. Nor does it if A writes the unit after the read and
+    the write of B must follow this next write of A, because the order of both writes then implies
+    the pair. Without any pair both arrays are empty.
     """
     is_write = accesses.is_write[queries.access]
     by_write = np.flatnonzero(is_write & (queries.known >= 0))

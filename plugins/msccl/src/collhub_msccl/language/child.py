@@ -75,8 +75,8 @@ def install_modules() -> None:
     of `_MODULES`, such as `msccl.language`. Each one has the public names of MSCCLang, as this
     distribution defines them. `msccl.language` also has the names of `_LEAKED`, such as
     `defaultdict`, because programs use them without an import. `__all__` lists all of these names,
-    sorted. The package `msccl` has only its modules. `sccl` has the same modules, and the name
-    `SCCLProgram` for `MSCCLProgram` in `sccl.language`.
+    sorted. The package `msccl` has only its modules. `sccl`, the name of the package until 2022,
+    has copies of the same modules; `sccl.language` also has `MSCCLProgram` as `SCCLProgram`.
 
     A submodule becomes an attribute of its parent, unless the parent has a public name equal to the
     name of the submodule. In that case the public name remains: `msccl.programs.allreduce_ring` is
@@ -89,6 +89,7 @@ def install_modules() -> None:
             public |= _LEAKED
         mirrors[name] = ModuleType(name, ours.__doc__)
         mirrors[name].__dict__.update(public, __all__=sorted(public))
+    # The old names lack the first letter: `sccl.language`.
     for name, module in list(mirrors.items()):
         mirrors[name[1:]] = ModuleType(name[1:], module.__doc__)
         mirrors[name[1:]].__dict__.update(vars(module), __name__=name[1:])

@@ -269,7 +269,7 @@ class Instances:
         - send and receive block b: b x `number` + i, or -1 if b is negative
         - channel c: c + i x number of channels of one instance
         - index of source and destination: the offset in the hub's buffer (`compute_offsets`)
-        - buffer of source and destination: all scratch buffers become 2
+        - buffer of source and destination: 0 and 1 (input, output) remain, scratch buffers become 2
 
         Other columns are repeated. The given columns are not changed.
         """

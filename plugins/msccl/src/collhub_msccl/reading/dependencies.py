@@ -39,17 +39,16 @@ def resolve_dependencies(
     for thread block `depid` of its rank, until the first step there that has `hasdep` and a flag
     value (`fusion.flag`) of at least `deps`. Exceptions:
 
-    - The step is in the same thread block: the wait for an earlier step is dropped.
-    - No step ends the wait, or only this or a later step of the same block: `endless-wait`.
+    - This first step is an earlier one of the same thread block: the wait is dropped.
+    - There is none, or it is the waiting step or a later one of the same block: `endless-wait`.
     - The flag value is greater than `deps`: a warning `late-dependency`.
-    - A nop waits: the wait passes to the next step of its block that is neither a nop nor fused
-      with an earlier `re`. Without such a step it is dropped. If that step has no `depid`, a
-      warning `unfinished-nop-chain` is added.
+    - A nop waits: the next step of its block that is neither a nop nor fused with an earlier `re`
+      waits instead, if there is one. If it has no `depid`: a warning `unfinished-nop-chain`.
     - A nop ends a wait: instead, the step before it in its block and the steps for which it waits.
 
     Waits for nops come last; otherwise pairs are in the order of the waiting steps. Raises
-    `InputError`, with all errors in `findings`, for `endless-wait`, for cycles of nops
-    (`cyclic-dependencies`), and for over 2^22 passed waits (`too-many-dependencies`).
+    `InputError` with all errors in `findings`, then for cycles of nops (`cyclic-dependencies`) and
+    for nops that depend on more than 2^22 steps in total (`too-many-dependencies`).
     """
     waiting = np.flatnonzero(program.depid >= 0)
     parent = find_first_flagged(program, fusion, waiting)
@@ -141,8 +140,8 @@ def _replace_nops(
       pair.
 
     First are the pairs of waits for other steps, then those of waits for nops, each in the order
-    of `waits`. One warning `unfinished-nop-chain` is reported if a waiting step of any wait has no
-    `depid`, i.e. it waits only because of an earlier nop. If a wait is for a nop, `InputError` is
+    of `waits`. Waiting steps without `depid`, which wait only because of an earlier nop, give one
+    warning `unfinished-nop-chain` at the first of them. If a wait is for a nop, `InputError` is
     raised for cycles of nops (`cyclic-dependencies`), and for nops that depend on more than 2^22
     steps in total (`too-many-dependencies`).
     """

@@ -299,9 +299,7 @@ def to_step(attributes: list[str], file: str, line: int) -> list[str]:
 def complete_header(document: ScannedXml, collective: str | None, file: str) -> ScannedXml:
     """Return a document with the attributes of `<algo>` that the short form of ncclize omits.
 
-    A document that is not in the short form (`is_short`) gets `coll` only, if the file has none and
-    `collective` is given; without a change it is returned itself, otherwise a copy. An attribute in
-    the file takes precedence over these texts:
+    The result is a copy with these attributes. Those that the file has keep their texts:
 
     - `coll`: `collective`
     - `proto`: Simple
@@ -310,7 +308,9 @@ def complete_header(document: ScannedXml, collective: str | None, file: str) -> 
     - `inplace`: 1 if the file's `name` is `taccl` and the resulting `coll` is allgather, allreduce
       or reduce_scatter; otherwise 0
 
-    Raises `InputError` (`short-form`), at the line of `<algo>` in `file`, without any `coll`.
+    Raises `InputError` (`short-form`), at the line of `<algo>` in `file`, without any `coll`. A
+    document in the long form (not `is_short`) gets `coll` only, in the same way; without a change
+    it is returned itself, and no error is raised.
     """
     if not document.is_short:
         if collective is None or "coll" in document.algo:

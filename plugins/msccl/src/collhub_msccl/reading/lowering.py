@@ -190,9 +190,9 @@ def _build_first_rows(
     `channel` is that of the thread block, 0 for a local step.
 
     `src_buffer`, `src_offset`, `dst_buffer` and `dst_offset` are those of the file, or UNKNOWN and
-    0 for a side that the first row does not use. Two exceptions: With `is_dsl_reading`, the source
-    of a step that reduces received data is the destination in the file. The destination of an `rrs`
-    is in SCRATCH, at `slot` of its thread block.
+    0 for a side that the first row does not use. There are two exceptions. With `is_dsl_reading`,
+    the source of a step that reduces received data is the destination in the file. The destination
+    of an `rrs` is in SCRATCH, at `slot` of its thread block.
     """
     block, step_type = program.block, program.type
     src_buffer, src_offset = program.src_buffer, program.src_offset

@@ -277,14 +277,16 @@ def find_losses(
     """List the properties of the algorithm that the file does not express, in a fixed order.
 
     `coarse`: the algorithm in the units of the file, the same object if they are equal. `largest`:
-    maximum size in bytes of the file, None without a limit. After the losses of the collective:
+    maximum size in bytes of the file, None without a limit. After the losses of
+    `_find_collective_losses` there is one loss for each of:
 
-    1. larger units in `coarse`; steps with a duration (0 ns or more); a stated `collective_bytes`
-    2. the sorted names of all extensions except `msccl`
-    3. the sorted attributes of the imported `<algo>` that the runtime does not know. A runtime with
-       one mode per file also knows `nthreads`. Values of attributes are not compared.
-    4. large sizes: `largest` is below the maximum of the target, or the target has none
-    5. thread blocks: the most of a rank in the file are fewer than its lanes in the algorithm
+    1. larger units in `coarse`
+    2. steps with a duration (0 ns or more), with their number; then a stated `collective_bytes`
+    3. extensions other than `msccl`, by their sorted names
+    4. sorted attributes of the imported `<algo>` that the runtime does not know. Only a runtime
+       with one mode per file knows `nthreads`. Values of attributes are not compared.
+    5. a `largest` below the maximum of the target, or any `largest` if the target has none
+    6. fewer thread blocks of a rank at most in the file than lanes of a rank in the algorithm
     """
     losses = list(_find_collective_losses(algorithm.collective, coarse, target))
     if algorithm is not coarse:

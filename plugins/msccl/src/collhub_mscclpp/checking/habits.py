@@ -179,9 +179,9 @@ def check_scratch(
     - `packet-room`: packets end beyond the scratch of one launch. Position and size of
       packets count twice, since flags take as much space as data. A launch has `memory.half`
       cells of a rank, twice that in plans of protocol LL.
-    - `scratch-forms`: packets are stored where plain data of the rank is stored, too; once per
-      range of packets, in the order of `ranges`. Read and written ranges count alike, of any
-      operation and at any time.
+    - `scratch-forms`: packets are in scratch where plain data of the rank is, too; once per range
+      of packets, in the order of `ranges`. Packet cell k is in the plain cells 2k and 2k + 1. Read
+      and written ranges count alike, of any operation and at any time.
     """
     operands = plan.operands
     buffer = operands.buffer[ranges.operand]

@@ -99,9 +99,9 @@ class _PlanLanguage:
 
         If the package `mscclpp` is installed, the programs of its class are recorded. Otherwise
         this implementation is made importable under the names of the package. Two methods of the
-        class are replaced permanently. The new ones call the original ones and return their
-        results. `__enter__` appends the program, and the line of its `with` statement, for each
-        call. `to_json` records the returned text as the plan of the program, for each recorded
+        class of programs are replaced permanently. The new ones call the original ones and return
+        their results. `__enter__` appends the program, and the line of its `with` statement, for
+        each call. `to_json` records the returned text as the plan of the program, for each recorded
         `with` of it; a later text replaces an earlier one.
 
         Raises `InputError` (`not-available`) for a package without the class, which is older than
@@ -176,9 +176,11 @@ class _PlanLanguage:
     def message(self, error: BaseException) -> str:
         """Return an explanation of an exception that a program raised; "" if there is none.
 
-        Without the package, an import of a module that the language does not have is explained: it
-        is of the earlier language with chunks, or a part of the runtime of MSCCL++. Also explained
-        is a name that the module `mscclpp` does not have: a class or function of the runtime.
+        Only with this implementation, i.e. without the installed package, two kinds are explained:
+
+        - an `ImportError` about a module in `mscclpp` that the language does not have: in
+          `mscclpp.language` it is of the earlier language with chunks, otherwise of the runtime
+        - an `AttributeError` about a name that the module `mscclpp` lacks: a part of the runtime
         """
         if self._uses_package:
             return ""

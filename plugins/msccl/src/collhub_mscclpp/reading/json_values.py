@@ -165,7 +165,11 @@ def refuse_old_rank(gpu: JsonValue) -> None:
 
 
 def refuse_old_members(gpu: JsonValue) -> None:
-    """Raise `InputError` (`old-plan`) if a rank has one of `_OLD_GPU_KEYS`."""
+    """Raise `InputError` (`old-plan`) if a rank has one of `_OLD_GPU_KEYS`.
+
+    The error names the first of these members in the order of the table. A value that is no object
+    has none.
+    """
     for key in _OLD_GPU_KEYS:
         if gpu.has(key):
             raise _describe_refusal(gpu, f"{key!r} is a member of the plan format before July 2025")

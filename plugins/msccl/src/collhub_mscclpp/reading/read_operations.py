@@ -214,11 +214,13 @@ def _read_type_name(value: JsonValue) -> str:
 def _read_numbers(
     value: JsonValue, operation: PlanOperation | None, context: _Context
 ) -> dict[str, int]:
-    """Return the numbers of an operation that its kind or its thread block group gives, by column.
+    """Return the columns of an operation that need members which only some operations have.
+
+    In parentheses are the member and its range; in this order they are read:
 
     - `flushed`: entries in dst_buff of a flush, else 0. The executor waits for so many channels. A
       flush does not use these ranges, but the loader resolves them, so invalid ones raise.
-    - `part` (`tb_id`, from 0) of `parts` (`tbg_size`, 1 to 1024) with `tbg_info`; else 0 of 1
+    - `parts` (`tbg_size`, 1 to 1024) and `part` (`tb_id`, from 0) in `tbg_info`; else 1 and 0
     - `barrier` (`barrier_id`, at least 0) and `barrier_blocks` (`num_threadblocks`, at least 1),
       both at most 2^32 - 1; else -1
     - `slice_bytes` (`unit_size`, 1 to 2^31 - 1) and `slice_chunks` (`num_chunks`, 1 to 2^32 - 1) of

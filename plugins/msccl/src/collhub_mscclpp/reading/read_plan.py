@@ -93,14 +93,14 @@ class _PlanParser:
         Raises `InputError` (`plan-schema`, or `old-plan` for the format before July 2025) with
         a JSON path. The steps are in this order; a step with errors raises them together:
 
-        1. A missing member `gpus`, or, if the header is correct, an empty list.
-        2. The first error of the header and of each rank, and each wrong id of a rank.
-        3. Numbers of ranks that are not in the plan, then errors of thread blocks and
-           operations.
+        1. `gpus` is no list, or a rank has a member of the old format: only the first such error.
+        2. A missing member `gpus`, or, if the header is correct, an empty list.
+        3. The first error of the header and of each rank, and each wrong id of a rank.
+        4. Numbers of ranks that are not in the plan, then errors of thread blocks and operations.
 
-        At most 8 errors are listed; a note gives the number of further ones. A rank with members
-        of the format before July 2025 is the only error: its file has other members throughout.
+        At most 8 errors are listed; a note gives the number of further ones.
         """
+        # Other members of an old plan are wrong, too; they need no further errors.
         if root.has("gpus"):
             for entry in root.member("gpus").items():
                 refuse_old_members(entry)

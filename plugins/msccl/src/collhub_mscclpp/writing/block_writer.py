@@ -239,7 +239,8 @@ class BlockWriter:
 
         A range with a group names the switch channel, a range without a rank (negative) the type of
         its buffer, any other range the remote buffer. Channels and remote buffers are given by
-        their position in the thread block, whose lists they join at their first use.
+        their position in the thread block, whose lists they join at their first use. Entries are
+        separated by commas, without brackets; without ranges the text is "".
         """
         texts = []
         for operand in ranges:

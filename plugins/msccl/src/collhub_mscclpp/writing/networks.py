@@ -82,9 +82,15 @@ def find_network(num_ranks: int, topology: Topology | None, hosts: int) -> PlanN
 def find_memory_domains(topology: Topology) -> Int64Array:
     """Number the memory domain of every NPU from 0: int64[npus].
 
-    The NPUs of a domain can address each other's memory. NPUs of one host, of one NVLink group, or
-    on a common fast medium share a domain; the module explains the rules. Domains are numbered by
-    their lowest NPU.
+    The NPUs of a domain can address each other's memory. Two NPUs share a domain, directly or over
+    other NPUs of it, in these cases:
+
+    - They are in one host (`_find_hosts`), or in one group whose name contains "nvlink" or "domain"
+      (any case).
+    - No hosts are known, and a link leads from one to the other.
+    - Their fastest media have equal bandwidth and lead to one switch (`_find_switched`).
+
+    Domains are numbered by their lowest NPU.
     """
     npus = topology.num_npus
     from_npu = topology.source < npus

@@ -61,7 +61,8 @@ def place_switch_stores(
     the new ranges, and all ranges. Multicasts are first; both kinds are in the order of numbers.
 
     - A multicast writes at the destination of its receives if there are no packets, all receives
-      are of the kind RECV, and `_has_one_address` and `_Mode.is_free` (in and out of place) hold.
+      are of the kind RECV, and two facts hold in every mode (in place, out of place): the buffer
+      has one offset in the memory of sender and receivers, and the range is free (`_Mode.is_free`).
     - A sum whose result is sent by a multicast writes the range of this multicast.
     - All others write new scratch, which begins at one chunk, after the scratch of all members.
 
@@ -94,7 +95,7 @@ def place_switch_stores(
         is_direct = (
             not is_packets
             and bool(steps.is_kind(StepKind.RECV)[receives].all())
-            # The sender adds its own offset of the buffer to the address, in every mode.
+            # The sender adds the offset of its own buffer to the address, in every mode.
             and bool(have_equal_offsets(work, np.asarray(rows), np.asarray(receives), target).all())
             and all(mode.is_free(number, rows, receives) for mode in modes)
         )
