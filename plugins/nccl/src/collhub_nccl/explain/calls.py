@@ -58,7 +58,9 @@ class NcclSettings:
     def apply(self, collective: str, alternatives: Sequence[Alternative]) -> list[Alternative]:
         """Return the alternatives in the same order, those that a setting excludes with a refusal.
 
-        An alternative that NCCL refuses anyway keeps its first reason.
+        The first that applies gives the refusal `excluded by SETTING`: the setting that excludes
+        the algorithm, `nvls_exclusion` for nvls and nvls_tree, the setting that excludes the
+        protocol. An alternative that has a refusal keeps it.
         """
         applied = []
         for row in alternatives:
@@ -321,7 +323,8 @@ def _decide(
 
     The choice has the channels of the rule (case 4, if above 0), 1 (case 5), or NCCL's number
     within the limits of the settings. With settings or a tuner, the last note in cases 3 to 5
-    gives NCCL's choice without them and its time, if it exists and any member of it differs.
+    gives NCCL's choice without them, and its time in us. It is omitted if NCCL makes no choice, if
+    this choice has no time, or if all members of both choices are equal.
     """
     # The assignments in refusals of the form "excluded by NAME=VALUE", each once.
     refusals = {row.alternative.refusal for row in costed}

@@ -280,8 +280,9 @@ class _Machine:
         Sets `gpu`, `profile` and `topology`. The profile is that of `--machine`; with only
         `--topology` it is the known one of this machine, or None. `topology` is None without
         `--topology`. If both are given, they must be of the same GPU. `version_source` begins
-        as "default". Raises `UsageError` or `InputError` if neither is given, if the machine
-        names no known GPU, or if an option is invalid.
+        as "default". Raises `UsageError` if neither is given, if the profile names no known GPU,
+        if both are of different GPUs, or if there is only a topology and it names no known GPU.
+        Errors of reading the topology and the profile, and of `--search`, pass through.
         """
         from collhub_machine_profiles import find_profile, load_profile
         from collhub_machine_profiles.gpus import known_gpu

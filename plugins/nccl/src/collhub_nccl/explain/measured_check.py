@@ -75,14 +75,15 @@ def _check_point(
 ) -> MeasuredFinding:
     """Compare a measured call with the expected time of NCCL's choice by the profile.
 
-    There is no expected time, and `agrees` is None, for another library or collective than those of
-    NCCL's cost model, for a communicator that `build` refuses, and if no profile covers the call.
-    The explanation is then the reason.
+    There is no expected time, `agrees` is None and the explanation is the reason in these cases, in
+    this order: NCCL's cost model lacks the collective, the library is not NCCL, `build` refuses the
+    communicator, no profile covers the call.
 
-    Otherwise it agrees if the relative difference is at most the error of the profile, at least
-    `DEFAULT_TOLERANCE`. If not, the explanation has, joined by " or ", the choice of NCCL with this
-    time (`_find_other_choice`) and the constant of the profile that gives this time
-    (`_find_constant`), as far as they exist; with neither, that no single constant explains it.
+    Otherwise it agrees, without an explanation, if the difference relative to the expected time is
+    at most the larger of the prediction's `p90_error` and `DEFAULT_TOLERANCE` (0.18). If it does
+    not, the explanation has up to two parts, joined by " or ": another choice of NCCL with about
+    the measured time (`_find_other_choice`), and a constant of the profile with a value that gives
+    this time (`_find_constant`). With neither, the text is that no single constant explains it.
     """
     if point.collective not in COLLECTIVES:
         reason = f"NCCL's cost model has no {point.collective}"

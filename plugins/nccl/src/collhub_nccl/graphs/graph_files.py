@@ -144,10 +144,11 @@ def _find_losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
     """Yield the properties of an algorithm that reading its graph file would not restore.
 
     Reading gives an all-reduce on the channels of the graph. Each feature in `_CONSEQUENCES` that
-    differs is one loss, in that order; the provenance is not compared. Its value in the report is
-    `rank N` for the root, the sorted names of extensions or `none`, `all ranks` for scratch units,
-    else the text of the value. All other differences, such as columns of steps or dependencies, are
-    together one last loss `steps`. Nothing is yielded if the algorithms are equal.
+    differs is one loss, in that order; the provenance is not compared. The loss states the value of
+    the algorithm: `rank N` for the root, the sorted names of extensions or `none`, `all ranks` for
+    `scratch_units`, otherwise the value as text. All other differences, such as columns of steps or
+    dependencies, are together one last loss `steps`. Nothing is yielded if the algorithms are
+    equal.
     """
     stated = graph.as_json()
     back = ring_algorithm(
@@ -267,6 +268,11 @@ def _read_ring_graph(root: Element, source: Source) -> RingGraph:
 
 
 def _check_channels(graph: Element, channels: list[Element], source: Source) -> RingGraph:
+    """Return the ring graph of the channels of a graph, or raise the error of rule 4 to 9.
+
+    The rules are those of `_read_ring_graph`. `channels`: at least one. Positions in the rings are
+    those of the GPUs in ascending order of (rank or -1, device). Without any rank, `ranks` is ().
+    """
     keys = [[_read_key(gpu) for gpu in channel.named("gpu")] for channel in channels]
     devices = dict(keys[0])
     gpus = len(devices)

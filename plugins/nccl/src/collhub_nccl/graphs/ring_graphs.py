@@ -254,6 +254,7 @@ def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
     - There are fewer than 2 ranks, or the kind is not in `RING_KINDS`.
     - A part has another number of messages than n - 1 for n ranks, or 2 (n - 1) in an all-reduce.
     - The links of a part are neither a path through all ranks nor a cycle through all ranks.
+    - No rank sends anything, or a rank reduces a part with a different part.
     """
     kind, n = algorithm.collective.kind, algorithm.num_ranks
     if kind not in _PASSES or n < 2:
@@ -322,10 +323,10 @@ def _iterate_links_by_part(
 ) -> Iterator[list[RankPair]]:
     """Execute a program on numbers of parts; yield the (source, target) ranks of each part.
 
-    Parts are the blocks of the full buffer, from 0. There is one list per part, with a pair for
-    each of its blocks in a message, in the order of `_execute_messages`; blocks of a message keep
-    their order in memory. The list is empty for a part that no message carries. Copies within a
-    rank move parts, but give no pairs.
+    Parts are the blocks of the full buffer, numbered from 0. One list per part is yielded, in this
+    order. It has one pair for each time that a message carries the part, in the order of
+    `_execute_messages`; it is empty for a part that no message carries. Copies within a rank move
+    parts, but give no pairs.
 
     Raises `InputError` with the code `not-rings` in two cases: no rank sends anything, or a rank
     reduces a block with a block of a different part. Raises `ValueError` if a message has a block

@@ -92,8 +92,9 @@ def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
     """Convert an algorithm to a folder of format `nccl`: a C++ and a Python program with tables.
 
     The program is for calls out of place, or in place if the algorithm supports only these; the
-    option `mode` selects one. The result has the files of the folder, which are not written here,
-    and the losses: properties of the algorithm that the program does not have.
+    option `mode` selects one. The result has the losses (properties of the algorithm that the
+    program does not have), and the files, which are not written here: `fixed_files`, `named_files`,
+    `schedule.cpp` and `schedule.json`.
 
     Raises `InputError` if the algorithm cannot be executed (see `levelled_program`) or is too large
     for the tables. Raises `UsageError` for a mode that the algorithm does not support, and for a

@@ -72,15 +72,13 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
     NPU k of machine m is m * GPUs + k, where k is the position of the GPU in the matrix. The
     number of machines is the option `nodes`. All other nodes are switches:
 
-    - the network cards that the option `nics` selects (`_network_devices`)
+    - the network cards that the option `nics` selects (`_network_devices`), with names `nic NAME`
     - an NVSwitch, if the numbers of NVLinks imply one (`_add_nvlinks`)
-    - PCI switches and CPUs (`_add_tree`); every two CPUs are linked
-    - one network port per card, but only if `net_bandwidth` is given
-    - the switches between several machines, by the option `fabric`
+    - PCI switches and CPUs (`_add_tree`)
+    - with `net_bandwidth` one port per card; with several machines the switches of `fabric`
 
     An NVLink has the rate of `profile`. Without a profile 20 GB/s per direction are assumed, with
-    the warning `unknown-gpu` if the matrix has NVLinks. Findings are reported to `source.report`
-    at the end.
+    the warning `unknown-gpu` if the matrix has NVLinks. Findings are reported at the end.
 
     Raises `InputError`: for an invalid matrix (`invalid-nvidia-smi`, with file and line), an
     unknown card (`unknown-nic`), several machines without network ports (`no-net`). Raises
@@ -249,10 +247,11 @@ def _add_tree(
     """Add a node for every PCI switch above several devices, and a CPU above every device.
 
     At first, each device is a group and the topmost node above itself. For PIX, PXB, PHB and NODE,
-    in this order, the groups of devices with this relation are merged (`_merge_groups`). Then each
-    group gets a node, in the order of lowest devices: `pci N` only if its devices have several
-    topmost nodes, for NODE always `cpu N`. PCI links join these nodes and the new one, which is
-    then the topmost one. N counts the nodes of a kind from 0. Every two CPUs are linked.
+    in this order, the groups of every two devices with this relation are merged, for NODE also
+    those with the same known NUMA node. Then each group gets a node, in the order of its lowest
+    device: `pci N` if its devices have several topmost nodes, otherwise none; for NODE always
+    `cpu N`. PCI links join the topmost nodes of the group to the new one, which takes their place.
+    N counts the nodes of a kind from 0. Every two CPUs are linked.
 
     PCI links have the rate of the option `pci_bandwidth`, else that of the profile, else
     `DEFAULT_PCI` (12). Links between CPUs have the rate of the option `cpu_bandwidth`, else
@@ -349,15 +348,13 @@ def _read_matrix(name: str, content: bytes, findings: NetworkFindings) -> list[_
 
     The heading is the first line whose first word is GPU0; the next lines are the rows. A row's
     `alias` is the driver name in a line such as `NIC0: mlx5_0` after the matrix, otherwise "".
-    Ignored are a byte order mark, other text before and after the matrix, and escape sequences of
-    terminals. If the text before it contains the command `topo -mp`, the warning
-    `pci-only-matrix` is added to `findings`.
+    Ignored are a byte order mark, other text, and escape sequences of terminals. The command
+    `topo -mp` in the text before the heading gives the warning `pci-only-matrix`.
 
     `name`: the file's name for messages. Raises `InputError` (`invalid-nvidia-smi`) for the first
-    of these faults, with the line except for the first two:
+    of these faults, with the line except for the first one:
 
-    - a file above 4 MiB (`_MAX_BYTES`)
-    - no heading
+    - a file above 4 MiB (`_MAX_BYTES`), or without a heading
     - the output of rocm-smi, recognized by a line up to the heading
     - a heading with a repeated name or more than 1024 devices
     - an invalid row (`_read_row`), or fewer rows than devices
@@ -406,9 +403,9 @@ def _read_matrix(name: str, content: bytes, findings: NetworkFindings) -> list[_
 def _check_matrix(name: str, devices: Sequence[_SmiDevice]) -> None:
     """Raise `InputError` for a cut row of a GPU, then for a pair of devices with unequal cells.
 
-    A row is cut if it has fewer affinities than that of another GPU. Affinities are the words after
-    the relations, such as CPUs and NUMA node; a GPU without its NUMA node would be taken for one of
-    another CPU. Rows of other devices may have any number.
+    The code is `invalid-nvidia-smi`. A row is cut if it has fewer affinities than that of another
+    GPU. Affinities are the words after the relations, such as CPUs and NUMA node; a GPU without its
+    NUMA node would be taken for one of another CPU. Rows of other devices may have any number.
 
     The two cells of a pair of devices must be equal texts. The first fault is reported, at the line
     of the GPU or of the second device; `name`: of the file.

@@ -87,16 +87,18 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
 def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMachine:
     """Return a machine without nodes for a topology file, with the facts and rates to build it.
 
+    The facts of a file (`FileFacts`) are:
+
     - It is from RCCL if the root's `version` is 2; otherwise, also without a version, from
       NCCL. The rates of links are those of this library.
     - It has GPUs if it contains a <gpu> at any depth, or if the option `gpus` is not empty.
     - It has ranks if any <gpu> has a `rank` that is not empty.
-    - The GPUs named by the option are the set of their bus ids as numbers. Empty parts between the
-      commas of the text are ignored.
+    - The GPUs that the option `gpus` names, as the set of their bus ids as numbers. Empty parts
+      between the commas of the option are ignored.
 
-    `profile`, `cpu_bandwidth` (converted to GB/s) and the network bandwidth of `fabric` (GB/s) are
-    None if they are not given. The machine collects warnings in a new, empty list. Raises
-    `UsageError` (`bus-id`) for an invalid bus id in the option `gpus`.
+    The profile, the CPU bandwidth and the network bandwidth (both in GB/s) are those of the options
+    and of `fabric`, None if they are not given. The machine collects warnings in a new, empty list.
+    Raises `UsageError` (`bus-id`) for an invalid bus id in the option `gpus`.
     """
     gpus = [element for element in root.walk() if element.name == "gpu"]
     named = options.gpus or ""

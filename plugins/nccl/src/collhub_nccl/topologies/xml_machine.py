@@ -221,12 +221,13 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
     """Add the GPU of a PCI device to `draft`, or the partitions of the GPU.
 
     `element`: the PCI device, at the address `bus`. A `gpu` child takes part if it has a rank, or
-    if no GPU of the file has a rank. Number of children that take part:
-    - No `gpu` child exists (files with only bridges): the device is one GPU without an element.
-    - None: no GPU is added. One: this GPU is added, with PCI links to and from the node above.
-    - Several: each is one partition of the GPU. Also a node is added for the device, with PCI links
-      to and from the node above. Links in both directions join it and every partition (unlimited),
-      and every two partitions (2618 GB/s).
+    if no GPU of the file has a rank. All links are in both directions:
+
+    - No child (files with only bridges): the device is one GPU, with PCI links to the node above.
+    - Children, but none takes part: no GPU is added. One takes part: it is added in the same way.
+    - Several take part: each is one partition of the GPU. A node for the device is added too. It
+      has PCI links to the node above, and links without a limit to every partition. Links of 2618
+      GB/s join every two partitions.
 
     Warnings: `gpu-without-rank` once if a child does not take part, `unknown-element` for each
     unknown child. The rate of the PCI links is that of `LinkRates.of_pci`: a missing `link_speed`

@@ -136,9 +136,11 @@ def write_ncclx(selection: Selection, options: NcclxTunerOptions) -> WriteResult
     - The number of ranks becomes that of one node: ranks / nodes, rounded down.
 
     A file without rules is written too; NCCLX chooses itself for calls without a rule. Only the CSV
-    file has a title with the network. Characters outside ASCII become `?`. The first note names the
-    variable to set. A second one names the cost model if `_find_communicator` returns a
-    communicator: the network is a known machine with the selection's number of nodes.
+    file has a title with the network; its lines have collective, sizes, algorithm, protocol,
+    channels (-1 for NCCLX's own number), nodes and ranks of one node. Characters outside ASCII
+    become `?`. The first note names the variable to set. A second one names the cost model if
+    `_find_communicator` returns a communicator: the network is a known machine with the selection's
+    number of nodes.
     """
     communicator = _find_communicator(selection)
     tuned = _tune_rules(selection, "NCCLX", options.channels, options.ll_below, communicator)
