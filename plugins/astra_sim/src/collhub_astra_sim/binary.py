@@ -110,9 +110,10 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
     this order:
 
     1. `status`, the exit status, is not 0: `InputError` (`astra-sim-failed`) with the status, or
-       the name of the signal if it is negative, and the last lines of the output. The cure is that
-       of the first text of `_CURES` in these lines. Without one it is the losses of the folder
-       whose consequence contains "aborts", or empty.
+       the name of the signal if it is negative, and the last lines of the output. SIGABRT and 128
+       plus its number are explained as a failed assertion. The cure is that of the first text of
+       `_CURES` in these lines. Without one it is the losses of the folder whose consequence
+       contains "aborts", or empty.
     2. The output has the finish time of an NPU that the folder does not have, or has no finish
        time, no unfinished NPU and no lost event: `PluginError` (`no-binary`).
 
@@ -353,7 +354,8 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     both ranks finish exactly at this time. It also passes if the variable is not set or empty,
     because the simulator `analytical` needs no binary. The check fails, without an exception, if
     the binary is missing, fails, exceeds the time limit or gives another time. The report has one
-    line; for a `HubError` it has the message and the cure of the error's first diagnostic.
+    line: what was found and, if the check fails, a cure. For a `HubError` both are those of its
+    first diagnostic.
     """
     del options
     name = request.environment.get(BINARY_VARIABLE)

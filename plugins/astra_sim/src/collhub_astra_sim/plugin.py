@@ -267,7 +267,8 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
     Later simulations then start without compiling. Small simulations on two ranks run every
     kernel: a ring all-reduce, a training step, and the tables of a custom algorithm. The check
     passes, with the elapsed seconds in its line; errors of the simulations are raised, for example
-    if a kernel cannot be compiled. Without `warm` no code is compiled and there is no line.
+    if a kernel cannot be compiled. Without `warm` no code is compiled, and the check passes without
+    a line.
     """
     if not options.warm:
         return CheckReport(True)

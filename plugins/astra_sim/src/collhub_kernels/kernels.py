@@ -87,7 +87,7 @@ class Kernel:
         `states`: arguments, whose arrays are modified in place. `events`: estimated number of
         events. Their sum over all calls decides between both, because compilation takes long
         (`_find_machine_code`). Raises `InputError` (`too-large`) if a number in plain Python needs
-        more than 64 bits; machine code does not detect this.
+        more than 64 bits; arrays may then be changed in part. Machine code does not detect this.
         """
         native = self._find_machine_code(states, events)
         if native is not None:

@@ -237,8 +237,8 @@ class AstraFolder:
     def _build_texts(self) -> dict[str, str]:
         """Return the texts of the configurations and of the script by file name, in this order.
 
-        - `system.json`: the custom algorithm of each collective kind that programs run as
-          (`run_as`), which is the first program of the kind
+        - `system.json`: for each collective kind that programs run as (`run_as`), the trace prefix
+          of the first of these programs as its custom algorithm
         - `network.yml`: the dimensions of `network`; `memory.json`: no remote memory
         - `algorithms.yml`, only with two or more programs: a line such as `0: traces/ring` per
           program, in order. ASTRA-sim gives it precedence.

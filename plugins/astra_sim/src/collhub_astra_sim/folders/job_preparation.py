@@ -366,9 +366,9 @@ def compute_written_losses(
        `exact_ns` is None, because the job became a custom algorithm.
     2. One loss `hazard CODE` for each finding of `find_hazards`: inputs on which ASTRA-sim
        hangs, aborts or computes wrong results. Errors and warnings count.
-    3. One loss `simulation` if some ranks do not finish in a simulation of the folder by the
-       hub, which it names, or if the simulation raises `HubError`. It has the first diagnostic.
-       The simulation is run only if no hazard is an error.
+    3. One loss `simulation` with the first diagnostic, if some ranks do not finish in a simulation
+       of the folder by the hub (it names these ranks), or if the simulation raises `HubError` (for
+       all ranks). The simulation is run only if no hazard is an error.
 
     The result is () without differences.
     """

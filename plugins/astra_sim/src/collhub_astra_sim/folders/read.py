@@ -241,7 +241,7 @@ def read_job(source: Source, options: JobFolderOptions) -> Workload:
 
     The extension `EXTENSION` has: `system`, `network`, `memory` (texts; the last two None without a
     file), `backend` (named in `run.sh`, or None), `custom` (prefixes of `algorithms`), `by_kind`
-    and `per_node` (prefix by collective, and by node number as text). Of several candidate files,
+    and `per_node` (prefix by collective, and by node number as text). Of several files of a kind,
     `system.json`, `network.yml` or `memory.json` is used; without it, raises `InputError`. It is
     also raised for no system configuration, no or several workloads, a prefix without traces, a
     used group that the groups file lacks, and invalid files.

@@ -294,24 +294,16 @@ def find_astra_network(
 
     `sources`, `destinations`: NPUs of the messages, int64[messages].
 
-    1. If possible, the result has the dimensions of the topology, and no losses. Dimensions
-       of one node are left out. Lines and rings of two nodes become full meshes. At least
-       one dimension must remain, and with `is_congestion_aware` exactly one. Each must be a
-       ring, switch or full mesh. No switch may multicast or reduce. The messages are not
-       examined.
-    2. Otherwise it is one full mesh of all NPUs with the bandwidth and latency of the
-       links, and one loss.
-
-    Case 2 has these conditions. `UsageError` (`inexpressible-topology`) names the first one
-    that does not hold:
-
-    - There is at least one link.
-    - No switch multicasts or reduces.
-    - There is one plane.
-    - All links have the same bandwidth, and all have the same latency.
-    - Every message has a direct link from its source to its destination.
-
-    If all hold, but there is only one NPU, `UsageError` (`too-few-npus`) is raised.
+    1. If possible, the result has the dimensions of the topology, and no losses. Dimensions of one
+       node are left out. Lines and rings of two nodes become full meshes. At least one dimension
+       must remain, and with `is_congestion_aware` exactly one. Each must be a ring, switch or full
+       mesh. No switch may multicast or reduce. The messages are not examined.
+    2. Otherwise it is one full mesh of all NPUs with the bandwidth and latency of the links, and
+       one loss. `UsageError` (`inexpressible-topology`) names the first of these conditions that
+       does not hold: there are links; no switch multicasts or reduces; there is one plane; all
+       links have the same bandwidth; all have the same latency; every message has a direct link
+       from its source to its destination. If all hold, but there is only one NPU, `UsageError`
+       (`too-few-npus`) is raised.
     """
     dimensions: list[Dimension] = []
     is_plain = not (topology.multicast or topology.reduction)

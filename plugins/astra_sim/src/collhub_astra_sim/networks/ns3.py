@@ -156,7 +156,7 @@ class _FileWords:
         of the units `bps` and `b/s` (bits) or `Bps` and `B/s` (bytes), such as `400Gbps`. The
         prefixes k, K, M and G are powers of 1000; Ki, Mi and Gi are powers of 1024. The packet loss
         rate is ignored. Raises `InputError` for a link of a node to itself, and for an invalid
-        node, rate (also 0) or delay.
+        node, rate (also 0) or delay, also for a cable that ends before its delay.
         """
         for _ in range(header.cables):
             first = next(self._words, None)

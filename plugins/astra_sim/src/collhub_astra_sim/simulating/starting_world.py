@@ -141,10 +141,11 @@ def _build_routed_network(
     sizes: Int64Array,
     model: TimingModel,
 ) -> tuple[SimulatedNetwork, Int64Array]:
-    """Build the network of all messages, with one route per distinct code; return route by SEND.
+    """Return the network of all messages, and the number of the route of each SEND: int64[SENDs].
 
-    `codes`: by SEND (plane * ranks + source rank) * ranks + destination rank. Routes ascend by
-    code. `sizes`: distinct sizes of messages in bytes. Raises `InputError` as `build_network` does.
+    The network has one route per distinct code, numbered by ascending code. `codes`: by SEND,
+    (plane * ranks + source rank) * ranks + destination rank. `sizes`: distinct sizes of messages in
+    bytes. Raises `InputError` as `build_network` does.
     """
     span = int(codes.max(initial=-1)) + 1
     route_of_send, count = compute_dense_codes(codes, span)
