@@ -264,8 +264,8 @@ def contract_switches(topology: Topology) -> LinkNetwork:
 def _find_pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Array]:
     """Return (sources, destinations) of pairs of NPUs with a direct link or a path over switches.
 
-    Links are directed, and a path that passes through a third NPU does not count. Sorted by
-    destination, then by source; a pair of equal NPUs does not count.
+    Links are directed; all nodes of a path between its ends must be switches. Each pair occurs
+    once, sorted by destination, then by source; a path back to its start gives no pair.
     """
     npus = topology.num_npus
     # The NPUs that every switch reaches over links through switches only: bool[switches, NPUs].
@@ -343,9 +343,9 @@ def _replace_switch(links: Links, switch: int, degree: int, num_nodes: int) -> L
     The bandwidth of a direct link is the smaller one of in-link and out-link, divided by the
     number of direct links of this in-link. Its latency is the sum of both.
 
-    Then all parallel links are combined, also those of other nodes and of different planes:
-    bandwidths are added, the latency is the maximum. The result has no planes and is sorted by
-    source, then by destination. The argument is unchanged.
+    The links of other nodes are kept. Then all parallel links are combined, also of different
+    planes: bandwidths are added, the latency is the maximum. The result has no planes and is sorted
+    by source, then by destination. `num_nodes`: all nodes, with switches. `links` is unchanged.
     """
     in_link, out_link, link_count = _pair_ports(links, switch, degree)
     # The slower of two ports limits the bandwidth, which is divided among the links of the port.

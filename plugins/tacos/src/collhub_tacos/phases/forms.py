@@ -178,8 +178,9 @@ class _Phases:
         The rules are those of `_list_window_rules`, the planned one first. `form`: name of the
         algorithm form. `pieces`: chunks per part of a rank. `parts`: (collective, chunks). `index`:
         number of this spreading within the form. Each candidate records (form, index, rule) as its
-        variant. Its details are kernel and seed of the last spreading, and the first reason why an
-        exact search failed, if any. Transfers and time are sums over the phases.
+        variant. Its details are kernel and seed of the last spreading and the first reason, if any,
+        why an exact search found no schedule. Number of transfers and time are sums over the
+        phases. It is interrupted if a phase is, and timed if the rule keeps the order on links.
         """
         collective, chunks = parts
         last = self.spreads[-1]

@@ -343,10 +343,11 @@ def build_one_shot_candidates(
     limit to send all bytes once. Stops before a candidate whose busiest link takes longer than the
     limit, and after one that did not change a limit which existed before it.
 
-    A candidate has steps (`build_steps`) instead of transfers, whose selection raises
-    `AssertionError`; `replay` returns False. Its time is only a lower bound, that of its busiest
-    link. `progress` is called with 0.0 at the start, and before each candidate with its index /
-    number of candidates. Raises `UsageError` (`size-too-small`) for units below one byte.
+    A candidate is for calls in place and out of place. It has an algorithm (`build_steps`) and no
+    transfers: `transfers` raises `AssertionError`, `replay` returns False. Its time is only a lower
+    bound, the time of its busiest link (`_compute_minimum_ps`). `progress` is called with 0.0 at
+    the start, and before each candidate with its index / number of piece counts. Raises
+    `UsageError` (`size-too-small`) for units below one byte.
     """
     progress(0.0, _ACTIVITY)
     limit = limit_ps()

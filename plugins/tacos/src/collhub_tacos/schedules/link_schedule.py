@@ -191,9 +191,9 @@ class LinkSchedule(ColumnTable):
         """Convert to the transfers of the core's schedules, with a window for every message.
 
         The order of messages, starts and finishes (ps) are kept. Links get their numbers in the
-        topology. A message with window w waits for the one that is w positions earlier on its link,
-        0 means for none. The window of a link is the number of messages that may be in flight on
-        it. The first rule that applies decides about the windows of the messages:
+        topology. A message with window w waits for the one that is w positions earlier on its link;
+        with 0 it waits for none. The window of a link is the number of messages that may be in
+        flight on it. The first rule that applies decides about the windows of the messages:
 
         - `times.rule.sums_in_turn`: a message that reduces has the window of its link, any other
           message has 0.

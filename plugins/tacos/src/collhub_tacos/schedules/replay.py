@@ -89,22 +89,20 @@ def replay_log(
 ) -> int:
     """Verify the log of an all-gather step by step, without expanding it; return its time in ps.
 
-    The time is the arrival of the last step, 0 without steps. `origin`: node of each chunk at the
-    start. Raises `InputError` (`invalid-schedule`) for the first violation of these rules:
+    The time is the arrival of the last step, 0 without steps. `origin`: first node of each chunk.
+    Raises `InputError` (`invalid-schedule`) for the first violation of these rules:
 
-    1. No link is busy longer than a step of the log (`busy_ps`), and the arrival time of every link
-       is `arrival_ps`.
-    2. The log has the chunks of `origin`; the initial entries of each node are exactly the chunks
-       that start there.
+    1. No link is busy longer than `log.busy_ps`, and every arrival time is `log.arrival_ps`.
+    2. The log has the chunks of `origin`; each node's initial entries are those that start there.
     3. A link that carries a chunk exists, and the log of its destination has an entry for it.
     4. No node receives a chunk twice, or a chunk with which it starts.
     5. A node sends a chunk only in or after the step of its arrival, which is `arrival_ps` /
        `busy_ps` steps, rounded up, after the step in which it was sent.
     6. In the end, every node has all chunks.
 
-    Rules 3 to 5 are checked step by step; in each step for all arrivals, then for all starts, both
-    in the order of links. The message names the link and the step in which the chunk was sent.
-    `progress` gets the checked fraction of the steps after about 2^24 transfers each, at most 1.
+    Rules 3 to 5 are checked in each step for all arrivals, then for all starts, by ascending link.
+    The message names the link and the step in which the chunk was sent. `progress` gets the checked
+    fraction of the steps after about 2^24 transfers each, at most 1.
     """
     # Importing numba takes a second.
     from collhub_tacos.schedules.replay_kernel import Holdings, Offence, replay_steps
@@ -272,8 +270,8 @@ def _check_spread(
     """Raise `InputError` unless every chunk x spreads correctly from node `origin[x]`.
 
     The rules are checked in this order, and only the first violation is reported (code
-    `invalid-schedule`). In a mirrored schedule (a reduction), the messages of rules 3 and 4 are
-    about sums. Without transfers, only rule 4 can fail. Nothing is changed.
+    `invalid-schedule`). In a mirrored schedule (a reduction), the texts of rules 3 and 4 are about
+    contributions to sums. Without transfers, only rule 4 can fail. Nothing is changed.
 
     1. No chunk arrives at its origin. The first such row of `movements` is named.
     2. No node receives a chunk twice. The repeated transfer with the smallest (chunk, node) is

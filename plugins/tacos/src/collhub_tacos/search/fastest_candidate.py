@@ -182,10 +182,10 @@ def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
 
     - A method that names a form (`fused`, `two-phase`, `latency`, `one-shot`): only the search of
       this form. Whether it suits is not checked here, and no bound skips two-phase or latency.
-    - `auto`: the four forms in this order. Fused and latency are omitted with switches, without an
-      equal link in the opposite direction of every link, unless rank r is on NPU r for all NPUs,
-      and if node 0 does not reach all nodes. Otherwise fused is omitted if it cannot be faster than
-      two phases (`fused.is_promising`). The searches two-phase and latency yield nothing if, when
+    - `auto`: the four forms in this order. Fused and latency, which run on trees, are kept only if
+      there are no switches, every link has an equal link in the opposite direction, all NPUs take
+      part as rank r on NPU r, and node 0 reaches all nodes. Fused is also omitted if it cannot be
+      faster than two phases (`fused.is_promising`). Two-phase and latency yield nothing if, when
       they start, their lower bound exceeds the time of `best`.
     """
     kind, method = setting.collective.kind, setting.method

@@ -150,23 +150,19 @@ def find_best_all_gather(
     """Find the fastest all-gather in steps of equal length over several seeds and variants.
 
     Chunk x starts at NPU `origin[x]`. A link is busy for `step_ps` per chunk, which arrives
-    `arrival_ps` after its start (None: `step_ps`). The seeds are `first_seed` and the
-    following ones, `seeds` in total. 0 means 5 000 000 // (links * chunks), limited to 1..20.
-    `threads` (0: one per core) does not change the result. `after_trial` is called for each
-    seed, in order.
+    `arrival_ps` (None: `step_ps`) after its start. The seeds are `seeds` numbers from `first_seed`
+    on; 0 means 5 000 000 // (links * chunks), limited to 1..20. `threads` (0: one per core) does
+    not change the result. `after_trial` is called for each seed, in order.
 
-    - Methods: on a symmetric network, one node is computed and translated to all others. All
-      nodes are computed on other networks, and also on symmetric ones if there are several
-      seeds.
-    - A variant is a method with a length of `choose_step_lengths`. The seed with the fewest
-      steps is taken, of equal ones the first. A seed that reaches the lower bound of the steps
-      ends it.
-    - The variant with the shortest time is returned, of equal ones the first. A variant is
-      skipped if its lower bound is not below the shortest time so far.
+    - Methods, in this order: one node is computed and translated to all others, only on symmetric
+      networks; all nodes are computed, on other networks or with several seeds.
+    - A variant is a method with a length of `choose_step_lengths`. Its result is that of the seed
+      with the fewest steps, the first of equal ones. A seed with the minimum of steps is its last.
+    - The fastest variant is returned, the first of equal ones. A variant is skipped if its lower
+      bound is not below the shortest time so far.
 
     Ctrl-C returns the best result so far; without one it is raised. Raises `InputError` for a
-    network with switches, for `step_ps` that is not above 0 or is above `arrival_ps`, and for
-    unreachable nodes.
+    network with switches, a `step_ps` not in 1..`arrival_ps`, and unreachable nodes.
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
