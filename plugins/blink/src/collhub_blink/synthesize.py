@@ -74,9 +74,10 @@ def _synthesize_with_common_unit(
     bandwidths raises `InputError` (`too-many-units`). All other errors, and those of the synthesis
     after rounding, pass through. After rounding, the result is valid for the true bandwidths:
 
-    - each lower bound is divided by 1 + the largest relative rounding, and rounded down to ns
+    - each lower bound is divided by 1 + the largest relative rounding, and rounded down to ns; the
+      time is that with the rounded bandwidths
     - the extension has no certificate, because it would prove a bound of the rounded network only
-    - extension and statistics have the rounding as `bandwidths rounded by up to`
+    - extension and statistics have the largest rounding as `bandwidths rounded by up to`
     """
     topology, tolerance = with_common_unit(request.topology)
     if not tolerance:

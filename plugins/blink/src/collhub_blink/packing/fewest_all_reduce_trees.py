@@ -104,11 +104,11 @@ def _find_trees(
     has its own search, at most the first 4096. The searches take turns, and each turn takes growing
     numbers of steps from `budget`.
 
-    Returns (trees of the vector that is solved first, True), by descending weight and rooted at
-    their centres. Returns (None, True) without vectors, and if all searches end without a solution.
-    Returns (None, False) if the search is incomplete: `budget` used up, more than 4096 vectors of
-    which none is solved, or not started because there are more than `_MAX_TREES` trees or
-    `_MAX_NODES` nodes.
+    Returns (trees, True) for the vector that is solved first; the trees are sorted by descending
+    weight and rooted at their centres. Returns (None, True) without vectors, and if all searches
+    end without a solution. Returns (None, False) in these cases: `budget` is used up, there are
+    more than 4096 vectors and none of those searched is solved, `count` is above `_MAX_TREES` (12),
+    or there are more than `_MAX_NODES` (127) nodes.
     """
     if count > _MAX_TREES or links.num_nodes > _MAX_NODES:
         return None, False

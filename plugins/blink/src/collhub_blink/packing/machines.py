@@ -132,9 +132,9 @@ class _Hosts:
     def build_direct_trees(self) -> list[SpanningTree]:
         """Build one tree of weight 1 from each rank, which distributes the data in its host first.
 
-        The root uses its host's tree. Then every rank of its host sends to the rank with its local
-        index on each other host. The trees are ordered by host of the root, then by its local
-        index.
+        The root uses its host's tree. Then every rank of its host, also the root, sends to the rank
+        with the sender's local index on each other host. The trees are ordered by host of the root,
+        then by its local index.
         """
         trees = []
         for home, index in product(range(len(self._blocks)), self._local_indices):
@@ -227,15 +227,16 @@ def _mix_packings(
 ) -> PlacedPacking:
     """Combine the trees of two packings to one packing whose rate is nearly the maximum.
 
-    The candidates are the weights (of all peer trees, of all direct trees) = (n, 1) and (1, n) for
-    n from 1 to 64. The load of a link is the weight of its trees; in an all-reduce each tree also
-    loads the reverse links. The unit of a candidate is the minimum of bandwidth / load over all
-    links that a tree uses; its rate is the unit times the sum of both weights, exactly. Of those
-    with at least 4999/5000 (`_RATE_TOLERANCE`) of the highest rate, the smallest sum is chosen, of
-    equal sums the larger weight of the peer trees.
+    All trees of one packing get the same weight. The candidates are the weights (peer, direct) =
+    (n, 1) and (1, n) for n from 1 to 64. The load of a link is the sum of the weights of its trees;
+    in an all-reduce each tree also loads the reverse links. The unit of a candidate is the exact
+    minimum of bandwidth / load over all links that a tree uses; its rate is the unit times the sum
+    of both weights. Of those with at least 4999/5000 (1 - `_RATE_TOLERANCE`) of the highest rate,
+    the smallest sum is chosen, of equal sums the one with the larger weight of the peer trees.
 
-    The result has the peer trees first; all but trees, unit and method is copied from `peer_trees`.
-    `ValueError` if no tree has an edge, `KeyError` if a tree uses two nodes without a link.
+    The result has the peer trees first, then the direct ones, the chosen unit, and the method
+    `three phases, part straight across`; all else is copied from `peer_trees`. Raises `ValueError`
+    if no tree has an edge, `KeyError` if a tree uses two nodes without a link.
     """
     is_up = task.collective.kind is CollectiveKind.ALL_REDUCE
     bandwidth = collect_exact_bandwidths(task.oriented_network.topology)

@@ -171,11 +171,11 @@ def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
 def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the candidate packings of an all-reduce for a network with switches or idle NPUs.
 
-    All have the bound of the second one. Equal packings are not removed. They are, in this order:
+    All have the bound of packing 2. Equal packings are not removed. They are, in this order:
 
     1. a reduce-scatter up the trees of every rank, then an all-gather down (`reduces_first`). The
        trees are those of `build_every_rank_packing`, without spreading at switches, and their unit
-       is half of that of the all-gather. `at_least` is 1: the fewest trees are not searched
+       is half of that of the all-gather. `at_least` is 1: the fewest trees are not searched.
     2. trees in which ranks forward instead of switches, with concentrated traffic
     3. the same with spread traffic
     4. the packings for several hosts (`build_machine_packings`)

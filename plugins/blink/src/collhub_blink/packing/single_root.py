@@ -40,15 +40,15 @@ def build_rooted_packings(task: PackingTask) -> list[PlacedPacking]:
     tree. Before it are:
 
     - If all nodes are ranks: the packing with the fewest trees, then packings with more trees and
-      less depth (`find_tree_front`). If the task limits the depth, only the one with the fewest
-      trees within it. Each has the proved minimum of trees and its reason. The trees that
-      `pack_arborescences` grows are used if none better are found within the budget.
+      less depth (`find_tree_front`, which begins with the trees of `pack_arborescences`). If the
+      task limits the depth, only the one with the fewest trees within it. Each has a proved lower
+      bound of the number of trees, and its reason.
     - With switches or idle NPUs: one chain if it reaches the best rate, trees with concentrated
       traffic, trees with spread traffic, and one packing per division into equal hosts.
 
-    Raise `InputError` (`depth`) if the task limits the depth and no trees within it are found,
-    or there are switches or idle NPUs. Ctrl-C ends the search with the packings so far; it is
-    raised if these are too deep.
+    Raise `InputError` (`depth`) if the task limits the depth, and no trees within it are found or
+    there are switches or idle NPUs. If all nodes are ranks, Ctrl-C ends the search with the
+    packings so far; it is raised if the depth is limited and these are too deep.
     """
     network = task.oriented_network
     graph = network.graph
@@ -145,9 +145,9 @@ def find_tree_front(
     `_MAX_NODES_OF_A_FRONT` (24) nodes only the first search is made.
 
     If the task has a maximum depth, the only result is the packing with the fewest trees within it.
-    It is `known` if these trees are within the depth and none fewer are found. `InputError`
-    (`depth`) is raised if there is no result; its message has the reason if it is proved that one
-    tree is not enough. Ctrl-C is raised if `known` is too deep.
+    It is `known` if these trees are within the depth and no fewer are found. `InputError` (`depth`)
+    is raised if there is no result; its message has the reason if it is proved that one tree is not
+    enough. Ctrl-C returns `known`, or is raised if `known` is too deep.
     """
     if task.depth is not None:
         # Known trees that are too deep cannot be the result.

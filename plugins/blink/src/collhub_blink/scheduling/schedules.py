@@ -295,8 +295,7 @@ class _CountSearch:
     def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
         """Choose the number of chunks by planned time, and store its schedule in `best`.
 
-        M: largest number of chunks of the widest tree that the limits allow. Quotients are rounded
-        down.
+        M: most chunks of the widest tree that the limits allow. Quotients are rounded down.
 
         1. If the time t of M / 4 gives `bandwidth_ns` + (t - `bandwidth_ns`) / 4 >= `within_ns`
            (unless None), M / 4 is stored and the search ends.
@@ -308,8 +307,8 @@ class _CountSearch:
         4. Half of the number in `best` is stored unless it is over 0.3 % slower. It is not tried
            if a quarter of that number was planned and is over 1.8 % slower.
 
-        Numbers with chunks below one byte are skipped. Without M / 4, step 3 begins with M. If no
-        number is stored, 1 is tried. `best` stays None if 1 fails too.
+        Numbers with chunks below one byte are skipped; without M / 4, step 3 begins with M. If no
+        number is stored, 1 is tried instead of step 4. `best` stays None if 1 fails too.
         """
         count = self._most
         quarter = self.build_schedule(count // 4)
