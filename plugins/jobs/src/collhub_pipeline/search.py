@@ -233,10 +233,10 @@ def _generate_named(shape: PipelineShape) -> Iterator[Schedule]:
     gradients of the shape are ignored. Memory limits are not checked.
 
     Variants have one chunk per device and recompute nothing. There are none with several token
-    slices or the recomputation `all`. With `extra` from 0 to min(microbatches, n), the warm-up of
-    stage i of n is n - i + min(`extra`, n - i - 1), at most the number of microbatches. Each has
-    full backward passes, then input gradients that are sent before weight gradients are computed,
-    then at most f x i pending weight gradients, rounded down, for f = 0, 0.5, 1, ... 3.
+    slices or the recomputation `all`. For each `extra` from 0 to min(microbatches, n), the warm-up
+    of stage i of n is n - i + min(`extra`, n - i - 1), at most the number of microbatches. It has
+    eight variants, in this order: full backward passes, then input gradients with at most f x i
+    pending weight gradients in stage i, rounded down, for f = 0, 0.5, 1, ... 3 (`with_delays`).
     """
     plain = replace(shape, warmups=(), delayed=False)
     modes = ("none", "all") if shape.recompute == "auto" else (shape.recompute,)
@@ -256,8 +256,7 @@ def _generate_named(shape: PipelineShape) -> Iterator[Schedule]:
             min(micros, devices - stage + min(extra, devices - stage - 1))
             for stage in range(devices)
         ]
-        for delayed in (False, True):
-            yield in_turns(SEARCHED, warmups, micros, delayed=delayed)
+        yield in_turns(SEARCHED, warmups, micros, delayed=False)
         for tenths in range(0, 31, 5):
             delays = [tenths * stage // 10 for stage in range(devices)]
             yield with_delays(SEARCHED, warmups, delays, micros)
