@@ -69,12 +69,14 @@ def diff(session: Session, a: str, b: str, assignments: Assignments, as_json: bo
 def _print(comparison: AlgorithmComparison, a: Algorithm, b: Algorithm) -> None:
     """Print a comparison: one line if A and B are equal, otherwise the differences in this order.
 
-    1. A table of the facts that differ, if any.
+    1. A table of the facts that differ, if any; None is `none`, booleans are `yes` and `no`.
     2. The numbers of the pairs of ranks whose traffic differs, and of all pairs with messages in A
        or B. A table of at most `LISTED_PAIRS` (10) of the former has messages and traffic (in full
-       buffers) in A and in B, sorted by the larger traffic of a pair, most first; ties keep the
-       order of `comparison.traffic`. If no pair differs, only one line says so.
-    3. The first different step, if any, as a line each for A and B.
+       buffers, 4 significant digits) in A and in B, sorted by the larger traffic of a pair, most
+       first; ties keep the order of `comparison.traffic`. If no pair differs, only one line says
+       so.
+    3. The first different step, if any: its rank and position, then a line each for A and B, `none`
+       for a missing step.
     """
     if comparison.equal:
         kind, ranks = a.collective.kind, a.num_ranks

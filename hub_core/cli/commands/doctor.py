@@ -87,7 +87,8 @@ def _collect_lines(
 ) -> Iterator[tuple[str, CheckLine]]:
     """Yield (owner, line) for every line of the report, in this order:
 
-    - The lines of the core.
+    - The lines of the core: Python, version, requirements, temporary folder. The last one fails
+      with the message of the `OSError` if no folder can be created and removed there.
     - For each other plugin in the order of the registry: its status, then its requirements.
     - For each name that several plugins use: a failed line, owned by the core.
     - The checks of the installation, each owned by the plugin that offers it.

@@ -210,6 +210,13 @@ def _create_item(row: _OfferRow) -> FormatItem:
 
 
 def _print_row(row: _OfferRow) -> None:
+    """Print an offer: its kind and name, files, plugin, description, versions and options.
+
+    Empty fields are left out, and so is the table of versions without a runtime. The line of an
+    option has its values: the choices, or else the type with the range of valid numbers, `(1..8)`,
+    `(1..)` or `(..8)`. Both limits are valid, and are shown with at most 15 significant digits. Its
+    help follows, then the default and the environment variable, if there are any.
+    """
     print_line(f"{row.does} {row.name}")
     fields = {"  files": row.files, "  plugin": row.plugin, "  about": row.description}
     print_fields({name: value for name, value in fields.items() if value})

@@ -112,6 +112,7 @@ def show_moves(session: Session, model: Algorithm | Workload, source: str, as_js
     columns are the name of the pass, one per effect, and the `-O` options. Effects are in the order
     of their first occurrence, as signed numbers; +0 if the move lacks the effect. Without moves
     only the heading is printed. `as_json` prints a report with `source` as input name instead.
+    Progress is shown.
 
     A `HubError` of a pass is passed on. Another exception of a plugin becomes a `PluginError`,
     except `KeyboardInterrupt` and `MemoryError`; exceptions of core passes are not converted.

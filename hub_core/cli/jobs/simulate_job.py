@@ -232,6 +232,15 @@ def _print_times(
     unlimited: WorkloadTimes | None,
     report: JobReport | None,
 ) -> None:
+    """Print the times of a workload as fields, then a table of its ranks, on standard output.
+
+    Fields: ranks and nodes, topology (if there is one), slots, time, time with `unlimited` slots
+    (if given), and the largest exposed time of a rank. Unknown slots and exposed times are `not
+    stated`. The table has for each rank: finish (`never` for None), exposed time (`-` for None) and
+    percentage of the finish time in which it computes, rounded. The latter is `-` without `report`
+    (no times of nodes), and for a finish of None or 0. Equal rows are joined. At most `LISTED` rows
+    are printed; a note on stderr counts the others.
+    """
     workload, topology = request.workload, request.topology
     exposed = [value for value in times.rank_exposed_ns if value is not None]
     print_fields(

@@ -199,7 +199,13 @@ class AlgorithmVerdict:
         return [*self.report.diagnostics, *checks]
 
     def record(self) -> Record:
-        """Return the verdict as an item of `VerdictsReport`."""
+        """Return the verdict as an item of `VerdictsReport`.
+
+        `modes`, `claims` and `verdicts` have an entry per verified mode: whether it is correct,
+        whether the algorithm claims it, and the verdict. `ok` is that of the verification;
+        `diagnostics` are its findings. The result of a check `certificate` is the member of this
+        name, those of the other checks are `checks`, by name; both are absent without such a check.
+        """
         # Imported here, as elsewhere: the help of the command needs no numpy.
         from hub_core.cli.reports.algorithm_records import ModeVerdicts, VerifiedInput
         from hub_core.cli.reports.inspection_records import ModeFlags

@@ -260,9 +260,14 @@ def _create_run(topology: Topology, timing: TimedRun) -> SimulatedSize:
 def print_timings(algorithm: Algorithm, topology: Topology, timings: Sequence[TimedRun]) -> None:
     """Print a table of several runs with one row per size, or the fields of a single run.
 
-    A table of the first `LISTED_LINKS` loaded links follows the fields of a single run, in the
-    order of its result. Their times are percentages of the time of the run, if that is not None or
-    0.
+    Without runs, only the header of the table is printed. The fields are: collective and size of
+    the algorithm, topology, NPUs of the ranks (only with a placement), message size, time (also in
+    whole ns), details of the simulator, bandwidth, and bound. The bound has its method, unless it
+    is `CORE_METHOD`, and the ratio of time to bound, if that is known.
+
+    A line with the number of used links and a table of the first `LISTED_LINKS` (10) follow the
+    fields, in the order of the result; both are omitted without used links. The time in which a
+    link is busy is a percentage of the time of the run, or a time if that is None or 0.
     """
     if len(timings) != 1:
         rows = [format_timing(timing) for timing in timings]

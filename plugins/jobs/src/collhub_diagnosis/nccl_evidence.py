@@ -80,9 +80,10 @@ class NcclEvidence:
 def correct_ras_json(content: bytes) -> bytes:
     """Return the output of RAS as valid JSON, with the same line numbers; other contents unchanged.
 
-    Lines before the JSON are emptied: acknowledgements of the socket and a banner, at most 40
-    lines without `{`. The comma that NCCL 2.28 omits before the `status` of a missing rank is
-    inserted.
+    Lines before the JSON are emptied (acknowledgements of the socket and a banner) if they are at
+    most 40 without `{`, and the JSON begins with a version or `communicators`. In JSON with
+    `communicators` in the first 4096 bytes, the comma that NCCL 2.28 omits before the `status` of a
+    missing rank is inserted.
     """
     if match := _RAS_PREAMBLE.match(content):
         content = b"\n" * match[0].count(b"\n") + content[match.end() :]
@@ -152,18 +153,19 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
     """Return the evidence of all queries of NCCL's RAS (its status service) on the job's ranks.
 
     `reports`: queries in order. The job rank of a process is its rank in the largest communicator
-    of the same query, of equal ones the first; a process that RAS does not know has a job rank in
-    this communicator only. The result has:
+    of the same query, of equal ones the first. A process that RAS does not know has a job rank only
+    where that communicator itself lists it. The result has:
 
     - `unresponsive`: reason by job rank, for each rank that is missing in any query. The first
       reason counts. Missing processes without a job rank are ignored.
-    - `behind`: one entry per name of a communicator that has, in two successive listings, the same
-      unequal counts of collectives: the last such listing, in the order of the first one. Ranks
-      below the maximum are late, the others wait; all are job ranks, ascending. Ranks without a
-      job rank are left out.
+    - `behind`: one entry per name of a communicator whose counts of collectives are unequal, and
+      equal to those of its previous listing. The last such listing decides; entries are in the
+      order of the first one. Ranks below the maximum are late, the others wait. All are job ranks,
+      ascending; ranks without a job rank are left out.
     - `notes`: the given `notes`, then per query and communicator: each rank with a problem, by
       rank; fewer listed ranks than its size; unequal counts that are not those of the previous
-      listing, with at most 8 late ranks. A rank without a job rank has its number there.
+      listing, with at most 8 late ranks. A rank without a job rank has its number in the
+      communicator.
     """
     unresponsive: dict[int, str] = {}
     all_notes = list(notes)

@@ -227,7 +227,8 @@ def _run(
       of NPUs outside `phase.npus` are omitted, with their dependencies. A peer at position q
       becomes rank r + (q - position of r) * `stride`.
     - Counts and offsets are multiplied by F // (unit count of the algorithm). F is `units` * n
-      for an all-gather, otherwise `units`.
+      for an all-gather, otherwise `units`. The first unit of the new buffer is added to offsets.
+      An UNKNOWN buffer (the unused side of a step) remains UNKNOWN.
     - Channel c becomes c * 64 + `phase_index`, so that messages of different phases never match.
     - The steps start after all earlier steps of their rank. A barrier follows them.
     """

@@ -171,8 +171,9 @@ def _choose_algorithms(
       or 1, selects one of two trees: the number of earlier such pieces of the kind whose group has
       all ranks, modulo 2.
 
-    New templates are added to `maker`; equal pieces share one. Raises `InputError`: `no-algorithm`
-    for an unknown kind, `algorithm` if ranks name different algorithms.
+    New templates are added to `maker`; equal pieces share one. Raises `InputError`: `algorithm`
+    if ranks name different algorithms; then `no-algorithm`, at the first call of the collective,
+    for one of unknown kind.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}

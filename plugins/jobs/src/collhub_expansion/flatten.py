@@ -55,8 +55,9 @@ def expanded(
       templates keep theirs.
 
     The first nodes of a collective depend on the parents of its call; the children of the call
-    depend on its last nodes. With more than 16 first or last nodes on a rank, a MARKER stands
-    between. Tags of new messages are above those of the workload; each piece has its own range.
+    depend on its last nodes. These dependencies are data or control as before. With more than 16
+    first or last nodes on a rank, a MARKER stands between. Tags of new messages are above those of
+    the workload; each piece has its own range.
 
     Returns the new nodes, and for each the row of `workload` from which it comes (of a template's
     node or MARKER: the row of the call). Nodes are sorted by rank, then by identity of that row.

@@ -210,10 +210,10 @@ class Maker:
         the kind of `job_request` and the dimension.
 
         The time is the sum over the nodes of the first rank: durations of computations, and for
-        each sent message its bytes by the bandwidth of the dimension plus one latency, rounded down
-        together. It is 1 if the network has no dimensions. Raises errors of synthesis and
-        verification, and `UsageError` (`invalid-subset`) if the topology lacks ranks of the group.
-        After an error there is no new template, but the turn of `root` counts.
+        each sent message its bytes by the bandwidth of the dimension plus one latency. The sum over
+        the messages is rounded down. The time is 1 if the network has no dimensions. Raises errors
+        of synthesis and verification, and `UsageError` (`invalid-subset`) if the topology lacks
+        ranks of the group. After an error there is no new template, but the turn of `root` counts.
         """
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         request = CollectiveRequest(phase.kind, phase.size, members, -1, 0)
@@ -257,6 +257,15 @@ class Maker:
         return StreamPhase(number, phase.level, waited_ns + int(seconds * 1e9))
 
     def _template(self, rule: CollectiveRule, request: CollectiveRequest) -> int:
+        """Return the template number of a collective of several ranks; equal ones share a template.
+
+        `NATIVE` without options takes the custom algorithm of the system for the kind, if it has
+        one. Otherwise it means `DEFAULT_UNEVEN` for a collective with counts and without the option
+        `algorithm`, else `native_choice`, with the root of `request.index` if that alternates. A
+        name that no synthesizer has is the path of a file.
+
+        Raises the `HubError` of reading, synthesis and verification, and if a file does not fit.
+        """
         maker, options = rule.algorithm, rule.options
         if maker == NATIVE:
             # The folder of a job may contain an algorithm for a kind.

@@ -218,7 +218,8 @@ def _collective_attributes(
 def _groups(text: str, meshes: Mapping[str, str]) -> str:
     """Return the groups of a collective as HLO text: `{{0,1},{2,3}}`, or axes of a mesh.
 
-    Lists of ids are a dense attribute of two dimensions; -1 fills shorter groups. Groups along mesh
+    Lists of ids are a dense attribute of two dimensions; -1 fills shorter groups, empty ones are
+    left out. Groups along mesh
     axes (`replica_group_mesh_axes`) give `mesh['x'=2,'y'=4] {'x'}`: the mesh, `meshes[NAME]` if the
     text names it (`mesh = @NAME`), otherwise built from its axes (`mesh_axis<name = "x", size =
     2>`) and its device ids, if given, as `mesh['x'=2], device_ids=(1,0)`. In braces are the axes

@@ -294,7 +294,7 @@ class ModuleBuilder:
 
         Raises `InputError` at the line: `hlo` for a repeated name, an operator that cannot be
         counted, or a parameter without a number; `dangling` for an operand, body or condition that
-        is missing.
+        is missing, and a loop, call, fusion or `async-start` that names no computation.
         """
         assert self.module
         assert self._current

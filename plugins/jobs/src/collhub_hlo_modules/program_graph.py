@@ -363,8 +363,9 @@ class _GraphBuilder:
         2. Another `-done`, and opcodes such as `copy`: the first operand, None without operands.
            `tuple`: all operands. `get-tuple-element`: an entry of its operand. No node is added.
         3. `call`, `fusion`, `async-start`, `while`, `conditional`: the called computations.
-        4. `constant`: a number if it is a scalar (booleans are 1 and 0), else a new input of role
-           CONSTANT, for a tuple one per array. `after-all`, `token`: None.
+        4. `constant`: a number for a scalar (booleans are 1 and 0). For arrays, tuples, complex
+           scalars and texts that are no number: a new input of role CONSTANT, equal on all ranks; a
+           tuple has one per array. `after-all`, `token`: None.
         5. A result of one array: pointwise, else structural aten operators, if they express it.
         6. All other ones: a node `hlo.OPCODE`.
 
@@ -599,13 +600,14 @@ class _GraphBuilder:
         operands: Sequence[Value],
         shapes: Sequence[Shape],
     ) -> str | float:
-        """Add an arithmetic operator of two operands, and return the name of its result.
+        """Add an arithmetic operator of two operands; return the name or number of its result.
 
         `opcode` is a key of `_BINARY`. An operand may be a number, but the first operand of an
         aten operator may not. The first case that applies:
 
-        1. Two numbers, with an opcode of `_FOLDED`, as for the counter of a loop: their result, a
-           number. That of integers wraps around in the range of the element type.
+        1. Two numbers, with add, subtract, multiply, maximum or minimum, as for the counter of a
+           loop: the number that results, without a node. That of two integers wraps around in the
+           range of the element type; for `pred` it is 0 or 1.
         2. Quotient of integers: `div`, rounded toward zero. A number as first operand becomes a
            tensor.
         3. Number first, with add, multiply, maximum or minimum: the operands are swapped.

@@ -230,7 +230,8 @@ class ListSearch:
         1. each policy (rule for keys), without limits of activations
         2. limits per stage from a fixed grid, each with every policy; at most N trials
         3. N random changes of the best limits; keys of the best trial or of a random policy. A
-           random stage is changed by -1, 0 or 1, one to three times; limits then fit the memory
+           random stage is changed by -1, 0 or 1, one to three times. Then the limits are clipped to
+           one microbatch and all units, and lowered until they fit the memory (`_reduce`).
         4. only with `seeds`: the start times of the first one as keys, six trials
         5. the start times of the best schedule, changed at random, as keys; N trials
 

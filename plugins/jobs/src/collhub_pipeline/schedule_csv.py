@@ -234,11 +234,12 @@ def _add_messages(
 
 
 def _parse_row(line: str, row: int, path: str) -> Iterator[Action]:
-    """Yield the actions of a row, such as `3F0` (stage, kind, microbatch); empty cells are idle.
+    """Yield the actions of a row in order, such as `3F0` (stage, kind, microbatch).
 
-    Raises `InputError` at the first cell that is no action or pair of overlapped actions (F, then B
-    or I), that has a number of 10^6 or more, or a microbatch for an action on parameters (UNSHARD,
-    RESHARD, REDUCE_GRAD), which has none (-1), while all other actions must have one.
+    Empty cells are idle and yield nothing. A cell is one action, or two overlapped ones: F, then B
+    or I. Actions on parameters (UNSHARD, RESHARD, REDUCE_GRAD) have no microbatch, which becomes
+    -1; all others must have one. Numbers are below 10^6. Raises `InputError` at the first cell that
+    breaks one of these rules, after yielding the actions of the cells before it.
     """
     for column, cell in enumerate(line.split(","), 1):
         text = cell.strip().strip('"')

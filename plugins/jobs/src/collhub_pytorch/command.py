@@ -317,7 +317,7 @@ def _read_job(
 
     Raises `UsageError` before reading if `step` is given but the format has no steps. With profiles
     it is also raised for an invalid time in `clock_residual` and a file that is given twice. Errors
-    of the readers are passed on; their advice names options of this command, `--step 3`.
+    of the readers are passed on; their advice names options of this command, such as `--step 3`.
     """
     from collhub_pytorch.formats import EXECUTION_TRACE, ProfileOptions
     from collhub_pytorch.profile_formats import detect_format, read_files

@@ -86,11 +86,11 @@ def find_changes(
     """Return the changes of bucket sizes and of overlap that save time in a job.
 
     `workload`: every node has a time. Savings in ns are relative to the replay of the unchanged
-    job, in which ranks wait only as dependencies require; changes that save no time are left
-    out. First come the changes of bucket sizes: for each class of collectives (kind, number of
-    ranks, distance between them) the size with the largest saving, of equal ones the largest
-    size. Classes are in descending order of transfer time, then by name; only the first
-    `MAX_CLASSES` are tried. The change of overlap, if any, is the last.
+    job, in which ranks wait only as dependencies require; changes that save no time are left out.
+    First come the changes of bucket sizes: for each class of collectives (`_split_classes`) the
+    size with the largest saving, of equal ones the largest size. There is none if no size can be
+    timed (`_BucketTrials`). Classes are in descending order of transfer time, then by name; only
+    the first `MAX_CLASSES` (6) are tried. The change of overlap, if any, is the last.
 
     `meetings`: the matched communications, by default those of the workload. `is_predicted`:
     the times of the collectives are predicted (`predict_job`); savings then have a range that
@@ -137,7 +137,9 @@ def _limit_transfers(
 ) -> tuple[Int64Array, ...]:
     """Return the transfer times of all nodes in ns at both limits of the prediction errors.
 
-    The predicted times are those of `predicted_calls`; see `_apply_errors`.
+    Only the times of `predicted_calls` have errors; all others are equal in both results. Returns
+    () if one of these errors is unknown. Divisors and rounding are those of `_apply_errors`. Raises
+    the `HubError` of the predictor.
     """
     calls = list(predicted_calls(workload, meetings))
     answers = predictor.predict(key for _, key in calls)

@@ -389,8 +389,13 @@ def _calls_line(calls: ComparedCalls, machine: str) -> str:
     """Format calls as `64 MiB all-reduce, 8 ranks on 1 node: ` and the comparison with `machine`.
 
     Calls of different sizes read `32 MiB to 64 MiB`, of unknown (negative) size `unknown size`. An
-    unknown number of nodes is left out. The comparison is `not predicted: REASON`, `no transfer
-    time is recorded` if the measured or the predicted bandwidth is unknown, or the percentage.
+    unknown number of nodes is left out. The first comparison that applies follows:
+
+    1. `not predicted: REASON`, with a reason
+    2. `no transfer time is recorded`, without a percentage or either bandwidth
+    3. `80 % of the bandwidth that MACHINE reaches (ERROR), 8 GB/s of 10 GB/s`, with `, with waiting
+       times` if these are included. ERROR is `measured at this size` if `measured` is the only
+       method, otherwise `held-out error 5 %` or `error not measured`.
     """
     size = "unknown size" if calls.min_bytes < 0 else format_bytes(calls.max_bytes)
     if 0 <= calls.min_bytes < calls.max_bytes:

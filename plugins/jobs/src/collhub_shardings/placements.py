@@ -40,7 +40,11 @@ class Mesh:
     axis_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a mesh whose fields contradict each other."""
+        """Raise `InputError` (`invalid-mesh`) with the first rule that the fields break.
+
+        There is an axis, and every axis has at least one device; each axis has a name, all
+        different; devices and hosts have one entry per place; no device has two places.
+        """
         count = math.prod(self.shape)
         reason = ""
         if not self.shape or min(self.shape) < 1:

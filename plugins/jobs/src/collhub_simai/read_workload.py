@@ -271,7 +271,9 @@ def read(source: Source, options: SimaiOptions) -> Workload:
     The number of GPUs is the option `gpus`, or else `all_gpus` of the file (1 if missing or 0). All
     GPUs run the same rows. The extension has the policy, the number of rows, the values of line 1.
 
-    Reports assumptions to `source` as notes. A warning counts the collectives of tensor
+    Reports notes to `source`: those of the text; the GPUs, with the sizes of groups of several
+    ranks; another number of GPUs in the file; with several pipeline stages (`pp`), that the job
+    lacks their messages. A warning counts the collectives of tensor
     parallelism that are left out, because the file has no degree for it and their groups have one
     GPU. It is omitted for the policy `MICRO`.
 

@@ -323,6 +323,11 @@ def _add_memory_work(events: RankEvents, record: Record) -> None:
 
 
 def _add_device_work(events: RankEvents, record: Record) -> None:
+    """Add a kernel, copy or memset to the work of the device.
+
+    Before the first one, all operators that do not issue communication are removed. The remaining
+    ones get the numbers 0, 1, ... in the order of `events.issuers`, and these become its keys.
+    """
     if not events.device.start:
         # In files with a device, only operators that issue communication are needed.
         operators, issuers = events.operators, events.issuers

@@ -373,8 +373,10 @@ class _Builder:
         4. If it starts later than it is ready, a host node `gap` has the difference as duration.
            The gap has all of these dependencies, and the activity depends on the gap only.
 
-        Rows are added in the order launch, activity, gap. A dependency that the profile does not
-        state is marked as not recorded. The row is stored in `self._row_of_activity`.
+        Rows are added in the order launch, activity, gap. The duration of the activity is -1 if
+        the profile does not record it (`is_recorded`). A collective is never a node of the host. A
+        dependency that the profile does not state is marked as not recorded. The row is stored in
+        `self._row_of_activity`.
         """
         profile, nodes = self._profile, self._nodes
         start, issue = int(profile.start[activity]), int(profile.issue[activity])

@@ -256,7 +256,8 @@ def match_records(
     Records without a number get 0, 1, ... by rank and communicator in the order of rows, even if
     these equal recorded numbers. Of several records of a rank for a call, the first counts. Calls,
     and ranks in a call, are in the order of their first record. `notes` gets, unless 0, the number
-    of repeated records, then of numbers between the lowest and highest that no rank has.
+    of repeated records, then that of lost collectives: the gaps between the lowest and the highest
+    number of each communicator, per operation if the key has it (3, 4 and 7 have 2 gaps).
     """
     rank_of_kind = [job.rank_of[record.member] for record in calls.kinds]
     operation_of: dict[tuple[int, str, int], str] = {}
