@@ -20,19 +20,13 @@ _LeavingChunks = Callable[[Int64Array, Int64Array, BoolArray], Int64Array]
 
 
 # Chunks of one share that must leave each set of nodes, by the numbers of members inside and
-# outside of the set, and whether it contains the root.
+# outside of the set, and whether it contains the root. A product with 1 converts a mask to numbers.
 _COUNT_LEAVING: Mapping[CollectiveKind, _LeavingChunks] = {
     CollectiveKind.ALL_GATHER: lambda inside, outside, has_root: inside * (outside > 0),
     CollectiveKind.REDUCE_SCATTER: lambda inside, outside, has_root: outside * (inside > 0),
-    CollectiveKind.ALL_REDUCE: lambda inside, outside, has_root: (
-        (inside > 0) & (outside > 0)
-    ).astype(np.int64),
-    CollectiveKind.BROADCAST: lambda inside, outside, has_root: (has_root & (outside > 0)).astype(
-        np.int64
-    ),
-    CollectiveKind.REDUCE: lambda inside, outside, has_root: (~has_root & (inside > 0)).astype(
-        np.int64
-    ),
+    CollectiveKind.ALL_REDUCE: lambda inside, outside, has_root: 1 * ((inside > 0) & (outside > 0)),
+    CollectiveKind.BROADCAST: lambda inside, outside, has_root: 1 * (has_root & (outside > 0)),
+    CollectiveKind.REDUCE: lambda inside, outside, has_root: 1 * (~has_root & (inside > 0)),
     CollectiveKind.GATHER: lambda inside, outside, has_root: inside * ~has_root,
     CollectiveKind.SCATTER: lambda inside, outside, has_root: outside * has_root,
     CollectiveKind.ALL_TO_ALL: lambda inside, outside, has_root: inside * outside,
