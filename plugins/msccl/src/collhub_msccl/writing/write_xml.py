@@ -286,7 +286,7 @@ def find_losses(
     4. sorted attributes of the imported `<algo>` that the runtime does not know. Only a runtime
        with one mode per file knows `nthreads`. Values of attributes are not compared.
     5. a `largest` below the maximum of the target, or any `largest` if the target has none
-    6. fewer thread blocks of a rank at most in the file than lanes of a rank in the algorithm
+    6. a lower maximum of thread blocks per rank in the file than of lanes per rank in the algorithm
     """
     losses = list(_find_collective_losses(algorithm.collective, coarse, target))
     if algorithm is not coarse:
