@@ -150,6 +150,19 @@ class _Evaluation:
             self._step(frame, instruction)
 
     def _step(self, frame: _Frame, instruction: HloInstruction) -> None:
+        """Evaluate an instruction: its value is the rows that its users wait for.
+
+        - `parameter`: the argument of this number, () without one. `tuple`: a list with the joined
+          rows of each operand. `get-tuple-element`: the entry `index` of such a list; without a
+          list or this entry, the joined rows of the operands. `opt-barrier` of one operand: its
+          value. Other opcodes of `FREE`: the joined rows of the operands.
+        - Collectives and messages: `_communicate`. Loops, calls, conditionals and `async-start`:
+          `_enter`. Other instructions: `_compute`.
+        - `-done` and `async-update`: the joined rows of the operands. After a `-done`, the next
+          blocking row also waits for these, and no computation is merged with an earlier row.
+
+        Raises the `InputError` of these functions.
+        """
         opcode = instruction.opcode
         if opcode == "parameter":
             number = to_integer(instruction.literal)

@@ -149,6 +149,16 @@ class NcclLog:
         return match is not None
 
     def _add_member(self, line: _Line) -> bool:
+        """Add the rank of an initialization line to its communicator; return whether it was added.
+
+        The name is that of `_identity`. Lines of old releases (`Init START` or `Init COMPLETE`)
+        without a name and without a split get `name_without_id`. A communicator without a name ("",
+        from earlier lines of rings) takes this name too, if it is the only one and has at most as
+        many ranks.
+
+        False for other lines, a rank that is not below the number of ranks, more than `_MAX_RANKS`
+        ranks, a line without a name, and as soon as the log has `_MAX_ENTRIES` entries.
+        """
         match = _INIT.search(line.text)
         if match is None or int(match[2]) >= int(match[3]) or int(match[3]) > _MAX_RANKS:
             return False
