@@ -13,6 +13,7 @@ from collhub_job_traces.records import (
     GROUP,
     ID,
     INPUTS,
+    INTEGER_KINDS,
     MICROS,
     NAME,
     OUTPUTS,
@@ -57,15 +58,6 @@ COLUMN_OF = {
     "duration_ns": ("duration_ns", frozenset(NodeKind), 0, _MAX_INT),
     "is_cpu_op": ("on_host", frozenset(NodeKind), 0, 1),
 }
-_INTEGER_KINDS = frozenset(
-    {
-        AttributeKind.INT32,
-        AttributeKind.INT64,
-        AttributeKind.UINT32,
-        AttributeKind.UINT64,
-        AttributeKind.BOOL,
-    }
-)
 _MAX_DIMENSIONS = 30
 _MICROS_LIMIT = _MAX_INT // 1000
 
@@ -521,7 +513,7 @@ class _RecordBuilder:
             self._node.dimensions = _mask(attribute)
             return False
         column, kinds, minimum, maximum = COLUMN_OF.get(attribute.name, ("", frozenset(), 0, 0))
-        if kind not in kinds or attribute.kind not in _INTEGER_KINDS:
+        if kind not in kinds or attribute.kind not in INTEGER_KINDS:
             return False
         if not minimum <= attribute.number <= maximum:
             raise ValueError(f"{attribute.name} {attribute.number} is not in {minimum}..{maximum}")

@@ -14,6 +14,7 @@ of PyTorch traces writes tensors as texts of Python lists, one entry per argumen
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,17 +28,35 @@ ID, NAME, TYPE, CONTROL, DATA, MICROS, ATTRIBUTE = 1, 2, 3, 4, 5, 7, 10
 # Further fields, without a column.
 START, INPUTS, OUTPUTS = 6, 8, 9
 FIELD_TOKENS = {ID: "id", NAME: "name", TYPE: "type", CONTROL: "ctrl", DATA: "data", MICROS: "us"}
-_NAMES_OF_FIELDS = frozenset(FIELD_TOKENS.values())
 _NUMBERS = {"id": ID, "type": TYPE, "us": MICROS}
 _LISTS = {"ctrl": CONTROL, "data": DATA}
 VARINT, BYTES = 0, 2
 _REMEMBERED = 1 << 16
-# Attributes with a column: integers, and the name of a group.
-KNOWN = (
-    *("comm_size", "comm_type", "comm_src", "comm_dst", "comm_tag"),
-    *("num_ops", "tensor_size", "is_cpu_op", "duration_ns", "root"),
-)
 GROUP = "pg_name"
+# Attributes with a column: integers.
+INTEGER_ATTRIBUTES = (
+    *("comm_size", "comm_type", "comm_src", "comm_dst", "comm_tag", "tensor_size", "num_ops"),
+    *("is_cpu_op", "duration_ns", "root", "collhub_algorithm", "collhub_counts"),
+)
+INTEGER_KINDS = frozenset(
+    {
+        AttributeKind.INT32,
+        AttributeKind.INT64,
+        AttributeKind.UINT32,
+        AttributeKind.UINT64,
+        AttributeKind.BOOL,
+    }
+)
+MORE = "+"
+"""First token of an extra that adds attributes to a record created by the writer."""
+# A complete record, or a token of its parts.
+_COMPLETE = re.compile("!(?:[0-9a-fA-F]{2})*")
+_PART = re.compile(
+    "=(?:[0-9a-fA-F]{2})*"
+    f"|{'|'.join(FIELD_TOKENS.values())}"
+    f"|@{GROUP}:{int(AttributeKind.STRING)}"
+    f"|@(?:{'|'.join(INTEGER_ATTRIBUTES)}):(?:{'|'.join(str(int(kind)) for kind in INTEGER_KINDS)})"
+)
 
 
 def says_more(extra: str) -> bool:
@@ -109,16 +128,18 @@ def stated_fields(extra: str) -> StatedFields:
 
 @lru_cache(maxsize=_REMEMBERED)
 def are_tokens(extra: str) -> bool:
-    """Check whether an extra consists of tokens of trace records.
+    """Return whether an extra consists of valid tokens of a record, separated by spaces.
 
-    A token begins with `=`, `!`, `@` or `+`, or is the name of a field; tokens are separated by
-    spaces. True for an empty text, False for extras of other formats. Contents of tokens are not
-    checked. Cached.
+    It is `!HEX` alone, or `+` (only at the beginning), `=HEX`, names of fields (`id`), and
+    `@NAME:KIND` with an integer attribute and an integer kind or the name of a group and the kind
+    of a text. HEX are pairs of hexadecimal digits. Then `encode_record` raises no error for the
+    values of a node. True for an empty text; False for extras of other formats and damaged ones.
+    Cached.
     """
-    for token in extra.split():
-        if token[0] not in "=!@+" and token not in _NAMES_OF_FIELDS:
-            return False
-    return True
+    tokens = extra.removeprefix(MORE + " ").split() if extra != MORE else []
+    if len(tokens) == 1 and _COMPLETE.fullmatch(tokens[0]):
+        return True
+    return all(_PART.fullmatch(token) for token in tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +304,6 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
         shift += 7
-
-
-MORE = "+"
-"""First token of an extra that adds attributes to a record created by the writer."""
 
 
 def attributes_extra(attributes: Mapping[str, str]) -> str:

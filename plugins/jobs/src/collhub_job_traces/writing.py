@@ -20,7 +20,7 @@ from collhub_job_traces.groups import (
 )
 from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
 from collhub_job_traces.reading import EXTENSION
-from collhub_job_traces.records import GROUP, MORE, are_tokens, encode_record
+from collhub_job_traces.records import BYTES, GROUP, MORE, are_tokens, encode_record, fields
 from hub_core import Loss
 from hub_core.chakra import AttributeKind, MetadataEntry, encode_metadata, varint
 from hub_core.model import NodeKind, Workload
@@ -64,6 +64,9 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
     if lost_extensions:
         names = ", ".join(lost_extensions)
         losses.append(Loss(f"extensions ({names})", "all", "they have no place here"))
+    if EXTENSION in workload.extensions and not _decode_heads(workload):
+        consequence = "its metadata are no records of a trace; new ones are written"
+        losses.append(Loss(f"extensions ({EXTENSION})", "all", consequence))
     if workload.nodes.dimensions.max(initial=-1) >= 0 and not workload.extras:
         losses.append(Loss("dimensions", "all", "collectives use every dimension"))
     restated: tuple[str, ...] = ()
@@ -108,7 +111,7 @@ def lost_extras(workload: Workload) -> list[Loss]:
     foreign = sum(not are_tokens(extra) for extra in workload.extras)
     if not foreign:
         return []
-    consequence = "what another format says of its nodes has no place in a trace"
+    consequence = "data of other formats, or damaged; they have no place in a trace"
     return [Loss("extras", f"{foreign} shapes of nodes", consequence)]
 
 
@@ -164,22 +167,42 @@ def _content(
 def _reuse_heads(workload: Workload) -> list[bytes]:
     """Return the metadata records (bytes) with which the traces of a job were read, by rank.
 
-    The extension of the job has them in hexadecimal: one text counts for all ranks; entries of
-    a list that are no text are left out. Empty if the job is from another format, or if its
-    groups are neither those that its METADATA nodes define nor those whose ranks name them.
-    Raises `ValueError` for a text that is not hexadecimal.
+    Empty without valid records (`_decode_heads`), or if the groups of the job are neither those
+    that its METADATA nodes define nor those whose ranks name them.
     """
-    extension = workload.extensions.get(EXTENSION)
-    heads = extension.get("metadata") if isinstance(extension, dict) else None
-    if not heads:
-        return []
+    heads = _decode_heads(workload)
     # Other groups cannot be derived without metadata.
     names = tuple(group.name for group in workload.groups)
+    if not heads or workload.groups == infer_groups(names, workload.nodes):
+        return heads
     stated = select_groups(names, stated_groups(workload.nodes, workload.extras))
-    if workload.groups not in (infer_groups(names, workload.nodes), stated):
-        return []
-    listed = heads if isinstance(heads, list) else [heads] * workload.num_ranks
-    return [bytes.fromhex(head) for head in listed if isinstance(head, str)]
+    return heads if workload.groups == stated else []
+
+
+def _decode_heads(workload: Workload) -> list[bytes]:
+    """Decode the metadata records in the extension of a job: bytes of every rank, or [].
+
+    The extension has them in hexadecimal: a text counts for all ranks, a list has one text per
+    rank. Empty if the job is from another format, or if an entry is not one protobuf message after
+    its length.
+    """
+    extension = workload.extensions.get(EXTENSION)
+    listed = extension.get("metadata") if isinstance(extension, dict) else None
+    listed = listed if isinstance(listed, list) else [listed] * workload.num_ranks
+    heads = []
+    for text in listed:
+        try:
+            head = bytes.fromhex(text) if isinstance(text, str) else b""
+            # As a field with its length: one field, which is the whole record.
+            (_, message, _), *others = fields(bytes([1 << 3 | BYTES]) + head)
+            is_message = not others and isinstance(message, bytes)
+            list(fields(message if isinstance(message, bytes) else b""))
+        except ValueError:
+            is_message = False
+        if not is_message:
+            return []
+        heads.append(head)
+    return heads
 
 
 class _RankColumns:

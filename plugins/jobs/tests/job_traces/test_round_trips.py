@@ -5,17 +5,20 @@ from __future__ import annotations
 import csv
 import re
 import tarfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from collhub_job_traces.options import JobReadOptions
-from collhub_job_traces.reading import read
+from collhub_job_traces.reading import EXTENSION, read
 from collhub_job_traces.writing import write
 
 from hub_core import InputError
 from hub_core.model import JobCollective, NodeKind, Workload
 from hub_core.plugin_api import NoOptions, Source, SourcePart
-from hub_core.testing import sample_workloads
+from hub_core.testing import sample_workloads, training_step
 
 _KINDS = {
     "AR": JobCollective.ALL_REDUCE,
@@ -142,3 +145,38 @@ def test_wrong_groups_are_refused(text: str, message: str) -> None:
     contents = _written(sample_workloads()["pipeline"])
     with pytest.raises(InputError, match=message):
         read(_source("job", contents), JobReadOptions(groups=text))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "id =zz",
+        "id =520",
+        "id !5200",
+        "id @comm_size:x",
+        "id @comm_size:29",
+        "id @size:9",
+        "id @data:9",
+        "id @pg_name:9",
+        "id +",
+        "+id",
+    ],
+)
+def test_a_damaged_extra_is_a_loss(extra: str) -> None:
+    """Texts of a document that look like tokens, which no record of a trace has."""
+    workload = training_step()
+    nodes = replace(workload.nodes, extra=np.zeros_like(workload.nodes.extra))
+    result = write(replace(workload, nodes=nodes, extras=(extra,)), NoOptions())
+    assert [loss.feature for loss in result.losses] == ["extras"]
+    contents = [bytes(artifact.content()) for artifact in result.artifacts]
+    assert contents == list(_written(workload).values())
+
+
+@pytest.mark.parametrize("metadata", ["zz", "00ff", "0508", [], ["0a"], [7], {}, None])
+def test_damaged_metadata_are_a_loss(metadata: Any) -> None:
+    workload = training_step()
+    damaged = replace(workload, extensions={EXTENSION: {"metadata": metadata}})
+    result = write(damaged, NoOptions())
+    assert f"extensions ({EXTENSION})" in [loss.feature for loss in result.losses]
+    contents = [bytes(artifact.content()) for artifact in result.artifacts]
+    assert contents == list(_written(workload).values())
