@@ -114,10 +114,12 @@ def number_attribute(
 ) -> RecordPiece:
     """Create the piece (encoded bytes per record) of an attribute with one varint value per record.
 
-    `values`: one integer per record, at least one; negative ones become 64-bit two's
-    complement. `present`: True for the records that have the attribute; None for all. A record
-    without the attribute has no bytes in this piece. `name` must be so short that the entire
-    attribute has fewer than 128 bytes; only the length of the name is asserted.
+    `values`: one integer per record, at least one; negative ones become 64-bit two's complement.
+    `present`: True for the records that have the attribute; None for all. A record without the
+    attribute has no bytes in this piece. The length of the attribute is encoded in one byte, so the
+    attribute must have fewer than 128 bytes: the name in UTF-8, two bytes before it, the tag of
+    `kind` and the varint. Only fewer than 128 bytes of the name are asserted; a longer attribute
+    gives a wrong encoding without an error.
     """
     inner = _encode_name(name) + varint(kind << 3)
     # The length of the attribute follows its tag.

@@ -249,10 +249,14 @@ class _Document:
     def _build_contract(self, document: JsonObject | None, num_ranks: int) -> CustomContract | None:
         """Build the contract of a custom collective; None without `document` or with any defect.
 
-        Defects are recorded, not raised; one that was recorded before the call counts, too. Sizes
-        and `defined` (booleans) have an entry per rank, columns of `expected` the length of its
-        `rank`. Numbers are from 0 to `MAX_UNITS`, ranks below `num_ranks`. A source rank of -1
-        means all ranks. If `expected` is null, the contract requires no result.
+        Defects are recorded, not raised; one that was recorded before the call counts, too:
+
+        - `input_units`, `output_units` and `defined` must have one entry per rank.
+        - The four columns of `expected` must have equal lengths.
+        - The entries of `defined` must be booleans, all others integers from 0 to `MAX_UNITS`.
+        - Ranks must be below `num_ranks`. A source rank may be -1, which means all ranks.
+
+        If `expected` is null, the contract requires no result.
         """
         if document is None:
             return None

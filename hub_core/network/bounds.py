@@ -246,13 +246,17 @@ class _Links:
     def partition_ns(self, label: Int64Array, traffic: Traffic) -> Iterator[float]:
         """Yield lower bounds in ns for a partition of the nodes: of single blocks, then of all.
 
-        `label`: block of every node from 0; `NO_BLOCK` (negative) for a switch in no block. A block
-        sends over the links that leave it, and receives over those that enter it.
+        `label`: block of every node from 0; `NO_BLOCK` (negative) for a switch in no block. A bound
+        is the least time in which links together carry some bytes, each at its bandwidth from its
+        delay (`_delay_ns`) on. It is 0 without bytes, otherwise infinite without links.
 
-        1. Blocks of `slowest_blocks`: first for sending, then for receiving, one bound each.
-        2. All blocks: sending over all links between blocks, then receiving; links that leave
-           (enter) blocks without ranks are ignored. The data are those between blocks, or with a
-           switch that multicasts (for receiving: reduces) the sum of the needs of all blocks.
+        1. Single blocks, as chosen by `slowest_blocks`: first for each block the bytes that must
+           leave it over the links that leave it; then for each block the bytes that must enter it
+           over the links that enter it.
+        2. All blocks: the minimum bytes between blocks over the links that leave a block with
+           ranks; then the same bytes over the links that enter a block with ranks. If switches
+           multicast (in the first bound) or reduce (in the second), the bytes are instead the sum
+           of those that must leave (enter) each block.
         """
         topology, count = self.topology, int(label.max()) + 1
         sets = traffic.sets_of(label[self.members], count)

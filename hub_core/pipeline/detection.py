@@ -238,8 +238,11 @@ def trace_form(format: Format) -> Format | None:
 def _claims(provided: Provided[R], opened: Input) -> bool:
     """Return whether a reader of workloads recognises the content as a workload.
 
-    The function `claims` of its offer decides; it gets the source. False without the function, and
-    for compressed content that the format does not accept. Raises `PluginError` if it fails.
+    The function `claims` of its offer decides; it gets the source, decompressed if the format
+    accepts gzip. False without the function, and for compressed content that the format does not
+    accept. If the function of a plugin cannot be imported or fails, `PluginError` is raised.
+    `HubError`, `KeyboardInterrupt` and `MemoryError` pass through unchanged, for example
+    `InputError` for a damaged archive, and so do all exceptions of an offer of the core.
     """
     claims = getattr(provided.offer, "claims", "")
     if not claims or (opened.is_gzip and not provided.offer.format.accepts_gzip):

@@ -373,10 +373,12 @@ def _create_empty_folder_error(path: Path, missing: str) -> InputError:
 def _open_stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
     """Create a source of one part from a pipe; loading it again returns the same bytes.
 
-    At most 4096 bytes are read now, the rest at the first load. `is_ours`: close the file after
-    this load and on errors of the first read, but not if loading fails. `report`: for later
-    findings. Raises `InputError` for a stream that is empty, begins with 4096 zero bytes, or cannot
-    be read. Loading raises it above 1 GiB; its errors of reading are not converted.
+    At most 4096 bytes are read now (the first read), the rest when the source is first loaded.
+    `is_ours`: close the file after the first successful load, and if this function raises
+    `InputError`; it stays open if loading fails. `report`: for later findings.
+
+    Raises `InputError` for a stream that is empty, begins with 4096 zero bytes, or cannot be read.
+    Loading raises it for more than 1 GiB; other errors of reading are not converted then.
     """
     try:
         with convert_read_errors(name):

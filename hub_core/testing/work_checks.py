@@ -236,12 +236,14 @@ def _iterate_calls(subject: CheckedPlugin) -> Iterator[tuple[Offer, Callable[[],
 def _find_simulation_problem(
     algorithm: Algorithm, result: SimulationResult, repetition: SimulationResult
 ) -> str | None:
-    """Return the first problem of a simulation, or None.
+    """Return the first problem of a simulation in the order of this list, or None.
 
-    `rank_finish_ns` must have one entry per rank: an `int` (no bool, no numpy integer) of at least
-    0 in ns, or None. Finish times and link loads must be equal in `repetition`, the result of a
-    second run. Starts and ends of steps that are not None must have one entry per step. If both are
-    given, no step may end before it starts, except steps that never end (-1).
+    1. `rank_finish_ns` has one entry per rank: an `int` (no bool, no numpy integer) of at least 0
+       in ns, or None.
+    2. Finish times and link loads are equal in `repetition`, the result of a second run.
+    3. Starts of steps, then ends of steps, have one entry per step if they are not None.
+    4. If both are given, no step ends before it starts. Steps with a negative end, such as -1
+       (never ended), are not compared.
     """
     finish_ns = result.rank_finish_ns
     if len(finish_ns) != algorithm.num_ranks:

@@ -293,14 +293,16 @@ def _propagate(
     """Propagate marks from marked nodes along the edges; return (block, number of its first node).
 
     `edges`: parents of every node as (indptr, indices). `columns`: (first, number) of the columns
-    of `marks` to compute. `targets`: nodes (starts, ends), at least one of each.
+    of `marks` to compute. `targets`: two arrays of nodes, starts and ends, neither empty; only the
+    lowest start and the highest end matter.
 
-    - Rows: row r of the block is node `first node + r`. All nodes from the level of the lowest
-      start to the level of the highest end have a row. An additional last row has no marks.
-    - Columns: column c is column `columns[0] + c` of `marks`. Columns behind the highest column of
-      any node are omitted.
-    - Marks: a row has the mark of its node, joined (`marks.join`) with the marks of all nodes with
-      a row from which a path leads to the node.
+    - Rows: row r of the block is node `first node + r`, for all nodes from the first node of the
+      level of the lowest start to the last node of the level of the highest end. One more row at
+      the end has no marks.
+    - Columns: column c is column `columns[0] + c` of `marks`. There are `columns[1]` columns, or
+      fewer: none after the highest column that a node has.
+    - Marks: the row of node n joins (`marks.join`) the mark of n and the marks of all nodes with a
+      row from which a path leads to n.
     """
     # Columns of this block count from 0; all others fall outside 0..width-1.
     column = marks.column - columns[0]

@@ -87,14 +87,16 @@ def _collect_lines(
 ) -> Iterator[tuple[str, CheckLine]]:
     """Yield (owner, line) for every line of the report, in this order:
 
-    - The lines of the core: Python, version, requirements, temporary folder. The last one fails
-      with the message of the `OSError` if no folder can be created and removed there.
+    - The lines of the core: Python, version of the core, its requirements, temporary folder.
     - For each other plugin in the order of the registry: its status, then its requirements.
-    - For each name that several plugins use: a failed line, owned by the core.
+    - For each name that several offers of one kind have in loaded plugins (`Registry.clashes`): a
+      failed line, owned by the core. Equal names of offers of unrelated kinds are allowed.
     - The checks of the installation, each owned by the plugin that offers it.
 
-    `trials`: trial imports by name of the plugin; a loaded plugin without one is reported as bad.
-    With `is_warming`, the checks of the installation may compile kernels.
+    `trials`: trial imports by name of the plugin. A status is ok if the plugin is disabled, or
+    loaded with a trial import of at most 2 s and without a reason (such as output during the
+    import); otherwise it is failed. With `is_warming`, the checks of the installation may compile
+    kernels.
     """
     # Imported here: the pipeline needs numpy, the command's help does not.
     from hub_core.pipeline.checks import check_installation

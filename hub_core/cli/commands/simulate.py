@@ -305,8 +305,13 @@ def _write_outputs(
     """Write the requested files of the first run, then print the report of all runs on stdout.
 
     Files with a path in `outputs`, in this order: times of steps (CSV), timeline, page. With
-    `outputs.as_json` the report is JSON with `failures`. Otherwise it is a single run or a table
-    of runs, then a table of `failures` if not None. Raises `UsageError` for unreported step times.
+    `outputs.as_json` the report is JSON with `failures`. Otherwise it has the fields of the run if
+    `timings` has one, or a table of runs, then a table of `failures` if not None.
+
+    Raises `UsageError` if the CSV file is requested and the simulator reported no step times, or if
+    it cannot be written. Raises the `HubError` of `outputs.draw` if no installed writer can draw
+    timeline or page, for example without step times. Files written before an error remain, and no
+    report is printed.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.reports.timing import (

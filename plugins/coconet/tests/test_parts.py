@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from collhub_coconet import (
@@ -23,6 +24,7 @@ from collhub_coconet import (
     sqrt,
     update,
 )
+from collhub_coconet.search import parts
 from collhub_coconet.search.parts import assemble, divide, is_stand_in
 from flat_programs import clip_by_norm
 from training_step import training_step
@@ -190,3 +192,15 @@ def test_whole_programs_are_simulated_and_equal(
     assert compare(program, winner, Binding(2, {"B": 4, "H": 3})).ok
     assert lines[-1].startswith("times are simulated as a whole with")
     assert any("equal ones are one decision" in line for line in lines)
+
+
+def test_a_set_with_a_shared_scalar_takes_no_part_in_cycles() -> None:
+    """`x` reads the scalar, and stands between two operations of a set that is not in a cycle."""
+    reads = {"first": (), "scalar": (), "x": ("first", "scalar"), "second": ("x",)}
+    operations = [SimpleNamespace(name=name, reads=names) for name, names in reads.items()]
+    groups = parts._DisjointNames(reads)
+    groups.unite("first", "second")
+    groups.unite("scalar", "x")
+    program = cast(Program, SimpleNamespace(operations=operations))
+    parts._unite_cycles(program, groups, {"scalar"})
+    assert groups.list_groups() == [["first", "second"], ["scalar", "x"]]

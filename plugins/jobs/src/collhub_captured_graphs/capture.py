@@ -183,23 +183,19 @@ class _Step:
         states: Sequence[str],
         values: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
-        """Return the values of the graph outputs of one step, for the values of all graph inputs.
+        """Return the values of the graph outputs of one step as local tensors.
 
-        The tracer calls it once. `values`: in the order of the inputs in `trace`. `states`: names
-        of the optimizer states per parameter. The results are local tensors:
+        Called once, by the tracer. `values`: of all graph inputs, in the order given in `trace`.
+        `states`: names of the optimizer states that each parameter has. The results are:
 
-        - without a loss: all tensors in the output of the module, in the order of `tree_leaves`
-        - with a loss only: the loss, then the gradients of the trained parameters
-        - with an optimizer: the loss, then for each trained parameter its new value and its new
-          states, then the step number + 1 (Adam and AdamW only)
+        - without a loss: all leaves of the module's output, in the order of `tree_leaves`
+        - with a loss only: the loss, then the gradients of the parameters that require one
+        - with an optimizer: the loss, then each of these parameters' new value and new states, then
+          the step number + 1 (Adam and AdamW only). With `max_norm`, gradients are clipped first.
 
-        Parameters are in the order of the module; trained ones require a gradient. Gradients are
-        averaged over the data-parallel ranks (`_reduce`). With an optimizer and `max_norm` they are
-        then clipped (`_clip`); without an optimizer they are not clipped.
-
-        `self.outputs` is replaced by the descriptions of the results, in their order. Raises
-        `UsageError` for a trained parameter that is not in the optimizer. Errors of the module and
-        of PyTorch propagate, for example for a trained parameter that the loss does not use.
+        Parameters are in the order of the module. `_reduce` averages gradients over data-parallel
+        ranks. `self.outputs` is replaced by descriptions of the results. Raises `UsageError` if the
+        optimizer lacks a parameter that requires a gradient. Errors of the module propagate.
         """
         import torch
 

@@ -159,21 +159,17 @@ def _choose_algorithms(
 ) -> _Chosen:
     """Choose an algorithm for every collective of a job; return its pieces and the rule used.
 
-    The last of `rules` that matches kind, bytes and group name decides. Without a match the rule
-    number is -1. Then the algorithm that the workload names is used for the entire collective; if
-    it names none, `DEFAULT_RULE` decides. A rule gives pieces and their waits:
+    The last of `rules` that matches kind, bytes and group name decides. Without one the rule number
+    is -1: the algorithm that the workload names is used as one piece, else `DEFAULT_RULE` decides.
+    A rule gives pieces with the sizes of `_parts`. If `maker.streams` gives streams (native rule
+    without options, stated system, all ranks), their phases are the pieces: each waits for the
+    phase before it and for its place in the queue of its dimension. Other pieces wait only if the
+    system limits how many run at once. Their index is the number of earlier such pieces of the
+    kind whose group has all ranks, modulo 2; it selects one of two trees.
 
-    - Pieces (`_parts`): one if the collective has counts, otherwise `splits`. If `splits` is None:
-      ASTRA-sim's division for a native rule of a job that specifies its system, else one.
-    - Native collectives of all ranks become streams of phases (`maker.streams`). Each phase waits
-      for the previous phase of its stream, and for its place in the queue of its dimension.
-    - Any other piece waits only if the system limits the number of concurrent pieces. Its index, 0
-      or 1, selects one of two trees: the number of earlier such pieces of the kind whose group has
-      all ranks, modulo 2.
-
-    New templates are added to `maker`; equal pieces share one. Raises `InputError`: `algorithm`
-    if ranks name different algorithms; then `no-algorithm`, at the first call of the collective,
-    for one of unknown kind.
+    New templates are added to `maker`; equal pieces share one. Raises `InputError`: `algorithm` if
+    ranks name different algorithms or only some name one; `no-algorithm` for an unknown kind.
+    Raises `HubError`s of `maker` too, and `ValueError` as `find_named_algorithms`.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}

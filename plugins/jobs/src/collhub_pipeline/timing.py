@@ -219,13 +219,17 @@ def timed(schedule: Schedule, times: Durations) -> Timing:
 def execute(run: Run, free: list[Time]) -> tuple[list[list[Time]], list[list[Time]], list[Time]]:
     """Run all passes of a schedule as early as possible; return starts, ends, and `free`.
 
-    Starts and ends are lists by device, in the order of its passes. `run` must be new, because its
-    state is changed. `free`: the time at which each device can start. It is changed in place, and
-    returned. At the end it has for each device with passes the end of its last pass. With blocking
-    communication it has the arrival of the result of this pass instead. Devices without passes keep
-    their time.
+    Starts and ends are lists by device, in the order of its passes. A pass starts as soon as its
+    input is ready and its device is free. `run` must be new, because its state is changed.
 
-    Raises `UsageError` (`deadlock`) with the cycle if passes wait for each other.
+    `free`: the time at which each device can start. It is changed in place, and returned. At the
+    end it is the end of the last pass of each device. Exception: with blocking communication, it is
+    the time at which the result of this pass arrives at the neighbour stage, if the pass sends one.
+    Weight gradients, forward passes of the last stage and backward passes of stage 0 send none.
+    Devices without passes keep their time.
+
+    Raises `UsageError` (`deadlock`) with the cycle if passes wait for each other. The passes that
+    could run have changed `free` by then.
     """
     schedule = run.schedule
     starts: list[list[Time]] = [[] for _ in schedule.orders]

@@ -108,18 +108,17 @@ _MAX_RATE = Decimal(10**18)
 def parse_link(value: DocumentValue, owner: str, attributes: Mapping[str, Attributes]) -> LinkKind:
     """Parse an entry of a list of links: name, bandwidth in bytes/s, latency in s, and plane.
 
-    `owner`: the device that has the list, "" for the document. `attributes`: annotations by name of
-    the link.
+    `owner`: the device that has the list, "" for the document. `attributes`: annotations by link.
 
     - Bandwidth, latency: those of the annotation, which are exact. If it has none, those of
       `physical` (`_parse_physical`); None without both.
-    - Plane: only from the annotation; None if it is missing or no whole number.
-    - `flaw`: a text if `physical` has a bandwidth in transfers per second, whether or not the
-      annotation has one; otherwise "". `physical` then gives no bandwidth.
+    - Plane: only from the annotation, 1 to 9 ASCII digits; None if it is missing or another text.
+    - `flaw`: a text if `physical` has a bandwidth in transfers per second, also if the annotation
+      has a bandwidth; otherwise "". `physical` then gives no bandwidth.
 
-    Raises `InputError` for a missing name; for a link without `physical` that has the members
-    `bandwidth` or `latency`, the form before InfraGraph 0.3; for invalid values in `physical`; and
-    for a bandwidth or latency of an annotation that is no finite number.
+    Raises `InputError` for a missing name; for a link without `physical` that has the member
+    `bandwidth` or `latency` (the form before InfraGraph 0.3); for invalid values in `physical`; and
+    for a bandwidth or latency of an annotation that is no finite number below 1e100.
     """
     name = value["name"].text()
     physical = value.get("physical")

@@ -202,16 +202,16 @@ def _plan(
     """Return the plan of `plan_reshard` for the network that the options of the command describe.
 
     - With `--topology`: that topology. `--cards` and a valid `--latency` have no effect.
-    - With `--host-bandwidth`: equal hosts with `--cards` cards (default 1) of this bandwidth
-      each, and `--latency` between hosts (the option's default is 0 ns).
+    - With `--host-bandwidth`: equal hosts with `--cards` cards (default 1) of this bandwidth each,
+      and `--latency` between hosts (default 0 ns).
 
-    If the plan has streams over a topology and `choices` gives no number of chunks, the number with
-    the shortest simulated time is used (default simulator). No other plan is simulated.
-
-    Raises `AssertionError` if `choices` is no `ReshardChoices`. Raises `UsageError` if both or
-    neither of topology and bandwidth are given, and for an invalid bandwidth or latency. Raises
-    `HubError` for a topology that cannot be read. Raises `InputError` for moves or a strategy
-    that do not fit the network, and `ValueError` without moves.
+    If the plan has streams over a topology and `choices` gives no number of chunks, several numbers
+    are simulated (default simulator), and the fastest is used. If a simulation fails (`HubError`)
+    or never ends, the predicted time is compared instead. A given number is simulated once; other
+    plans are not.
+    Raises `AssertionError` if `choices` is no `ReshardChoices`; `UsageError` for both or neither of
+    topology and bandwidth or an invalid bandwidth or latency; `HubError` for a bad topology;
+    `InputError` for moves or a strategy that do not fit the network; `ValueError` without moves.
     """
     from collhub_reshard.planning import ReshardChoices, plan_reshard
     from hub_core import simulate

@@ -80,9 +80,15 @@ class StepWriter:
     def finish(self) -> tuple[StepTable, Int64Array]:
         """Add the last steps of every box, and return (all steps, int64[devices] SCRATCH units).
 
-        Call it once, after all pieces are sent. For every unit task with bytes, in order, it
-        adds the messages of the box within hosts, and the copies or sums that bring it to
-        OUTPUT (`_finish_row`). Sources of boxes that are found here are added to `origins`.
+        Call it once, after all pieces are sent. For every unit task with bytes, in order, it adds
+        the following (`_finish_row`), where a receiver is a device that needs the box in OUTPUT:
+
+        - the messages to receivers on the host of a device that has the box in INPUT, if they have
+          received no part of it
+        - the copies or sums that bring the box to OUTPUT at each receiver, unless it is there
+
+        For receivers that have the box in INPUT and those that get such a message, the device from
+        which the box comes is added to `origins`.
         """
         for row in range(len(self.units)):
             if self.units.bytes[row]:

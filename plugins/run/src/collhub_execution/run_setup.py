@@ -134,8 +134,10 @@ class RunSetup:
     def is_exact(self) -> bool:
         """Return whether results must be bitwise correct for any order of reduction.
 
-        True with `data=exact`, unless there are so many ranks that sums of integers are rounded in
-        the dtype.
+        It is False without `data=exact`. With it, sums and averages need fewer than 2^b ranks,
+        where b is the number of bits with which the dtype stores integers exactly
+        (`significand_bits`): 8 for bfloat16, 24 for float32. All other operators give True for any
+        number of ranks.
         """
         # Sums over too many ranks are rounded even with patterns of integers.
         is_pattern = self.options.data == "exact"

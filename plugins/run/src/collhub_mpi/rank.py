@@ -134,9 +134,15 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
 def main() -> int:
     """Run the rank that MPI assigns to this process; the first argument is the folder of the job.
 
-    Return 0. An error of the start or of the run is stored in the folder. After any error, the
-    process exits at once with the status `FAILED` and prints no message; MPI's clean-up, which
-    would wait, is omitted.
+    Return 0 after the rank's OUTPUT is stored in the shared memory of the job. First the ranks
+    remove the names of MPI's shared memory.
+
+    - The first error of any rank, of the start or of the run, is stored in the folder. After any
+      error the process exits at once with the status `FAILED` (70) and prints no message; MPI's
+      clean-up, which would wait, is omitted.
+    - If the launcher exits earlier, this process removes the folder and exits with `FAILED`.
+
+    Raises `IndexError` without an argument.
     """
     # MPI determines the rank; the folder has a task for each.
     job, world = JobFolder(Path(sys.argv[1])), MPI.COMM_WORLD

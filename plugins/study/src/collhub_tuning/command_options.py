@@ -161,19 +161,17 @@ def choose_comparison_timing(
 ) -> TimingSource:
     """Choose how a comparison times algorithms: on a machine or by a simulator.
 
-    `arguments`: the values of the options by parameter name. The first case that applies:
-
+    `arguments`: values of the options by parameter name. The first case that applies:
     1. `--machine` names a profile: the machine of this profile.
-    2. The simulator of `--backend` models machines, also with `--machine none`: the machine that
+    2. The simulator of `--backend` models machines (also with `--machine none`): the machine that
        the network names, if it is known; otherwise this simulator without a machine.
-    3. `--machine` is missing, the backend is the default one, and links are not varied: the
-       machine that the network names, if it is known.
+    3. `--machine` is missing, the backend is the default one, and links are not varied (`ranges`,
+       `failures`, `slow_links` are empty): the machine that the network names, if it is known.
     4. Otherwise: the simulator of `--backend` with the nominal values of the links.
-
-    Links are varied if `ranges`, `failures` or `slow_links` is not empty. On a machine, the
-    time of an algorithm is that of its fastest number of instances. Raises `UsageError` for
-    varied links with a `--machine` other than `none`, then the `HubError` of an unknown or
-    unsuitable machine or simulator.
+    On a machine, the time of an algorithm is that of its fastest number of instances.
+    Raises `UsageError` for varied links with a `--machine` other than `none`. A profile raises
+    `PluginError` if no simulator models machines, then `UsageError` if `--backend` is neither the
+    default nor this one, then errors of the machine. Other names of `--backend` are not checked.
     """
     from hub_core import choose_timing
 

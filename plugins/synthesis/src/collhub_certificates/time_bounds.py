@@ -306,19 +306,17 @@ class _TimeCut:
 def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCut:
     """Parse the document of a cut in time, with link times in picoseconds for a one-unit message.
 
-    - A unit has collective bytes / units bytes, rounded down, but at least 1.
-    - A message takes size / bandwidth to send, and arrives after that and the latency of the link.
-      A link is busy until the arrival with ALPHA_BETA, else while sending. Times are exact
-      fractions.
-    - `share` is the number of units per part of the collective. `root` is its NPU, None without
-      one.
-    - Without a topology the links are those of the document.
+    - A unit has collective bytes / units bytes, rounded down, but at least 1. A message takes size
+      / bandwidth to send, and arrives after that and the latency of the link. A link is busy until
+      the arrival with ALPHA_BETA, else while sending. Times are exact fractions.
+    - `share`: units per part of the collective. `root`: the NPU of its root, None without one.
+    - Links are those of the topology, else of the document. Of parallel links the first counts.
 
-    Raises `FlawError`, in this order: `topology` if the topology is not the document's network or
-    has other latencies, or without topology if links are missing or have a wrong digest; `form` if
-    a field is missing or invalid, or the network has several planes; `form` if `since_ps` has not
-    one time per node, units do not divide evenly among the parts, or the collective is custom;
-    `ranks` if the ranks are not different nodes.
+    Raises `FlawError`: `topology` if the topology is not the document's network or has other
+    latencies, if links are missing without a topology or have a wrong digest, or if planes are not
+    numbered in order; then `form` if a field is missing or invalid, the network has several planes,
+    `since_ps` has not one time per node, units do not divide evenly among the parts, or the
+    collective is custom; then `ranks` if the ranks are not different nodes.
     """
     try:
         (capacities,) = read_capacities(cast(Certificate, document), topology)

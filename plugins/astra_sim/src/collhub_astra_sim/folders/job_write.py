@@ -223,18 +223,18 @@ def _load_artifacts(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
 
 
 def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
-    """Write a job as the custom algorithm of one collective, which is the workload of every rank.
+    """Write a job as a custom algorithm of ASTRA-sim, which one collective on all ranks executes.
 
-    The workload is an all-reduce of 1 MiB, whose kind and size have no effect. ASTRA-sim's limits
-    on how many nodes of a workload run at once then do not apply. Groups of the job are dropped.
-    Options of the system and `host_times` have no effect. The files are returned in memory: the
-    traces of the job, the workload, then configurations and run.sh. The losses are those of
-    `compute_written_losses` without a comparison of durations.
+    The workload file of every rank has only this collective: an all-reduce of 1 MiB, whose kind and
+    size have no effect. So ASTRA-sim's limits on the nodes of a workload that run at once do not
+    apply to the nodes of the job. Groups of the job are dropped. System options and `host_times`
+    have no effect. The files are returned in memory: traces of the job, workload files,
+    configurations, run.sh. The losses are those of `compute_written_losses`, without durations.
 
-    Raises `UsageError` for the first node that is no computation, SEND or RECV. Otherwise it is
-    raised for the first computation above 1 ns whose duration is no integer number of microseconds
-    (0 and missing durations take 1 ns), then for a network that ASTRA-sim does not have
-    (`_write_network`).
+    Raises `UsageError` for the first of: the first node that is no computation, SEND or RECV; the
+    first computation above 1 ns whose duration is no integer number of microseconds (0 and missing
+    durations take 1 ns); a network that ASTRA-sim does not have, also one of fewer than two NPUs
+    (`_write_network`). Errors of `parse_topology` for the option `topology` propagate.
     """
     nodes = workload.nodes
     allowed = nodes.is_kind(NodeKind.COMPUTE, NodeKind.SEND, NodeKind.RECV)

@@ -118,17 +118,17 @@ class PreparedJob:
     ) -> MachineState:
         """Return the machine: all records and tables of a simulated job before its start.
 
-        - `queues`: number of queues of streams (parts of collectives) per network dimension, at
-          least 1. A queue runs at most ceil(active chunks of the system / `queues`) streams at a
-          time.
-        - `has_rendezvous`: messages wait for their receivers.
-        - `is_shared`: messages contend for links.
-        - `has_slots`: a rank runs at most one node per slot (resource of the rank) at a time.
-        - `max_transfers`: number of transmissions for which there is space; 0 for none.
+        `queues`: queues of streams (parts of collectives) per network dimension, at least 1; each
+        runs at most ceil(active chunks of the system / `queues`) streams at a time.
+        `has_rendezvous`: messages wait for their receivers. `is_shared`: messages contend for
+        links; without it, each pair of ranks has a private link. `has_slots`: a rank runs at most
+        one node per slot (resource of the rank) at a time. `max_transfers`: number of transmissions
+        for which there is space; 0 for none.
 
-        There is space for 2 m streams, and for 4 m messages, batches, delays and events. m is the
-        number of `_compute_margin`. `expand_pools` doubles a space that may not suffice. The layout
-        is not changed. Raises `InputError` if two ranks may communicate and have no path.
+        There is space for 2 m streams, and for 4 m messages, batches, delays and events; m is the
+        result of `_compute_margin`. `expand_pools` doubles spaces that turn out too small.
+        This object is not changed. Raises `InputError` for a custom algorithm that cannot be
+        simulated (`build_world`), then if two ranks that may communicate have no path.
         """
         workload, system, chosen = self.workload, self.system, self.choices
         ranks, levels = workload.num_ranks, len(self.dimensions)

@@ -491,23 +491,21 @@ def _unite_cycles(program: Program, groups: _DisjointNames, shared: set[str]) ->
     """Unite sets of operations in `groups`, in place, until no sets wait in a cycle.
 
     A set waits for another set if one of its operations reads a value of that set. Scalars in
-    `shared`, and all sets that contain one, are ignored. If there is no cycle, no set
-    changes. Otherwise these steps are repeated until there is none:
+    `shared`, and all sets that contain one, are ignored. If there is no cycle, no set changes.
+    Otherwise these steps are repeated until there is none:
 
-    1. Find the sets that are in a cycle or wait, directly or indirectly, for a set in a
-       cycle.
+    1. Find the sets that are in a cycle or wait, directly or indirectly, for one in a cycle.
     2. Start at the first of them in program order. From each set, go to the first of them for
        which it waits, until a set is reached again.
     3. Unite this set with all sets after its first visit: they are the cycle.
     """
-    operations = [operation for operation in program.operations if operation.name not in shared]
     while True:
         members = [group for group in groups.list_groups() if shared.isdisjoint(group)]
-        if order_groups(operations, [group for group in members if len(group) > 1]):
-            return
         # A set with a shared scalar is left out, and its other operations with it.
         united = {name for group in members for name in group}
-        operations = [operation for operation in operations if operation.name in united]
+        operations = [operation for operation in program.operations if operation.name in united]
+        if order_groups(operations, [group for group in members if len(group) > 1]) is not None:
+            return
         # Unite the sets on a cycle, found by removing sets that wait for nothing that remains.
         waits, followers = _find_waits(operations, members)
         blocked = _find_blocked(waits, followers)

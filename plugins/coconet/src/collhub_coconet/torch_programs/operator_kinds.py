@@ -400,12 +400,15 @@ def _find_dimensions(build: Builder, rank: int) -> list[int]:
 def _reduce_rows(build: Builder, x: Operand, reduction: Reduction) -> str:
     """Reduce x along the dimensions of `dim`, and return the name of the result.
 
-    Without `dim`, all dimensions are reduced (`_find_dimensions`). One RowReduce is added
-    per dimension, in ascending order; each leaves a size of 1. A Reshape then removes these
-    dimensions, unless `keepdim` is true. If an axis of the mesh slices a reduced dimension,
-    the result is partial: each rank has the reduction of its block. Raise
-    `TypingMistakeError` if x is a number, and if a remaining sliced dimension has no
-    counterpart in the result.
+    Without a number in `dim`, all dimensions are reduced; a number outside of the dimensions is
+    taken modulo how many there are (`_find_dimensions`). One RowReduce is added per dimension, in
+    ascending order; each leaves a size of 1. A Reshape then removes these dimensions, unless
+    `keepdim` is True. If an axis of the mesh slices a reduced dimension, the result is partial:
+    each rank has the reduction of its block.
+
+    Raises `TypingMistakeError` if x is a number; if an axis slices a dimension that is not reduced,
+    and `find_complete_shape` finds no dimension of the result for it, also with `keepdim`; and
+    if an added operation is ill-typed, such as a sum of values that are partial with `max`.
     """
     name = x
     for dimension in _find_dimensions(build, len(build.shape(x))):

@@ -262,8 +262,10 @@ def run_overlap(workload: Workload, options: OverlapOptions) -> tuple[Workload, 
     """Make a chain of operations or stages; return the new workload and a report.
 
     The members of a chain run at the same time on successive chunks of the data.
-    `options.members`: their names, joined by `+`. Raises `UsageError` without names, and all
-    exceptions of `rewrite_workload`.
+    `options.members`: at least two names, joined by `+`, in the order from producer to consumer:
+    each member must read a value of the one before it (all conditions: `overlap`). Blanks around
+    names and empty names are ignored. Raises `UsageError` without names, and all exceptions of
+    `rewrite_workload`: `RefusedMoveError` for a violated condition, such as a single name.
     """
     members = split_names(options.members, "members")
     return rewrite_workload(workload, options, lambda program: overlap(program, members))

@@ -201,14 +201,14 @@ class _Assembly:
     def _cut_blocks(self) -> Blocks:
         """Divide the lanes into thread blocks and return these; arrange the steps again if needed.
 
-        A lane is a sequence of steps of one rank. `self._cuts` has the number of thread blocks per
-        lane. `cut_lanes` divides the steps of a lane; local steps in the order of the arrangement.
-
-        If each lane has one thread block, nothing changes. Otherwise a new arrangement is stored in
-        `self._arrangement`:
+        A lane is a sequence of steps of one rank, which `cut_lanes` divides. `self._cuts` has, per
+        lane, the number of blocks for messages and that of further blocks for local steps (0: these
+        stay with the messages). If no lane has more than 1 and 0, nothing changes. Otherwise a new
+        arrangement (pairs to fuse, and an order of all steps) replaces `self._arrangement`:
 
         - Two fusable steps are fused only if both are in one thread block.
-        - If the producer gave the lanes, steps keep their order only within a thread block.
+        - If the producer gave the lanes, the steps of a thread block keep the order of their rows;
+          steps in different blocks of a lane are no longer ordered.
         - Otherwise the order is that of `find_program_order`.
 
         Raises `NoProgramError` if steps would wait for each other in a cycle; nothing changes then.

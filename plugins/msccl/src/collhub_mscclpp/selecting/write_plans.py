@@ -347,9 +347,9 @@ def _add_minimum_chunks_plan(
 ) -> None:
     """Add a second plan with few chunks, unless `plan` serves all sizes of the window.
 
-    Nothing is added if `plan` has the minimum of the window, and the divisor 16 bytes times the
-    parts of the full buffer. There is one part per rank, but only one if the collective does not
-    split the buffer by rank (all-reduce).
+    `plan` serves all sizes if its minimum is that of the window, and its divisor of the size is 16
+    bytes * p. Here p is the number of equal parts of the full buffer: the number of ranks, or 1 if
+    the collective does not split the buffer by rank (all-reduce).
 
     Otherwise the plan of `direct_exchange` is added, with the same window and mode, and without
     sharing of the work by thread blocks. Its file has the suffix `-any`. Its row comes after that

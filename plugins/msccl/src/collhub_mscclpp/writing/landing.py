@@ -112,7 +112,10 @@ def enlarge_scratch(work: PlanWork, landing: Landing) -> Landing:
     """Return the arrival ranges with equal scratch on all ranks: the largest of any rank.
 
     In every second launch the executor adds half of the sender's scratch to remote addresses, so
-    unequal sizes would give wrong addresses. The scratch of the algorithm itself counts too.
+    unequal sizes would give wrong addresses. The size is the maximum of two numbers, which are not
+    added: the largest entry of `landing.scratch`, and the largest number of plain chunks in the
+    algorithm's own scratch on any rank. Entries of `landing.scratch` already include that scratch,
+    but a packet chunk counts as one chunk there. `landing` is not changed.
     """
     algorithm_chunks = work.algorithm.scratch_units // work.unit
     largest = max(int(algorithm_chunks.max()), int(landing.scratch.max()))

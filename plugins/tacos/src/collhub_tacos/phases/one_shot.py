@@ -91,17 +91,16 @@ def build_steps(
 ) -> tuple[StepTable, Int64Array]:
     """Build the steps of an all-reduce in one phase, with the vector divided into `pieces` units.
 
-    Returns (steps, SCRATCH units by NPU as int64). Each send and receive consists of one step of
-    one unit per piece. Within an NPU, they are ordered by planned time (`PlannedSums.of`): the
-    start of a send, the finish of a receive. At equal times:
+    Returns (steps, SCRATCH units by NPU as int64); a vector in SCRATCH takes `pieces` units. A send
+    or receive is one step of one unit per piece. Within an NPU they are ordered by planned time
+    (`PlannedSums.of`): start of a send, finish of a receive. Ties: receives before sends; then by
+    descending `sums.remaining` (ps until the farthest NPU has the message); then by (destination -
+    source) modulo the number of nodes; then by number of the message.
 
-    1. receives before sends
-    2. messages with the longer time in ps to the farthest NPU that needs them first
-    3. by (destination - source) modulo the number of nodes
-    4. by number of the message
-
-    COPY and REDUCE steps of a sum precede its first send. The steps of each NPU's result come
-    last, in OUTPUT. A vector in SCRATCH takes `pieces` units.
+    A receive is a RECV_REDUCE, which adds to the other summand, if only one sum reads the message,
+    that summand is ready, and, for a sum that is the NPU's result, no later step reads INPUT
+    (`_StepWriter.receive`). Otherwise it is a RECV into SCRATCH. COPY and REDUCE steps compute all
+    other sums before the first send that needs them, and results, in OUTPUT, after all messages.
     """
     plan = PlannedSums.of(trees, sums, times)
     source, destination = _find_ends(trees, sums)

@@ -260,11 +260,16 @@ def evaluate_form(
 ) -> tuple[int, SynthesisCandidate]:
     """Return the time of a candidate in ns, and the candidate.
 
-    Up to 1,000,000 transfers (`MAX_SIMULATED_TRANSFERS`), the algorithm is built, and the
-    time is simulated, or planned if simulation does not apply (`build_timed_algorithm`);
-    the result is a copy of the candidate with the algorithm and this time. With more
-    transfers, the time is the planned one, rounded up, and the candidate is returned
-    unchanged.
+    - With more than 1,000,000 transfers (`MAX_SIMULATED_TRANSFERS`): the planned time, rounded up,
+      and the candidate unchanged.
+    - Otherwise: the time of `build_timed_algorithm`, and a copy of the candidate with this time and
+      the algorithm. An algorithm that the candidate has is kept; its time is the recorded one, else
+      the simulated one. Without an algorithm, one is built, and simulated only if candidates are
+      compared by simulation. Without a recorded or simulated time, it is the planned one, rounded
+      up.
+
+    Raises `InputError` (`schedule-acausal`) if a built algorithm sends a chunk before its source
+    has it.
     """
     if candidate.num_transfers > MAX_SIMULATED_TRANSFERS:
         return round_up_to_ns(candidate.time_ps), candidate
