@@ -167,22 +167,16 @@ def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
             if position[device] == len(line):
                 continue
             cell = line[position[device]]
-            needed = [
-                _find_awaited(stage, _LETTERS[kind], micro, device_of, has_messages=False)
-                for kind, _, stage, micro in cell
-            ]
-            if all(not texts or done.intersection(texts) for texts in needed):
-                position[device] += 1
-                rows[device].append(_format_cell(cell))
-                for operation in cell:
-                    done.add(format_pass(operation))
-                    _add_messages(operation, device_of, rows)
-                    left[operation.stage] -= 1
-                    if not left[operation.stage]:
-                        rows[device] += [
-                            f"{operation.stage}REDUCE_GRAD",
-                            f"{operation.stage}RESHARD",
-                        ]
+            if not _has_inputs(cell, device_of, done):
+                continue
+            position[device] += 1
+            rows[device].append(_format_cell(cell))
+            for operation in cell:
+                done.add(format_pass(operation))
+                _add_messages(operation, device_of, rows)
+                left[operation.stage] -= 1
+                if not left[operation.stage]:
+                    rows[device] += [f"{operation.stage}REDUCE_GRAD", f"{operation.stage}RESHARD"]
         if position == before:
             waits = (f"{at} waits in {_format_cell(cells[at][position[at]])}" for at in waiting)
             message = f"the schedule deadlocks: rank {', rank '.join(waits)}"
@@ -211,6 +205,20 @@ def _format_cell(cell: Sequence[PipelinePass]) -> str:
 
 def _join(rows: Sequence[Sequence[str]]) -> str:
     return "".join(",".join(row) + "\r\n" for row in rows)
+
+
+def _has_inputs(cell: Sequence[PipelinePass], device_of: Sequence[int], done: set[str]) -> bool:
+    """Return whether the inputs of all passes of a cell are computed, on any device.
+
+    `done`: texts of the completed passes, such as `3F0`. A pass needs one pass of the stage before
+    (for gradients: after), as in `_find_awaited`; without such a stage, and for weight gradients,
+    it needs none.
+    """
+    needed = (
+        _find_awaited(stage, _LETTERS[kind], micro, device_of, has_messages=False)
+        for kind, _, stage, micro in cell
+    )
+    return all(not texts or not done.isdisjoint(texts) for texts in needed)
 
 
 def _add_messages(
