@@ -235,7 +235,7 @@ def _proxies_of_writes(
     operation = operands.operation[operand]
     first = group_pointer(items.operation, len(plan.operations))
     proxy_of_write = np.full(len(writes), -1, np.int64)
-    # Destination k uses channel k; `_check_port_channels` has checked that it exists.
+    # Destination k uses channel k, which exists (rule `port-channels`).
     is_port = plan.operations.channel_type[operation] == _PORT
     proxy_of_write[is_port] = proxies.of_item[
         (first[operation] + operands.position[operand])[is_port]
