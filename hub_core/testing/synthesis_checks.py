@@ -34,15 +34,16 @@ def synthesizers_synthesize(subject: CheckedPlugin) -> Iterator[str]:
 
     Results are correct, not faster than their lower bounds, and the same in every run.
     """
-    requests = [
-        _build_request(kind, topology, range(_RANKS))
-        for kind in STANDARD_KINDS
-        for topology in _TOPOLOGIES
-    ]
-    # Data of these two NPUs must pass through other NPUs.
-    requests.append(_build_request(CollectiveKind.ALL_GATHER, "ring:4", (0, 2)))
     for synthesizer in subject.offers(Synthesizer):
         num_results = 0
+        # New ones for every synthesizer, because the budget of a request records its searches.
+        requests = [
+            _build_request(kind, topology, range(_RANKS))
+            for kind in STANDARD_KINDS
+            for topology in _TOPOLOGIES
+        ]
+        # Data of these two NPUs must pass through other NPUs.
+        requests.append(_build_request(CollectiveKind.ALL_GATHER, "ring:4", (0, 2)))
         for request in requests:
             # The hub calls a synthesizer for the kinds that it declares only.
             if not synthesizer.supports(request.collective.kind):
@@ -93,9 +94,9 @@ def _find_result_problem(
 
     `repetition`: the result of an equal request. Problems are checked in this order: a type
     other than `SynthesisResult` (of either); kind, root or number of ranks of the collective;
-    differences between both algorithms; a time that is no `int` (but a bool or a numpy integer) or
-    below 1 ns; a time below a bound of the result, the first one by name; a partial result; an
-    algorithm that fails verification.
+    differences between both algorithms; a time below 1 ns or of another type than `int` (also bool
+    and numpy integers); a time below a bound of the result, the first one by name; a partial
+    result; an algorithm that fails verification.
 
     If the requested NPUs are not all NPUs of the topology in ascending order, the collective must
     be a custom one without a root, with one rank per NPU of the topology.

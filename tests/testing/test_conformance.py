@@ -393,6 +393,28 @@ def test_synthesizer_that_refuses_everything_is_found(make_plugin: MakePlugin) -
     )
 
 
+def test_synthesizers_share_no_budget(make_plugin: MakePlugin) -> None:
+    code = """
+@hookimpl
+def collhub_producers():
+    return [Synthesizer(name, "rings", f"{__name__}:{name}") for name in ("first", "second")]
+
+USED = []
+
+def first(request, options):
+    USED.append(request.budget)
+    return synthesize(request, options)
+
+def second(request, options):
+    from hub_core import UsageError
+    if any(request.budget is used for used in USED):
+        raise UsageError("this budget has records of another search")
+    return synthesize(request, options)
+"""
+    make_plugin("subject", SYNTHESIZER.replace('{"cut": 90}', "{}") + code)
+    assert _result("subject", "synthesizers-synthesize").details == ()
+
+
 @pytest.mark.parametrize(
     ("fault", "problem"), FAULTY_SYNTHESIS.values(), ids=FAULTY_SYNTHESIS.keys()
 )
