@@ -15,7 +15,6 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import compress
 from operator import attrgetter
 
 from collhub_coconet.program.checking import Bounds
@@ -209,38 +208,23 @@ def assemble(
     taken = dict.fromkeys(program.types, 1)
     for index, (part, result) in enumerate(zip(classes, chosen, strict=True)):
         for copy in part.copies:
-            names = {}
-            for name in result.types:
-                names[name] = copy.names.get(name) or _choose_free_name(name, taken)
+            names = {
+                name: copy.names.get(name) or _choose_free_name(name, taken)
+                for name in result.types
+            }
             is_first = copy is part.copies[0]
             types |= {names[name]: kind for name, kind in result.types.items()}
-            is_stating = [not is_stand_in(operation) for operation in result.operations]
-            for operation in compress(result.operations, is_stating):
+            stated = [entry for entry in result.operations if not is_stand_in(entry)]
+            is_interleaved |= len(stated) < len(result.operations)
+            for operation in stated:
                 origins[names[operation.name]] = ValueOrigin(index, operation.name, is_first)
             for argument in result.arguments:
                 if names[argument.name] in program.by_name:
                     # A value of another part.
                     continue
                 arguments[names[argument.name]] = replace(argument, name=names[argument.name])
-            operations = [
-                _rename(entry, names, copy.seeds)
-                for entry in compress(result.operations, is_stating)
-            ]
-            is_interleaved |= not all(is_stating)
-            labels = dict(names)
-            for stage in result.stages:
-                labels[stage.name] = _choose_free_name(stage.name, taken)
-            stages = [
-                Stage(
-                    labels[stage.name], stage.family, tuple(map(names.__getitem__, stage.members))
-                )
-                for stage in result.stages
-            ]
-            chains = [
-                replace(chain, members=tuple(labels[member] for member in chain.members))
-                for chain in result.chains
-            ]
-            pieces.append((copy.position, operations, stages, chains))
+            operations = [_rename(entry, names, copy.seeds) for entry in stated]
+            pieces.append((copy.position, operations, *_rename_stages(result, names, taken)))
     pieces.sort(key=lambda piece: piece[0])
     operations = [entry for piece in pieces for entry in piece[1]]
     if is_interleaved:
@@ -259,6 +243,28 @@ def assemble(
     if all_stages or all_chains:
         whole = whole.with_stages(all_stages, all_chains)
     return whole, origins
+
+
+def _rename_stages(
+    result: Program, names: Mapping[str, str], taken: dict[str, int]
+) -> tuple[list[Stage], list[Chain]]:
+    """Return the stages and chains of a rewritten part with the names of one copy, in their order.
+
+    `names`: new name of every value of `result`. Stages get a free name (`_choose_free_name`),
+    which is added to `taken`.
+    """
+    labels = dict(names)
+    for stage in result.stages:
+        labels[stage.name] = _choose_free_name(stage.name, taken)
+    stages = [
+        Stage(labels[stage.name], stage.family, tuple(names[name] for name in stage.members))
+        for stage in result.stages
+    ]
+    chains = [
+        replace(chain, members=tuple(labels[member] for member in chain.members))
+        for chain in result.chains
+    ]
+    return stages, chains
 
 
 class _DisjointNames:
