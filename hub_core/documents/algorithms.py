@@ -115,8 +115,8 @@ def _format_document(algorithm: Algorithm) -> str:
     member `collective` has `kind`, the `_PLAIN_FIELDS` (null for a missing root), `reduce_op`, and:
 
     - `contract`, only for a custom collective with a contract (its required results): the lists by
-      rank `input_units`, `output_units` and `defined`; and `expected`, null without rows, else an
-      object of the lists `rank`, `offset`, `source_rank` and `source_unit`.
+      rank `input_units`, `output_units` and `defined`; and `expected`, null if no result is
+      required, else an object of the lists `rank`, `offset`, `source_rank` and `source_unit`.
     - `counts`, only for an uneven collective: a list of units by rank, or a list of such lists for
       counts per pair of ranks.
 

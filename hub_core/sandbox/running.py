@@ -274,8 +274,9 @@ class _Run:
           located in the program and has a line.
         - any other exception: the code `program-failed`, and the explanation of the language; if
           it has none, type and text (for `KeyError` the first argument), without the type if the
-          innermost frame is in a file of the language and there is a text. In a sandbox, denied
-          access to a file, a network or a process has the cure to switch the sandbox off.
+          innermost frame is in a file of the language and there is a text. If the kernel confines
+          the program, a `PermissionError`, and the error of `tempfile` that it finds no folder,
+          also get a `cure`: how to switch the sandbox off.
 
         Unless a rule says otherwise, the line is that of the innermost call in the program's
         file, -1 if there is none.

@@ -156,7 +156,9 @@ class _BatchReader:
         """Read all files, one batch of some megabytes at a time, and return the algorithm.
 
         `size`: size in bytes of the collective of a foreign trace (one without a profile), None
-        if unknown; ignored for files with a profile. Raise `InputError` or `TraceError` for
+        if unknown; ignored for files with a profile. The algorithm of a foreign trace has the
+        collective and sizes of `foreign_sizes`, no SCRATCH, and in its provenance only the name of
+        the source without its folder and the digest. Raises `InputError` or `TraceError` for
         invalid files. Call this only once, because the reader accumulates data of the files.
         """
         # Only the bytes of one batch are in memory.

@@ -177,7 +177,7 @@ def read(source: Source, options: InfragraphReadOptions) -> Topology:
 def parse_graph(root: DocumentValue, findings: NetworkFindings) -> VertexGraph:
     """Parse the vertices and edges of a document in any of its three forms.
 
-    1. With the key `nodes`: a node-link graph of networkx. All other keys of step 2 are ignored.
+    1. With the key `nodes`: a node-link graph of networkx. `infrastructure` is ignored.
     2. Otherwise, with the key `infrastructure`: its value is the infrastructure.
     3. Otherwise, the document itself is the infrastructure.
 

@@ -109,8 +109,9 @@ def build_fat_tree(text: TopologyText) -> Topology:
 
     NPUs come first, then the switches: edge, aggregation (both pod by pod), core. Switches are
     named `edge P.I`, `aggregation P.I` and `core I`. The NPUs of pod P are the group `pod P`.
-    The text may give one bandwidth and one latency for all links (default 50 GB/s, 500 ns). It
-    may also give one per level: NPU-edge, edge-aggregation, aggregation-core.
+    Links are sorted by source, then destination. The text may give one bandwidth and one latency
+    for all links (default 50 GB/s, 500 ns). It may also give one per level: NPU-edge,
+    edge-aggregation, aggregation-core.
 
     Raises `UsageError` unless the text has exactly one even number from 2 to 64 and one or
     three values of bandwidth and latency. Source: Al-Fares, Loukissas, Vahdat, SIGCOMM 2008.

@@ -64,7 +64,8 @@ def parse_choices(
     - `chunks`: a whole number from 1 to 65536; default `None`, the planner chooses.
     - `layout`: `packed` (default) or `rows`.
     - `split`: a word of `BOOL_WORDS` such as `true`, in any case; default false.
-    - `effort`: a number from 0 to `_MAX_EFFORT` (1000); scales the search; default 1.
+    - `effort`: a number (as `float` reads it) from 0 to `_MAX_EFFORT` (1000); it scales the search;
+      default 1.
     - `host_size`: a whole number from 1 to 65536; default `None`. It is the second result.
 
     `split`, `effort` and `budget` form the `Effort`. Whole numbers have ASCII digits and no sign.

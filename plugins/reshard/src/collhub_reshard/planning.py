@@ -185,10 +185,10 @@ def plan_reshard(
     `choices` None means the defaults. There are two kinds of plans:
 
     - Streams over the links of the topology, if `choices` has no strategy and no splitting,
-      no move has times, there are at most 1024 unit tasks, and the topology has one plane and
-      few devices (`can_plan_streams`). All boxes have the same number of chunks: that of
-      `choices`, otherwise the one for which `simulate` returns the shortest seconds,
-      otherwise 64.
+      no move has a due time or a release time above 0, there are at most 1024 unit tasks, and
+      the topology has one plane and few devices (`can_plan_streams`). All boxes have the same
+      number of chunks: that of `choices`, otherwise the one for which `simulate` returns the
+      shortest seconds, otherwise 64.
     - Otherwise a schedule of the hosts' cards. Each box (a block of a tensor) that some
       host must receive from another one gets a strategy and a number of chunks: those of
       `choices`, otherwise the cheapest strategy and the best number by formula. Other

@@ -185,7 +185,8 @@ def compute_expected_parts(
 
     Parts are in the order of `_reduce_inputs` for reducing collectives, otherwise by rank. Ranks
     without a result get no part. Each part is computed when it is requested, to save memory.
-    Returns None for a custom collective without a defined result.
+    Returns None for a custom collective without a defined result. Raises `ValueError` for a custom
+    one whose ranks have inputs with different numbers of elements per unit.
 
     Reduced floating-point data has a bound of its error per element, if `is_exact` is False and
     `op` is a sum, product or average. For k contributions x it is k eps sum |x| for a sum, k eps

@@ -70,9 +70,9 @@ class RunSetup:
 
         Raises, in this order: `UsageError` (`no-size`) if there is no size; `UsageError` for an
         unknown type, or `PluginError` for bfloat16 without ml_dtypes; `UsageError` (`unknown-op`);
-        `InputError` (`timing-only`) for an algorithm without contents; `UsageError` (`too-large`)
-        if this host has too little memory for the buffers and a copy of the inputs; then
-        `levelled_program` may raise an `InputError` first.
+        `InputError` (`timing-only`) for an algorithm without contents. If the buffers of all ranks
+        and a copy of the inputs exceed the memory of this host (not checked if that is unknown):
+        the `InputError` of `levelled_program`, or `UsageError` (`too-large`) without one.
         """
         # The bytes of the full buffer: `size` if given, else that of the algorithm.
         if options.size is not None:

@@ -167,7 +167,9 @@ def run_rank(
     `engine_of(task)` returns the engine with which the rank executes its task: warm-ups, timed
     runs, and the library's own collective if the engine has one. Then rank 0 receives the
     durations and outputs of all ranks, compares the outputs with the inputs, and builds the
-    report.
+    report. With AVG, the outputs are sums, which are divided first. The report has no times of the
+    library's collective if one of them is 0. Its diagnostics are the notes of the setup, then those
+    of the comparison.
 
     The time of a run, in seconds, is the longest duration of all ranks, each measured from a
     barrier, because the clocks of hosts differ. Warm-ups do not count.

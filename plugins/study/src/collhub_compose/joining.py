@@ -107,8 +107,8 @@ def _concatenate(
     rows, child rows) of the concatenated table. With `is_shared`, channels and lanes are not
     changed. Otherwise every part gets separate ones: the channels of its messages increase by 1 +
     the largest one of all previous parts after their renumbering, and the lanes of a rank by 1 +
-    the largest one of the rank. Channels of local steps, and -1 (no lane), are not changed. There
-    must be at least one part, and all have the same ranks.
+    the largest one on this rank (0 if there is none). Channels of local steps, and -1 (no lane),
+    are not changed. There must be at least one part, and all have the same ranks.
     """
     columns: StepColumns = {}
     for name in COLUMN_DTYPES:

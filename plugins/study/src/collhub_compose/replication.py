@@ -200,9 +200,10 @@ def _build_copies(
     (`divide_torn_steps`). Known durations above 0 are then divided by `count`, rounded up; -1 and 0
     remain.
 
-    Raises `UsageError` (`too-large`) if units or the largest scratch x `count` exceed 2^62
-    (`MAX_UNITS`), or steps or rows of the contract x `count` 2^28 (`MAX_STEPS`). Then raises
-    `InputError` as `_build_moves`, and (`too-large`) for more than `MAX_STEPS` divided steps.
+    Raises `UsageError` (`too-large`) if `count` times the larger of units and largest scratch is
+    above 2^62 (`MAX_UNITS`), or `count` times the largest of steps, rows of the contract and 1
+    above 2^28 (`MAX_STEPS`). Then raises `InputError` as `_build_moves`, and (`too-large`) for more
+    than `MAX_STEPS` divided steps.
     """
     scratch = int(algorithm.scratch_units.max(initial=0))
     units = max(algorithm.collective.unit_count, scratch)

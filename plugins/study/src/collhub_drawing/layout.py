@@ -86,7 +86,8 @@ def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
 
     Otherwise dimensions extend alternately right and down. Their offset is the extent (offset times
     size - 1) of all previous ones of the same direction, plus `across` or `_SPACING`, plus `_GAP`
-    from the third one on: sizes 2, 2, 2 and `across` 80 give (80, 0), (0, 70), (190, 0).
+    from the third one on: sizes 2, 2, 2, 2 and `across` 80 give (80, 0), (0, 70), (190, 0),
+    (0, 170). Without dimensions the list is empty.
     """
     large = [size for size in sizes if size > 1]
     across = max(_SPACING, width + _NPU_GAP)

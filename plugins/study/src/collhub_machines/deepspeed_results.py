@@ -124,10 +124,10 @@ def _parse_json(facts: MeasurementRequest, text: str) -> tuple[int, list[DeepSpe
     times = []
     for operation, sizes in _object(table).items():
         # Names are those of torch, as in the log: `all_gather_into_tensor` is an all-gather.
-        text = operation.partition(" | ")[0].strip().removeprefix("inference_")
+        plain_name = operation.partition(" | ")[0].strip().removeprefix("inference_")
         for suffix in ("_into_tensor", "_tensor", "_base", "_coalesced", "_single", "_object_list"):
-            text = text.removesuffix(suffix)
-        name = collective_name(text) or operation
+            plain_name = plain_name.removesuffix(suffix)
+        name = collective_name(plain_name) or operation
         for size, entry in _object(sizes).items():
             value = _object(entry).get(key)
             bytes_ = whole_number(size)

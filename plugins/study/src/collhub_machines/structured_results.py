@@ -115,7 +115,8 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
     """Read the JSON file that `-J` of nccl-tests writes, as points in bytes and us.
 
     Collective, ranks and nodes (default 1) are those of the file, otherwise of the request. Only
-    the devices in the group of the first one count. Each result has up to two entries,
+    the devices in the group of the first one count. The version of the library is unknown if
+    `nccl_version` is no number from 1000 to 999999. Each result has up to two entries,
     `out_of_place` and then `in_place`. The first rule that applies to an entry:
 
     1. It is missing, null or empty: it is ignored.

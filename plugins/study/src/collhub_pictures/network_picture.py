@@ -92,7 +92,8 @@ def draw(
 
     `_select_network` decides from `collapse` which groups are drawn as single nodes. Parallel links
     are one line with the sum of their bandwidths. Both directions are one line if bandwidth and
-    latency are equal, otherwise two arrows. Every node and line has a tooltip with its data.
+    latency are equal, otherwise two arrows. Every node and line has a tooltip with its data. Nodes
+    of a network with `dimensions` are placed by their coordinates, those of any other in layers.
 
     `loads`: results of a simulation. Without loads, the colour of a line shows bandwidth and
     latency. With loads, it shows the fraction of `time_ns` for which the line is busy. If `time_ns`

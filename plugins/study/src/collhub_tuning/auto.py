@@ -155,7 +155,8 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
     With a target, the fastest ones are converted for its runtime. All are ordered by the
     objective (with `robust=links` by the worst failure of a link). The first accepted one is
     the result. A single one is not verified. If none is accepted, the first is the result,
-    with warnings.
+    with warnings. Of each lower bound, the largest one of all algorithms is returned; bounds that
+    hold for messages of one size only (`ONE_SIZE`) are those of the result.
 
     A limit or Ctrl-C stops the search with the algorithms so far. Ctrl-C is raised before the
     first one, and after the search. Raises `UsageError` for unknown candidates. Raises `InputError`

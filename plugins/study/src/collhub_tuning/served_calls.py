@@ -241,9 +241,9 @@ def check_files(
     """Check files in the order given.
 
     `format`: name of a selection format; by default that of the suffix and content of each file.
-    A file with errors serves no calls; the errors are among its findings. Raises `UsageError` for
-    the first file that cannot be read: missing, above `MAX_BYTES`, of no or several known formats,
-    or one of measurements.
+    A file with errors serves no calls; the errors are among its findings, which are sorted by line
+    (without a line first). Raises `UsageError` for the first file that cannot be read: missing,
+    above `MAX_BYTES`, of no or several known formats, or one of measurements.
     """
     folders = context.selection_folders()
     checked = []

@@ -184,7 +184,8 @@ def check_traffic(
     For each pair (sender, receiver), the units of all its messages divided by the units of
     the collective are compared exactly with the sum of `data_per_rate` times the weight of
     each tree that uses the pair. Messages on channel c use plane c modulo `num_planes`.
-    Raises `FlawError` (`certificate-traffic`) with the lowest pair that differs.
+    Raises `FlawError` (`certificate-traffic`) with the lowest pair that differs. A pair that only
+    sends messages of 0 units differs if no tree uses it.
     """
     planned: dict[NodePair, Fraction] = {}
     for tree in directed_trees:

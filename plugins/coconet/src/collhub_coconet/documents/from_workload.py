@@ -94,8 +94,10 @@ class Statements:
         """Return the texts of all statements, in order, as extras of a workload.
 
         Call this once, at the end: without statements an empty one is added; the first statement
-        gets the fields of the program and all unread arguments, the last one the views that no
-        statement contains yet.
+        gets the member `program` and all unread arguments, the last one the views that no statement
+        contains yet. `program` has, in this order: `name`, `sizes` (bounds by symbol), the names of
+        the `arguments`, `outputs`, the fields of stages and chains, `bound` (size of each symbol),
+        `num_ranks` of a group, for a mesh `mesh` and `mesh_sizes`, and the `history`.
         """
         if not self._statements:
             self.add(())

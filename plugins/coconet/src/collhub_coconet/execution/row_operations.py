@@ -102,10 +102,13 @@ def compute_on_rank(
     `operands`: the parts of the rank; `rank`: in its group. Missing attributes: dimension 0, sum,
     start 0, and a count of 1 (of a Part 0). Raises `ValueError` for another kind.
 
+    - RowReduce: see `reduce_rows`. Scatter: see `scatter_rows`, with the shape of the rank's block.
+    - ArgMax and TopIndices: positions of `find_top`; TopValues: the elements there.
+    - Index: positions along the dimension in the complete tensor (int64); the values of the operand
+      are not used.
     - Gather: an index counts in the complete table; other ranks' rows are zeros.
-    - Scatter: see `scatter_rows`. ArgMax and the top kinds: see `find_top`.
-    - Index: positions along the dimension in the complete tensor (int64); operands are not read.
-    - Reshape: to the shape of the rank's block.
+    - Reshape: to the shape of the rank's block. Concat: all operands along the dimension. Permute:
+      the dimensions in `order`. Part: `count` positions from `start` on along the dimension.
     """
     x, dimension = operands[0], operation.dimension or 0
     bounds = binding.bounds(program.types[operation.name], rank)

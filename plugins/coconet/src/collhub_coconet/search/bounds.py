@@ -106,7 +106,8 @@ class _BoundCalculation:
         - The network: all Sends of all groups, by formula and without launches.
         - The links of each group: its collectives (`_compute_collective_s`), and the AllGather of
           `_find_necessary_gathers`, without a launch.
-        - The processors of each group: contractions (arithmetic or memory) with their launches.
+        - The processors of each group: contractions, each with its launch and the longer of its
+          arithmetic and memory traffic. Other computations count 0: they may be fused.
 
         A Send or contraction in `movable` counts its bytes or time divided by the ranks of a group.
         A scalar all-reduce belongs to each reduction of slices to a scalar, such as a norm. It

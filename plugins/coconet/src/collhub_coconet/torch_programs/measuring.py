@@ -22,14 +22,15 @@ def measure(before: Workload, after: Workload, options: TorchModuleOptions) -> M
     """Run both programs as PyTorch modules on equal random arguments; return times and difference.
 
     A new Python process runs the modules and starts a process per rank. Each time is in seconds,
-    the median of `REPEATS` steps on the slowest rank. The difference is the largest one of any
-    element of an output of `before`, divided by the largest magnitude of this output.
+    the median of `REPEATS` steps on the slowest rank, after one that is not timed. The difference
+    is the largest one of any element of an output of `before`, divided by the largest magnitude of
+    this output.
 
     Errors, in this order:
 
     - `InputError` if a program cannot be written as a module
     - `InputError` (`run`) if the modules run longer than `TIME_LIMIT_S` seconds (600)
-    - `UsageError` without PyTorch; `InputError` (`run`) if they fail
+    - `UsageError` without PyTorch; `InputError` (`run`) if the modules fail or print nothing
     - `InputError` (`run`) if an element of an output is NaN or infinite in only one module
     """
     with tempfile.TemporaryDirectory() as folder:

@@ -143,9 +143,9 @@ def check_stage(program: Program, members: Sequence[str], conditions: Conditions
     1. `no-cycle`: no other operation depends on a member and is needed by a member.
     2. `one-communication`: the communications give a family (`_find_family`), i.e. the result.
     3. `pointwise`: each computation is pointwise, a reduction to a scalar, an Update or a Slice.
-    4. `one-space`: the tensor over which each operation iterates fits (`_fits`) the first one with
-       the most dimensions. It is the first operand of a reduction to a scalar, AllGather(V) or
-       Send, and the result of all others.
+    4. `one-space`: a reduction to a scalar, AllGather(V) or Send iterates over its first operand,
+       any other operation over its result. Each of these tensors fits (`_fits`) the first one with
+       the most dimensions.
     5. `slices-only`: only for the families `RS-C-AG` (`_check_slices`: operations need only slices)
        and `RSV-C-AGV` (`_check_equal_counts`: each AllGatherV depends on the ReduceScatterV and has
        its counts).

@@ -214,10 +214,10 @@ def compute_order_time(tasks: HostTasks, order: Order) -> Fraction:
 def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
     """Return the seconds of all messages in rounds by first fit, as in Megatron-core.
 
-    Unit tasks and their receivers are treated in order. A receiving device that lacks the
-    box gets it in one message from the device that has it and has sent the fewest bytes so
-    far; ties go to the first one. The message is put in the first round in which neither of
-    its two devices has a message, also if both are on one host.
+    Unit tasks with bytes and their receivers are treated in order. A receiving device that lacks
+    the box gets it in one message from the device that has it and has sent the fewest bytes so
+    far; ties go to the first one. The message is put in the first round in which neither of its
+    two devices has a message, also if both are on one host.
 
     The result is the sum over the rounds (barriers separate them). A round takes as long as
     its busiest host, in or out, with the rates of its cards together. Messages within a

@@ -214,9 +214,9 @@ def _build_size_tests(
 
     The keys of the result are tests `NAME<=LAST` in ascending order, then `NAME=any`; NAME is
     `SIZE_TESTS[kind]`. MPICH uses the value of the first test that is true. The value for a window
-    is the key of its algorithm for `collective`, the MPI function; `reduce_scatter_allgather` is
-    below a test, which gives calls of fewer elements than ranks recursive doubling. The value for a
-    gap before, between or after windows is `default`.
+    is the key of its algorithm for `collective`, the MPI function. `reduce_scatter_allgather` is
+    below a test: calls with fewer elements than the largest power of two of ranks get recursive
+    doubling. The value for a gap before, between or after windows is `default`.
 
     LAST is the last byte of the window or gap divided by the number of message parts, rounded
     down. The number of parts is `num_ranks` for an all-to-all, else 1. If several windows or gaps

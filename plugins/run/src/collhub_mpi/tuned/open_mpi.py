@@ -517,10 +517,11 @@ def _read_set(
 def _read_json(part: SourcePart, notes: list[Diagnostic]) -> list[ServedCalls]:
     """Return the calls of all rules of a JSON file, in the order of the file.
 
-    The calls of one of several sets of a collective name the communicator sizes of the set. A note
-    `other-collective` is appended to `notes` for each collective that the hub does not model.
-    Raises `InputError` (`not-a-rule`) if it is no JSON, is not for the
-    module `tuned` in the known version, or lacks a member, and the errors of `_read_rule`.
+    If a collective has several sets of rules, the server of a call ends with the communicator sizes
+    of its set, as `, set of 2 to 8 ranks` (`0 to inf` if missing). A note `other-collective` is
+    appended to `notes` for each collective that the hub does not model. Raises `InputError`
+    (`not-a-rule`) if it is no JSON, is not for the module `tuned` in the known version, or lacks a
+    member, and the errors of `_check_set` and `_read_rule`.
     """
     try:
         document = json.loads(part.load())

@@ -71,9 +71,10 @@ def write(selection: Selection, options: NoOptions) -> WriteResult:
     The file has a comment with the name of the topology, and the line `UCC_TL_UCP_TUNE = TOKENS`.
     There is one token per window of sizes, joined by `#`, collective by collective in the order of
     `selection`: `NAME:FIRST-END:[N-N]:inf:@ALGORITHM` for N ranks, with UCC's names. FIRST and END
-    (excluded, `inf` without a limit) are `min_bytes` and `max_bytes` + 1, for a reduce-scatter
-    divided by N and rounded up; a window with equal ones has no token. Without tokens there is no
-    line. Non-ASCII characters become `?`. Nothing is written to disk. The losses, in order:
+    (excluded) limit the bytes of a rank's destination buffer. They are `min_bytes` and `max_bytes`
+    + 1 (`inf` without a limit), for a reduce-scatter divided by N and rounded up. A window with
+    equal ones has no token. Without tokens there is no line. Non-ASCII characters become `?`.
+    Nothing is written to disk. The losses, in order:
 
     - each selection of a kind after the first one
     - per collective: sizes at which an algorithm is faster that UCC lacks, and measured sizes

@@ -31,7 +31,8 @@ def best_chunks(time: TimeOfCount, maximum: int) -> int:
 
     1. 1, 4 and 16, as far as they are at most `maximum`
     2. the minimum of a + b q + c / q, fitted to these times (`fitted_chunks`)
-    3. larger ones: the best number so far times sqrt(2), rounded, while the time decreases
+    3. larger ones: the best number so far times sqrt(2), rounded, at most `maximum`, until this
+       number was tried already or does not shorten the time
     4. smaller ones: the best number so far divided by sqrt(2), rounded, in the same way
 
     The result is the smallest tried number whose time is at most 0.1 % above the shortest.
