@@ -152,9 +152,9 @@ class NcclLog:
         """Add the rank of an initialization line to its communicator; return whether it was added.
 
         The name is that of `_identity`. Lines of old releases (`Init START` or `Init COMPLETE`)
-        without a name and without a split get `name_without_id`. A communicator without a name ("",
-        from earlier lines of rings) takes this name too, if it is the only one and has at most as
-        many ranks.
+        without a name and without a split get `name_without_id`, also if the pointer had a name of
+        this kind before, with another size. A communicator without a name ("", from earlier lines
+        of rings) takes this name too, if it is the only one and has at most as many ranks.
 
         False for other lines, a rank that is not below the number of ranks, more than `_MAX_RANKS`
         ranks, a line without a name, and as soon as the log has `_MAX_ENTRIES` entries.
@@ -164,7 +164,12 @@ class NcclLog:
             return False
         pointer, rank, rank_count, rest = match[1].lower(), int(match[2]), int(match[3]), match[5]
         identity = self._identity(line, pointer, rest)
-        if identity is None and _SPLIT.search(rest) is None and _INIT_END.search(rest):
+        known = self._members.get((line.process, pointer))
+        # A pointer without an id may belong to another communicator by now.
+        lacks_id = identity is None or (
+            known is not None and identity == name_without_id(known.rank_count)
+        )
+        if lacks_id and _SPLIT.search(rest) is None and _INIT_END.search(rest):
             identity = name_without_id(rank_count)
             unnamed = self.communicators.get("")
             if unnamed and len(self.communicators) == 1 and unnamed.size() <= rank_count:

@@ -418,6 +418,18 @@ def test_rings_before_the_line_of_initialisation_of_an_old_log_belong_to_it() ->
     assert sorted(facts.processes) == [0, 1]
 
 
+def test_a_pointer_that_an_old_log_uses_again_names_the_communicator_of_the_new_size() -> None:
+    line = "node0:10{0}:7 [0] NCCL INFO comm 0x{0} rank {1} nranks {2} cudaDev 0 busId 60"
+    members = [(0, 0, 2), (1, 1, 2), (0, 0, 1)]
+    log = NcclLog()
+    lines = [f"{line.format(*member)} - Init COMPLETE".encode() for member in members]
+    assert not list(log.read(enumerate(lines, 1), "job.log"))
+    assert {name: facts.size() for name, facts in log.communicators.items()} == {
+        "2 ranks": 2,
+        "1 ranks": 1,
+    }
+
+
 def test_communicators_of_one_size_in_old_logs_without_ids_are_refused() -> None:
     members = [(process, process % 2, 2) for process in range(4)]
     source = old_log(*members, calls=[old_call(process, 2) for process in range(4)])
