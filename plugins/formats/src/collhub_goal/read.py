@@ -61,11 +61,15 @@ c irequires b
 def read(source: Source, options: NoOptions) -> Algorithm:
     """Read a GOAL schedule as an algorithm that has only times, without buffers.
 
-    A unit is one byte, a cpu becomes a lane, and a tag a channel. Notes to `source.report` state
-    that `irequires` is read as waiting for the dependencies of the awaited operation, that nic
-    numbers are ignored, and that tags above 2^31 - 1 are replaced by the lowest free numbers from
-    0, in ascending order, equal tags by the same; each is reported once, only if it applies. Raises
-    `InputError` with the line of the first error in the file, and the errors of `build_algorithm`.
+    A unit is one byte, a cpu becomes a lane, and a tag a channel. Each of these changes that occurs
+    gives one note to `source.report`, with the line of its first case:
+
+    - `irequires` is read as waiting for the dependencies of the awaited operation.
+    - nic numbers are ignored.
+    - Tags above 2^31 - 1, ascending, get the lowest numbers from 0 on that no other tag has.
+
+    Raises `InputError` with the line of the first error in the file, and the errors of
+    `build_algorithm`.
     """
     del options
     schedule = parse_goal(source.content(), source.name)

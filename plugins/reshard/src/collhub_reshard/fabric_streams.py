@@ -178,9 +178,9 @@ class _StreamSearch:
            than the fraction `_CLOSE`. Every link is dearer by 1e-4 times its seconds per byte. The
            last round is one without a new tree, or round `_PRICING_ROUNDS` + 1 (41).
 
-        Shares: float64[trees], the part of its delivery. Prices: float64[links] for each of the
-        last two rounds, the earlier first, or the only one: price in the program times seconds per
-        byte.
+        Shares: float64[trees], the part of its delivery that each known tree carries. Prices:
+        float64[links] for each of the last two rounds, the earlier first, or for the only one. A
+        link has the price of the linear program times its seconds per byte.
         """
         load = np.zeros(len(self._link_s))
         rounds = min(_SPREADING_ROUNDS, max(2, _MAX_INITIAL_TREES // len(self._deliveries)))

@@ -77,9 +77,10 @@ def _check_host_schedule(
        needs a makespan of at most the bound, rounded up to ticks: `optimal`.
     4. bytes that the algorithm sends to each host: `traffic`
 
-    The report has times in s and `_list_unproved`, and the excess in percent unless the schedule is
-    optimal by 3; an unchecked proof of a solver is named. Other malformed values raise
-    `LookupError`, `TypeError`, `ValueError` or `HubError`.
+    The report has the times in s and the findings of `_list_unproved`. If the makespan is above the
+    bound, rounded up to ticks, the verdict has the excess over the bound in percent, and names a
+    proof of a solver as unchecked. Other malformed values raise `LookupError`, `TypeError`,
+    `ValueError` or `HubError`.
     """
     check_labels(document)
     claim = read_claim(document, topology)

@@ -179,10 +179,10 @@ def _draw_parts(
     every arrow. A box has the text `rank 3`, or `ranks 0-3` for several ranks, cut to
     `_BOX_LABEL_LENGTH` (24) characters. The title is cut to 90 characters. An arrow to a column
     further left runs from the left side of the waiting box to the right side of the awaited one;
-    any other is a bow from right side to right side. Its label is its first operation, cut to
-    `_LABEL_LENGTH` (36) characters, and ` (and N more)`; `IndexError` without operations.
-    `omitted`: numbers of omitted boxes and waits. A text below the boxes gives both; it is left out
-    if both are 0.
+    any other is a bow from right side to right side, 60, 72, 84 or 96 units wide in turn. Its label
+    is its first operation, cut to `_LABEL_LENGTH` (36) characters, and ` (and N more)`;
+    `IndexError` without operations. `omitted`: numbers of omitted boxes and waits. A text below the
+    boxes gives both; it is left out if both are 0.
     """
     title = escape_svg_text(truncate(request.title, 90))
     yield f'<text class="t" x="{_LEFT:g}" y="26">{title}</text>'

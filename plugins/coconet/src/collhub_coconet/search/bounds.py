@@ -109,11 +109,12 @@ class _BoundCalculation:
         - The processors of each group: contractions, each with its launch and the longer of its
           arithmetic and memory traffic. Other computations count 0: they may be fused.
 
-        A Send or contraction in `movable` counts its bytes or time divided by the ranks of a group.
-        A scalar all-reduce belongs to each reduction of slices to a scalar, such as a norm. It
-        counts its time for one element among all ranks of its group, without a launch. On a mesh of
-        several axes it and the AllGather count 0. Raises `InputError` for a symbol without a value
-        and for invalid counts of an uneven collective.
+        The bytes of a Send and the time of a contraction (without its launch) are divided by the
+        ranks of a group if a transformation may move it onto slices (`movable`). Each reduction of
+        slices to a scalar, such as a norm, has a scalar all-reduce. That counts its time for one
+        element among all ranks of its group, without a launch. On a mesh of several axes it and the
+        AllGather count 0. Raises `InputError` for a symbol without a value and for invalid counts
+        of an uneven collective.
         """
         busy: dict[str, float] = {}
         for operation in self.program.operations:

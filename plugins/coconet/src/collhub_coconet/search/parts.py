@@ -685,7 +685,7 @@ def _add_stand_ins(
 def _number_values(part: _Draft) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
     """Return (key, names, seeds) of a part, in an order that does not depend on names.
 
-    `key`: SHA-256 of the operations, outputs and sizes without names, equal for equal parts.
+    `key`: SHA-256 of a row of text per value, the outputs and the sizes; equal for equal parts.
     `names`: the values that the results need, also arguments; `seeds`: those of random numbers.
 
     - The results that are not read within the part are sorted by a hash without names; equal

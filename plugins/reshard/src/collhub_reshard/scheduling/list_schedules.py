@@ -167,8 +167,9 @@ def _order_by_priority(
     and all receivers have a free card. It then occupies these cards for its duration. Of equal
     starts, the queue with the largest load is chosen, then the one of the lowest task number. The
     remaining load of a host is the duration of its tasks that are not in the result yet. The load
-    of a queue is the largest one of its hosts, plus a quarter of the smaller one of the sender's
-    and the first receiver's, times a random factor from 1 to 1 + `noise` (always drawn).
+    of a queue is the product of two factors: the largest load of its hosts, plus a quarter of the
+    smaller one of the sender's and the first receiver's; and a random number from 1 to 1 + `noise`,
+    which is drawn for every queue at each task.
     """
     queues: dict[_Class, list[int]] = {}
     left_out: dict[int, float] = {}

@@ -44,8 +44,8 @@ def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
     task.
 
     - `share_among_senders` divides the bytes as if tasks could be split. The limit of tasks per
-      host is the time of this division / duration of a task, rounded up; if all reached it, it is
-      exceeded.
+      host is the time of this division / duration of a task, rounded up; a host exceeds it if all
+      senders of a task have reached it.
     - Tasks are grouped by senders and receivers; groups with fewer senders come first. For each
       task the sender is a host below the limit, of these the one with the most bytes left of its
       share for these senders (less the tasks of the group that it sends), then the first one.

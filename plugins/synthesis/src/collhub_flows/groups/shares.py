@@ -262,10 +262,11 @@ class Shares(ColumnTable):
         their rank: those that are no sum and whose only target is their root. `row` is the index
         among all shares of the group, including these.
 
-        The root of a share that is no sum is the NPU that has the data, of a sum that one NPU needs
-        this NPU, of a sum k that all members need member k mod members. The target is -1 if all
-        members need the share. Only a sum that one NPU needs is not sent from its root. Sizes in
-        bytes need not be integers.
+        - Root of a share that is no sum: the NPU that has the data. Of a sum that one NPU needs:
+          this NPU. Of a sum k that all members need: member k mod members.
+        - Target: the NPU that needs the share, -1 if all members need it.
+        - Only a sum that one NPU needs is not sent from its root.
+        - Sizes in bytes need not be integers.
         """
         tables = []
         for number, wish in enumerate(wishes):
