@@ -223,9 +223,9 @@ class Collective:
     def output_units(self) -> Int64Array:
         """Return the size of OUTPUT on every rank in units: int64[num_ranks].
 
-        Custom: as in the contract. Reduce-scatter-v: its count. All-to-all-v: the units that it
-        receives, also from itself. Gather: `unit_count` at the root, else 0. Otherwise on all
-        ranks: `units_per_rank` if OUTPUT is one rank's part of the buffer, else `unit_count`.
+        Custom: as in the contract. Reduce-scatter-v: the count of the rank. All-to-all-v: the units
+        that it receives, also from itself. Gather: `unit_count` at the root, else 0. Otherwise on
+        all ranks: `units_per_rank` if OUTPUT is one rank's part of the buffer, else `unit_count`.
         """
         if self.contract is not None:
             return self.contract.output_units

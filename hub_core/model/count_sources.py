@@ -63,7 +63,8 @@ class TokenRouting:
         random order, equally for all ranks. Each token gets `top` different experts: those with
         the largest sums of a random Gumbel number and the logarithm of their popularity. So they
         are drawn without repetition in proportion to popularity. Their order within a token is
-        arbitrary. Equal parameters and numbers of ranks give the same result.
+        arbitrary. Equal parameters and numbers of ranks give the same result. Raises `ValueError`
+        if `top` is above `experts`.
         """
         generator = np.random.default_rng(self.seed)
         popularity = np.arange(1, self.experts + 1, dtype=np.float64) ** -self.skew

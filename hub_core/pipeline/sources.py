@@ -118,13 +118,11 @@ def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
     """Return whether files are rank files of one job, of which others may be missing.
 
     The rules apply in this order:
-
     - False if a file is repeated or missing, and for all files of one set (`are_one_set`).
     - If the name and content of a file make it a member of a set of rank files: True if all are
       members with one prefix and different ranks, such as `job.1.et` and `job.3.et`.
     - True if one format of rank files has its signature in every file (first 4096 bytes,
       decompressed); otherwise False.
-
     Raises `InputError` for a file that is empty, unreadable or begins with 4096 zero bytes.
     """
     places = [Path(path) for path in paths]
@@ -168,7 +166,11 @@ def content_of(opened: Input, format: Format) -> Source:
 
 
 def are_one_set(paths: Sequence[str], formats: Sequence[Format]) -> bool:
-    """Return whether names and content show exactly one set of rank files; errors: `_is_set`."""
+    """Return whether `paths` are all files of one set of rank files, by names and content.
+
+    `paths`: at least one, in any order. The set is that of the first one. Raises `InputError` if
+    that names several sets (`_find_set`), or is unreadable and its content decides (`_is_set`).
+    """
     members = _find_set(Path(paths[0]), formats)
     is_whole = {member.file for member in members} == set(map(Path, paths))
     return is_whole and (not members or _is_set(members[0], formats))
@@ -202,11 +204,9 @@ def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
 
     A set has all members of a folder (`_find_members`) with one prefix and one suffix. Only
     suffixes of formats with the layout PREFIX are considered. The first case that applies:
-
     1. `path` is a file: the set of its folder that contains it; [] if it is in none.
     2. Sets in the folder of `path` have its last part as prefix: this set.
-    3. `path` is a folder: the set in it.
-    4. Otherwise: [].
+    3. `path` is a folder: the set in it. 4. Otherwise: [].
 
     Raises `InputError` if case 2 or 3 gives several sets.
     """

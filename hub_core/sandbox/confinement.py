@@ -122,7 +122,8 @@ def close_streams() -> None:
     """Redirect the standard streams (0, 1 and 2) of this process to the null device.
 
     The files to which they referred are closed in this process, unless another descriptor
-    refers to them. One more descriptor, of the null device, remains open.
+    refers to them. One more descriptor, of the null device, remains open. Raises `OSError` if the
+    null device cannot be opened; nothing is closed then.
     """
     null_device = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

@@ -218,7 +218,8 @@ def to_source(rendering: Rendering, format: Format) -> Source:
     - Folder: the same, but part names begin with `sample/`.
 
     The rank of a part is the number between dots before its last suffix, such as 3 for
-    `sample.3.et`; it is None without such a number.
+    `sample.3.et`; it is None without such a number. Raises `StopIteration` for a single file
+    without artifacts, which `render` does not return.
     """
     suffix = format.suffixes[0] if format.suffixes else ""
     if format.layout is Layout.FILE:

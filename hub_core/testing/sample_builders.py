@@ -196,7 +196,8 @@ def promise_of(contents: Contents, num_ranks: int, unit_count: int) -> Collectiv
     `contents`: by (rank, buffer, unit), the required contributions (rank, unit of its
     INPUT) and their numbers. Contents of other buffers are ignored. A unit of OUTPUT that
     is missing or has an empty counter has no condition. INPUT and OUTPUT have `unit_count`
-    units per rank, and all of INPUT is defined.
+    units per rank, and all of INPUT is defined. Raises `InputError` (`invalid-collective`)
+    for less than one rank or unit; ranks and units of `contents` are not checked.
     """
     rows = [
         (rank, unit, *contribution)

@@ -192,7 +192,8 @@ def uneven_all_to_all(num_ranks: int) -> Algorithm:
     """Build a direct all-to-all-v: rank r sends (r + 2 t) mod 3 units to rank t, itself included.
 
     Pairs without units send no message; units that stay on their rank are copied. INPUT is
-    ordered by receiver, OUTPUT by sender. Only out-of-place mode is supported.
+    ordered by receiver, OUTPUT by sender. Only out-of-place mode is supported. Raises `InputError`
+    (`invalid-counts`) for fewer than two ranks.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     table = (np.arange(n)[:, None] + 2 * np.arange(n)) % 3
@@ -337,7 +338,8 @@ def weighted_broadcast(num_ranks: int) -> Algorithm:
 def shift_to_next(num_ranks: int) -> Algorithm:
     """Build an out-of-place custom collective: INPUT (two units) moves to the next rank's OUTPUT.
 
-    The last rank sends no message; OUTPUT of rank 0 has no postcondition.
+    The last rank sends no message; OUTPUT of rank 0 has no postcondition. Raises `ValueError` for
+    less than one rank.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n - 1):

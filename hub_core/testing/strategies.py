@@ -107,7 +107,7 @@ def unit_counts(draw: st.DrawFn, num_ranks: int, kind: CollectiveKind) -> UnitCo
 
     All-to-all-v has one entry per ordered pair of ranks, each rank with itself included.
     The other uneven kinds have one entry per rank. If all entries are 0, the first one
-    becomes 1.
+    becomes 1. There must be at least one rank.
     """
     is_per_pair = kind.traits.has_counts_per_pair
     size = num_ranks * num_ranks if is_per_pair else num_ranks

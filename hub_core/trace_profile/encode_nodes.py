@@ -68,7 +68,9 @@ def encode_nodes(plan: EncodingPlan, ranks: range) -> list[bytes]:
     """Encode the node records of consecutive ranks; return the bytes of each rank, in order.
 
     `ranks`: not empty, with step 1. The metadata record is not included. The order of attributes is
-    fixed by the profile, so that equal algorithms give equal bytes.
+    fixed by the profile, so that equal algorithms give equal bytes. Raises `InputError`
+    (`size-range`) if the messages and local steps of these ranks have 2^63 bytes or more in total;
+    not in the symbolic dialect, which has no bytes.
     """
     nodes = _ProfileNodes(plan, ranks)
     start = [nodes.ids(), *nodes.looks()]

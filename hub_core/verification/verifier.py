@@ -82,7 +82,8 @@ def verify_input(
     per step). These findings and notes are added to `verification_input.findings`. Then races and
     contents are checked in place and out of place, also after a deadlock; with `claimed_only`, only
     in the modes that the algorithm claims. Defects, and checks that are too large, are findings of
-    the report, not exceptions.
+    the report, not exceptions. Raises `UsageError` for a `fifo_capacity` or `fifo_units` below 1 if
+    the second search runs.
     """
     steps = verification_input.algorithm.steps
     findings = verification_input.findings

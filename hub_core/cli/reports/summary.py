@@ -279,7 +279,8 @@ def print_algorithm(
 
     `sent`: traffic by pair of ranks. At most 10 pairs are listed, the most units first, ties by
     sender, then receiver; nothing without traffic. If the contents of the algorithm are unknown, a
-    note on stderr reports that it cannot be verified.
+    note on stderr reports that it cannot be verified. Raises `InputError` (`invalid-placement`)
+    before any output if the placement does not give every rank its own NPU.
     """
     collective, steps = algorithm.collective, algorithm.steps
     provenance = algorithm.provenance

@@ -203,6 +203,8 @@ def create_simulate_report(
       nominal links.
     - Each run: all its link loads, and the first 10 again with names as `busiest_links`.
     - `failures`: in the given order, may be empty; absent if it is None.
+
+    Raises `InputError` (`invalid-placement`) if a placement does not give every rank its own NPU.
     """
     runs = [_create_run(topology, timing) for timing in timings]
     return SimulateReport(
@@ -267,7 +269,9 @@ def print_timings(algorithm: Algorithm, topology: Topology, timings: Sequence[Ti
 
     A line with the number of used links and a table of the first `LISTED_LINKS` (10) follow the
     fields, in the order of the result; both are omitted without used links. The time in which a
-    link is busy is a percentage of the time of the run, or a time if that is None or 0.
+    link is busy is a percentage of the time of the run, or a time if that is None or 0. For a
+    single run, raises `InputError` (`invalid-placement`) before any output if a placement does not
+    give every rank its own NPU.
     """
     if len(timings) != 1:
         rows = [format_timing(timing) for timing in timings]

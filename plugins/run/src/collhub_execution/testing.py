@@ -150,7 +150,8 @@ def write_traps(folder: Path, *modules: str) -> Path:
     """Write modules into `folder` that create the file `executed` there when they are imported.
 
     Each of `modules` becomes `MODULE.py`. Return the path of `executed`, which is neither
-    created nor removed here. Existing modules are overwritten.
+    created nor removed here. Existing modules are overwritten. `folder` must exist; errors of
+    the file system are raised as `OSError`.
     """
     mark = folder / "executed"
     for module in modules:
@@ -243,7 +244,8 @@ class LaunchedExecutor:
         """Run an algorithm with two repeats and assert that the result is correct and timed.
 
         Blocks have 500 elements of `dtype_name`. `native_runs`: expected number of times of the
-        library's own collective, 0 if it has none.
+        library's own collective, 0 if it has none. Raises `UsageError` for an unknown dtype, and
+        `PluginError` for bfloat16 without the package ml_dtypes. Errors of the executor pass.
         """
         dtype = element_type(dtype_name)
         request = request_for(algorithm, dtype, op, elements=500, repeats=2)

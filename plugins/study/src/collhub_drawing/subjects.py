@@ -113,7 +113,8 @@ class AlgorithmSteps:
         """Prepare the steps of an algorithm: their tracks, message flags and sizes in bytes.
 
         `collective_bytes`: size of the full buffer. The size of a step is the share of its units.
-        The kind of a step determines its track; sends and receives are messages.
+        The kind of a step determines its track; sends and receives are messages. Raises
+        `InputError` (`size-range`) if all steps together have 2^63 bytes or more.
         """
         steps = self.table = algorithm.steps
         self.track: Int64Array = _list_tracks(_STEP_TRACKS)[steps.kind]

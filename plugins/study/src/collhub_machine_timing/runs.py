@@ -672,7 +672,8 @@ def _promising_variants(
       (`_estimate_us`), the smallest if equal. Protocols with a time above 1.5
       (`_MAX_ESTIMATE_RATIO`) times the lowest time of all are left out.
 
-    The order is that of `protocols`, which must not be empty (not checked).
+    The order is that of `protocols`, which must not be empty (not checked). Only other kernels
+    raise errors, those of `_shape`: `UsageError` (`no-model`) and `InputError` (`size-range`).
     """
     if case.kernel == "exchange":
         # NCCL's own number of channels of each peer.
@@ -762,7 +763,8 @@ def _shape(case: Case) -> tuple[float, float, float]:
 
     Both times are simulated with the first protocol of the kernel, one instance and one
     piece. The first two figures are infinite if these runs never end. The last sixteen
-    results are cached.
+    results are cached. Raises `UsageError` (`no-model`) for a profile without a model, and
+    `InputError` (`size-range`) if all messages at 1 GiB have 2^63 bytes or more.
     """
     protocol = PROTOCOLS_OF_KERNEL[case.kernel][0]
     small, large = (

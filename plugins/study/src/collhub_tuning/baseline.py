@@ -48,7 +48,8 @@ def find_baselines(outcome: ComparisonOutcome) -> Baselines:
     that of the profile, otherwise the cost in NCCL's model. Its `choice` is None if the
     algorithm and protocol are unknown, as on GPUs whose channels are unknown. Sizes without
     a predicted time are missing, so the result is empty if neither the profile nor NCCL's
-    cost model covers the collective and these ranks. Not cached here;
+    cost model covers the collective and these ranks. Raises `InputError` for a defect of
+    the profile, and `ValueError` if NCCL's model allows no algorithm. Not cached here;
     `ComparisonOutcome.baselines` caches it.
     """
     question = outcome.question

@@ -83,7 +83,8 @@ class ComparisonOutcome:
         All plugins that offer bounds compute them with thorough methods. The bounds hold for the
         network of the timing: the nominal network, or the one with measured switches if the times
         belong to a measured machine. At each size the search stops when the winner's time is at
-        most 2 % above the bound. Without a time at this size there is no such limit.
+        most 2 % above the bound. Without a time at this size there is no such limit. An offer that
+        raises `InputError` is skipped; any other error of an offer is raised as `HubError`.
         """
         sizes = self.question.sizes
         rankings = [self.ranking(size) for size in sizes]

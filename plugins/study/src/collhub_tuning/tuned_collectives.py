@@ -362,7 +362,9 @@ class TunedCollective:
           algorithm. Sizes with the runtime's default are in none of them.
         - `MeasuredTimes.slowdowns`: for given sizes, the mean slowdown of each algorithm.
         - A function (name, size) that returns the verified algorithm. It is created at the first
-          call; equal requests share it (`_create_synthesis`).
+          call; equal requests share it (`_create_synthesis`). Raises `KeyError` for an unknown
+          name, and `HubError` if the algorithm cannot be created, is wrong, or does not serve its
+          sizes.
         - A function (name, size) that returns the protocol of the measurement of this algorithm at
           this size; "" without such a measurement.
 

@@ -361,8 +361,9 @@ def _read_downloads(catalogue: Catalogue, pairs: tuple[str, ...]) -> tuple[tuple
 def _open(context: CommandContext, source: str | None) -> Catalogue:
     """Open a catalogue, and report the errors of its invalid cards, which it does not contain.
 
-    `source` is a folder or an address; None means the installed catalogue. Errors of
-    `open_catalogue` pass through.
+    `source` is a folder or an address; None means the installed catalogue. Raises `UsageError`
+    for a source without a catalogue, `InputError` for an invalid machines file or index, and
+    the errors of reading an address (`open_catalogue`).
     """
     from collhub_zoo.catalogue import open_catalogue
 

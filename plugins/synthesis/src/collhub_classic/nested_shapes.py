@@ -249,7 +249,8 @@ def choose_small_shapes(
     second shape must also be below 0.9 times the first one. If the reference has more units than
     `size`, the first shape is always chosen.
 
-    Returns no shapes on a torus, if `text` is not `auto`, or without candidates.
+    Returns no shapes on a torus, if `text` is not `auto`, or without candidates. Raises
+    `InputError` (`disconnected`) without such a route. At least two NPUs are required.
     """
     kind = CollectiveKind.ALL_REDUCE
     if text != "auto" or find_rings(topology):

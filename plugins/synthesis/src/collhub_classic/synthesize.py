@@ -334,7 +334,8 @@ def _find_ring_order_cached(topology: Topology, npus: tuple[int, ...]) -> Int64A
     """Return the order of the ranks in a ring with short links, as `find_ring_order`
     computes it.
 
-    The array is read-only. The last four results are cached by network and NPUs.
+    The array is read-only. The last four results are cached by network and NPUs. Raises
+    `InputError` (`disconnected`) if a rank cannot reach another one.
     """
     order = find_ring_order(topology, npus).copy()
     order.flags.writeable = False

@@ -126,7 +126,8 @@ def _plan_ring(request: SynthesisRequest, both_ways: bool) -> tuple[Chunks, Tran
     A chunk of an all-gather-v starts at the owner of its part. A chunk of a reduce-scatter-v
     starts at the rank after the target in the direction of its movement, and ends at the
     target. The direction is that of the ring. With `both_ways`, chunks with odd numbers
-    (counted over all parts) move in the opposite direction.
+    (counted over all parts) move in the opposite direction. Raises `InputError`
+    (`disconnected`) if a rank cannot reach another one.
     """
     collective, ranks = request.collective, request.collective.num_ranks
     chunks = Chunks.of_blocks(
@@ -462,7 +463,8 @@ def _build_exchange(request: SynthesisRequest, plan: _Plan, provenance: Provenan
 
     The distance is (destination - source) of the hop modulo the ranks; equal ones are in the order
     of the plan. The algorithm has one rank per NPU of the topology; others than `npus` have no
-    steps. It is for calls out of place.
+    steps. It is for calls out of place. Raises `InputError` (`too-large`) if rank r is not NPU r
+    for all NPUs, and the required contents are too many to be listed.
     """
     messages, copies, total = plan.messages, plan.copies, len(plan.messages)
     npus = np.asarray(request.npus, np.int64)

@@ -105,7 +105,11 @@ def pack_two_ways(
     reverse = transposed(graph)
 
     def pack(way: CapacityGraph, capacity: Int64Array) -> tuple[list[SpanningTree], DirectNetwork]:
-        """Pack the trees of one way into these capacities of its links, without switches."""
+        """Pack the trees of one way into these capacities of its links, without switches.
+
+        Raises `InputError`: `unbalanced-switch` for some switches whose links differ by direction,
+        `no-room` if the weights of `division` do not fit.
+        """
         network = remove_switches(replace(way, capacity=capacity), division.weights)
         sent = division.weights
         return pack_rooted_trees(network.graph, sent, seeds=seeds, first_seed=first_seed), network

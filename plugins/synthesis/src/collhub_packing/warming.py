@@ -35,7 +35,8 @@ def small_request(
     """Build a synthesis request of `_BYTES` (4 KiB) in total among all NPUs of a topology.
 
     Rank r is NPU r. A rooted collective has root 0, others have none. The collective has one unit
-    per part.
+    per part. Raises `HubError` for an invalid text of a topology, and `InputError`
+    (`invalid-collective`) for an uneven or custom kind.
     """
     topology = parse_topology(topology_text)
     npus = tuple(range(topology.num_npus))

@@ -414,7 +414,8 @@ def compute_evacuation_bound(
     time. All links must have equal times, the network must have links and no switches, and
     must not be too large for the search (`evacuation_bound`). All NPUs must take part, rank
     r on NPU r, which is not checked. `at_least_ps`: a known bound in ps at which the search
-    starts; the result is not below it.
+    starts; the result is not below it. Raises `InputError` (`capacities`) if the capacities of
+    a flow sum to 2^60 or more.
     """
     if collective.kind is CollectiveKind.ALL_GATHER:
         return evacuation_bound(network, times, chunks.origin, at_least_ps)

@@ -73,7 +73,7 @@ def build_rooted_machine_packings(task: PackingTask, bound: RateBound) -> list[P
     remaining hosts. There is one packing per division of the ranks into equal hosts
     (`_find_hosts`), in its order, with a tree for every rank outside the host of the root;
     [] without a division. Chains over all hosts would have the same rate and many more
-    hops.
+    hops. Raises `InputError` (`disconnected`) for an edge of a tree without a route.
     """
     method = "by way of every machine"
     return [
@@ -153,7 +153,7 @@ class _Hosts:
         In the tree of a rank, the other hosts get the data through this rank: the root sends to
         the rank of its host with the same index, this one to the rank of the tree, and that one
         to the remaining hosts (`_build_tree_through_rank`). The list is empty if there is one
-        host.
+        host. Raises `StopIteration` if no host has the rank `root`.
         """
         home = next(number for number, block in enumerate(self._blocks) if root in block)
         return [

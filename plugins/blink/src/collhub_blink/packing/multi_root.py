@@ -180,7 +180,9 @@ def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
     3. the same with spread traffic
     4. the packings for several hosts (`build_machine_packings`)
 
-    Equal bandwidths in both directions are required and not checked.
+    Raises `InputError` as `strength` does: `one-node` for a single rank, `not-duplex` for links
+    that differ by direction, `unreachable` for a disconnected network, `capacities` for too large
+    capacities.
     """
     concentrated = _build_forwarded_packing(task, SwitchSpread.NOWHERE)
     spread = _build_forwarded_packing(task, SwitchSpread.EVERYWHERE)

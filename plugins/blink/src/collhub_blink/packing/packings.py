@@ -152,7 +152,8 @@ def compute_minimum_cut_bound(network: RankNetwork) -> RateBound:
 
     It is the smaller of two bounds, the first if they are equal: for data that rank 0 sends to all
     other ranks, and for data that it receives from all. The nodes of the bound are those on the
-    side of the cut that the links leave.
+    side of the cut that the links leave. Raises `InputError`: `one-node` for a single rank,
+    `unreachable` if some rank cannot be reached from rank 0, or cannot reach it.
     """
     leaving = to_cut_bound(network, broadcast_rate(network.graph, 0))
     arriving = broadcast_rate(network.reversed.graph, 0)
@@ -240,7 +241,9 @@ def build_shallow_packing(
     `roots`: ranks, at least one; the trees keep their order. `method`: name of the packing.
     `bound`: upper bound of the rate, which is only stored. The rate is the largest at which
     the trees fit on all links. For collectives towards the root, the links are reversed. On
-    a single switch these are the one-hop trees of Blink (Wang et al., MLSys 2020).
+    a single switch these are the one-hop trees of Blink (Wang et al., MLSys 2020). Ranks
+    that a root does not reach are missing in its tree. Raises `InputError` (`disconnected`)
+    for an edge without a route, and `ValueError` if no tree has an edge.
     """
     trees = [build_shallow_tree(task.oriented_network.graph, root) for root in roots]
     return build_packing_along_routes(task, method, trees, bound)

@@ -75,7 +75,9 @@ def compute_path_bound(task: PackingTask) -> RateBound:
     Every rank has separate data, so a set of nodes with the root limits the rate to the
     bandwidth out of the set (for a gather: into it) divided by the number of ranks outside,
     times the number of all ranks. The bound is the minimum over all sets, and has the nodes
-    of one that attains it. At least two ranks are required.
+    of one that attains it. It is 0 if some rank cannot be reached (for a gather: cannot reach
+    the root). At least two ranks are required. Raises `InputError` if the capacities, scaled
+    to integers, add up to 2^60 or more.
     """
     network = task.oriented_network
     return _build_bound(network, _find_best_flow(network.graph, task.root))

@@ -58,7 +58,8 @@ def _compute_all_gather_bound(task: PackingTask) -> RateBound:
     A set of nodes that lacks at least one rank limits the rate to (bandwidth out of the
     set) / (ranks in the set), times the number of all ranks; for a reduce-scatter, the
     bandwidth into the set counts. The result is the minimum over all sets, of the kind
-    `ingress-cut`.
+    `ingress-cut`. Raises `InputError`: `one-node` for a single rank, `capacities` if scaled
+    capacities add up to 2^60 or more, `unreachable` if some rank cannot be reached.
     """
     network = task.oriented_network
     return to_ingress_bound(network, all_gather_rate(network.graph))
@@ -69,7 +70,9 @@ def _compute_all_reduce_bound(task: PackingTask) -> RateBound:
 
     It is `to_partition_bound` for the partition that gives the strength of the network. If
     some link has no reverse link of equal bandwidth, it is `compute_directed_bound`
-    instead. Their errors pass through.
+    instead. Raises `InputError`: `one-node` for a single rank, `unreachable` if some rank
+    cannot be reached, and for the strength `capacities` if scaled capacities add up to 2^60
+    or more.
     """
     network = task.network
     if not network.is_duplex:

@@ -351,10 +351,11 @@ class Pipelining:
     def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
         """Build the input of the event kernel, which schedules the messages. Times are in ps.
 
-        A stream is a part of the data on one tree, sent in chunks. `counts`: number of chunks per
-        stream; `sizes`: bytes of a chunk per stream. `slack_ps`: time from the end of a message
-        until dependent messages may start. Distinct sizes, ascending, are the size classes; `busy`
-        and `arrival` have a row per class and a column per link.
+        A stream is a part of the data on one tree, sent in chunks. `counts`: chunks per stream;
+        `sizes`: bytes of a chunk per stream. `slack_ps`: time from the end of a message until
+        dependent ones may start. Distinct sizes, ascending, are the size classes; `busy` and
+        `arrival` have a row per class and a column per link. Raises `InputError` (`too-long`) if a
+        latency, or a size / bandwidth, is above 5e16 ps.
 
         If several messages wait for a link, the kernel sends the one with the lowest `turn -
         urgency`. `turn` is by chunk, `urgency` by operation. With `has_deadlines`, both are from

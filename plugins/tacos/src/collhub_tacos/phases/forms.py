@@ -258,7 +258,8 @@ def _build_spread(
     - Then come the free spreadings (`spread_freely`), with the indices 1, 2, ... in any case. They
       have no fixed order of messages on links.
 
-    The list may be empty. `progress` is used for the planned spreading only.
+    The list may be empty. `progress` is used for the planned spreading only. Raises the errors of
+    `_build_collect`.
     """
     parts = setting.cut(pieces)
     trials = Trials(prospects.of_part("forwards"), pieces)
@@ -289,6 +290,11 @@ def _build_collect(
 
     Each spreading gives one candidate per window rule (limit of messages in flight on a link). The
     number becomes the index of the candidate's variant. The list may be empty.
+
+    Raises `UsageError` (`size-too-small`) for chunks below one byte, and `InputError`: `too-long`
+    if a chunk takes too long on a link; for the planned spreading also `disconnected` if a member
+    cannot be reached, and `memory` if an all-gather needs more memory than the limit. Ctrl-C raises
+    `KeyboardInterrupt` if the planned spreading has no result yet.
     """
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
@@ -314,10 +320,9 @@ def _build_two_phase(
 ) -> list[SynthesisCandidate]:
     """Build candidates of an all-reduce: a reduce-scatter, then an all-gather, without a barrier.
 
-    Each rank is the origin of `pieces` chunks. The reduce-scatter is an all-gather reversed in
-    time. It is the reversal of the same all-gather if every link has an opposite link with equal
-    times and there are no switches. Otherwise it is that of an all-gather on the transposed
-    network.
+    Each rank is the origin of `pieces` chunks. The reduce-scatter is the same all-gather reversed
+    in time if every link has an opposite link with equal times and there are no switches. Otherwise
+    it is the reversal of another all-gather, on the transposed network.
 
     - Index 0: a pair of all-gathers with a planned order on links (`spread_out`). Missing if
       `prospects` show that it is not worth building.
@@ -327,6 +332,7 @@ def _build_two_phase(
 
     Each pair gives one candidate per window rule (limit of messages in flight on a link).
     Candidates are sorted by index. The list may be empty. `progress` is updated only for index 0.
+    Raises the errors of `_build_collect`.
     """
     n = setting.collective.num_ranks
     parts = setting.cut(pieces * n)
@@ -368,7 +374,9 @@ def _build_routed(
     All have the form "routed". First come those of the routed schedule, with paths that share the
     load of the links, unless `prospects` (times of earlier candidates) rule it out. Then come those
     of direct sending (`_spread_directly`). The index of a variant is the number of the schedule.
-    `progress` gets 1 after routing. The list may be empty.
+    `progress` gets 1 after routing. The list may be empty. Raises `UsageError` (`size-too-small`)
+    for chunks below one byte, and `InputError`: `too-long` if a chunk takes too long on a link,
+    `disconnected` if routing finds no path from a chunk's origin to its target.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.routes import route_all

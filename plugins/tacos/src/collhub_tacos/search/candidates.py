@@ -322,7 +322,8 @@ def _compute_dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
 
     If switches multicast, a second sum counts messages of the same source buffer and offset
     from one sender only once per link. If switches reduce, another sum counts them once per
-    receiver. The smallest of these sums is used for each link.
+    receiver. The smallest of these sums is used for each link. Raises `InputError`
+    (`size-range`) if all messages together have 2^63 bytes or more.
     """
     network, steps = setting.network, algorithm.steps
     sends = np.flatnonzero(steps.is_kind(StepKind.SEND))

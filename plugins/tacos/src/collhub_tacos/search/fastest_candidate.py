@@ -159,7 +159,8 @@ class _BestCandidate:
         is timed by `evaluate_form`: by simulation, or by its plan if it has more than 1,000,000
         transfers. Times are rounded to ns. Of equal times the compared candidate is preferred,
         then the form that was added first. The result may be a copy with the algorithm and time
-        of `evaluate_form`.
+        of `evaluate_form`. Raises `InputError` (`schedule-acausal`) if an algorithm built for this
+        sends a chunk before its source has it.
         """
         candidates = list(self._by_form.values())
         if self._compared is not None:

@@ -134,7 +134,7 @@ class Setting:
         """Return the bytes of a message of one unit, if the full buffer has `unit_count` units.
 
         It is the collective's bytes divided by `unit_count`, rounded up: the size of the
-        largest unit.
+        largest unit. Raises `InputError` (`size-range`) if it is 2^63 bytes or more.
         """
         # The largest message, if the bytes do not divide evenly.
         one_unit = np.ones(1, np.int64)
@@ -143,7 +143,8 @@ class Setting:
     def link_times(self, unit_count: int) -> LinkTimes:
         """Return the times on every link of a message of one of `unit_count` units.
 
-        Their window rule depends on whether all windows are compared.
+        Their window rule depends on whether all windows are compared. Raises `InputError`
+        (`too-long`) if a message takes too long to be counted in ps.
         """
         return self.link_times_on(self.network, unit_count)
 
@@ -152,7 +153,8 @@ class Setting:
 
         The network is for example the transposed one. A unit has `chunk_bytes(unit_count)`
         bytes. The window rule, which limits the messages in flight, is `UNCAPPED` if
-        `is_compared(unit_count)`, else `SLOW_START`.
+        `is_compared(unit_count)`, else `SLOW_START`. Raises `InputError` (`too-long`) if a
+        message takes too long to be counted in ps.
         """
         times = network.link_times(self.chunk_bytes(unit_count), self.occupancy)
         return replace(times, rule=UNCAPPED if self.is_compared(unit_count) else SLOW_START)
