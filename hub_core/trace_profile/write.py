@@ -34,6 +34,9 @@ def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
       exceed 2^31 - 1
     - if a step has more than 2^62 bytes
     - for an invalid list of ranks, and ranks that the algorithm does not have
+
+    Raise `InputError` as `chakra_nodes` for the nodes of a foreign trace that do not fit the steps
+    (`invalid-extension`), and for too many bytes (`size-range`), before the list is examined.
     """
     plan = _create_plan(algorithm, options)
     files = _Files(plan)
@@ -52,7 +55,8 @@ def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
 def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:
     """Return one trace per rank, named `.<rank>.et`, encoded when its content is read.
 
-    Raises `UsageError` for options that do not fit the algorithm.
+    Raises `UsageError` if the options do not fit the algorithm or a step has more than 2^62 bytes,
+    and `InputError` as `chakra_nodes` (`invalid-extension`, `size-range`).
     """
     return write(algorithm, ChakraWriteOptions(options.size, options.dialect, options.flatten))
 
@@ -75,6 +79,8 @@ def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> EncodingP
       per byte, because it then has no chunks.
     - A step has more than 2^62 bytes: its units * size / units of the collective, rounded
       down.
+
+    Then raises `InputError` as `chakra_nodes`.
     """
     steps, units = algorithm.steps, algorithm.collective.unit_count
     given_bytes = algorithm.collective_bytes if options.size is None else options.size

@@ -378,7 +378,8 @@ class Maker:
     def _locate_group(self, members: tuple[int, ...]) -> GroupNetwork:
         """Return the network of a group of ranks, cached by its members.
 
-        It is cached because subsets of large networks are expensive to build.
+        It is cached because subsets of large networks are expensive to build. Raises `UsageError`
+        (`invalid-subset`) if `members` is empty, or has a rank twice or one without an NPU.
         """
         if members not in self._places:
             self._places[members] = group_network(self._topology, members)

@@ -103,9 +103,9 @@ def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Worklo
 
     The first piece keeps the id. Further pieces get new ids above all others of the rank, or the
     smallest unused ones if those exceed 64 bits. They are in the order of the ids of their
-    collectives, so that pieces have the same order on every rank.
-    Pieces and nodes that wait for them lose their preserved records (`extra`). The report has
-    one line with the number of split collectives, none if nothing is split.
+    collectives, so that pieces have the same order on every rank. Pieces and nodes that wait for
+    them lose their preserved records (`extra`). The report has one line with the number of split
+    collectives, none if nothing is split. Raises `InputError` for b * p of 2^63 or more.
     """
     nodes, pieces = workload.nodes, options.pieces
     is_cut = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes >= pieces) & (nodes.algorithm < 0)

@@ -78,14 +78,14 @@ class _JobNodes:
     def exchange(self, hop: _Hop, token_bytes: int, ready: list[list[int]]) -> list[list[int]]:
         """Add the nodes of one hop of tokens; return the rows in which each rank receives, by rank.
 
-        `hop`: tokens by sender and receiver, which are not changed; `token_bytes`: bytes of a
-        token; `ready`: rows of each rank. Tokens that remain on their rank are not sent. A hop
-        without tokens for other ranks adds no node and returns an empty list for each rank. The tag
-        of the job is increased by 1 even then.
+        `hop`: tokens by sender and receiver, not changed; `token_bytes`: bytes of a token; `ready`:
+        rows of each rank. Tokens that remain on their rank are not sent. A hop without tokens for
+        others adds no node and returns an empty list per rank. It also adds 1 to the job's tag.
 
         - With collectives: every rank gets one all-to-all, which depends on its `ready` rows, even
           if it sends and receives nothing. Its bytes are those of all pairs together; equal tables
-          of counts are stored once. The result is one row per rank, its all-to-all.
+          of counts are stored once. The result is one row per rank, its all-to-all. Raises
+          `InputError` (`invalid-counts`) if the exchange has more than 2^62 bytes.
         - With messages: each pair with tokens gets a SEND, which depends on the sender's `ready`
           rows, and a RECV without dependencies. They have the tag of the hop. Pairs are added by
           ascending distance (receiver - sender modulo the ranks), then by sender. So the received

@@ -269,7 +269,8 @@ class MeshLayout:
 
         `sender`, `receiver`: numbers of the stages. The messages are between ranks of replica 0,
         none has 0 bytes: first the direct ones, then those by which ranks of the receiver forward
-        data. Each kind is ordered by source, then destination, with one message per pair.
+        data. Each kind is ordered by source, then destination, with one message per pair. Raises
+        `InputError` (`too-many-tasks`) if the tiles of the stages share more than 2^22 boxes.
 
         A host is a row of the receiver's mesh along its last dimension. Each box of data that two
         tiles share goes to each host with receivers separately. The holder that has sent the fewest

@@ -324,7 +324,7 @@ def _rank_findings(
       file
     - `last_count`: communications whose straggler is this rank in `stragglers`
     - `caused_waiting_ns`: sum of `stragglers.caused_ns` of these
-    - `times`: `measure_rank_times` of the measured job
+    - `times`: `measure_rank_times` of the measured job, also for its errors
     - `idle`: sums over the streams of the rank (`idle_streams`, also for its errors)
 
     Ranks without a file have entries too. Without ranks, the result is [].

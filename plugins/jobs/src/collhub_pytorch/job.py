@@ -275,8 +275,8 @@ def has_device(workload: Workload, rank: int) -> bool:
     """Return whether the file of a rank records the work of a device.
 
     It is the entry of the list `has_device` in the plugin's extension; False for a workload
-    of another reader, which has no such list. Raise `InputError` for a list of another number
-    of ranks.
+    of another reader, which has no such list. Raise `InputError` (`invalid-json`) for a list of
+    another number of ranks.
     """
     flags = fact_list(workload, "has_device")
     return bool(flags[rank]) if flags else False

@@ -120,7 +120,8 @@ def find_instant(workload: Workload, predictor: Predictor) -> JobChange:
 
     `workload`: from `predict_job`. The saving in ns is relative to the replay with predicted
     times; its range corresponds to the errors of the predicted times, and is None if an error is
-    unknown.
+    unknown. Raises the `HubError` of the predictor, and `InputError` for communications that do
+    not match, a node without a time (`no-times`), and cyclic dependencies (`deadlock`).
     """
     meetings = match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)

@@ -275,7 +275,7 @@ def _replay(
           error counts as 0.
 
         A collective keeps its measured time if that is shorter, if there is no prediction, or
-        if the divisor is 0 or negative.
+        if the divisor is 0 or negative. Raises `InputError` as `replay_job`.
         """
 
         def time_of(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> int | None:

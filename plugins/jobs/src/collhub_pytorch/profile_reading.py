@@ -145,7 +145,8 @@ def _max_residual_ns(workload: Workload, options: ClockOptions) -> float:
     (`_HOST_RESIDUAL_NS`), because host threads end when they get a core.
 
     A collective runs on a device if two conditions hold: the file of its rank records work of a
-    device (`has_device`), and its group is not one of a host library (`is_host_group`).
+    device (`has_device`), and its group is not one of a host library (`is_host_group`). Raises
+    `InputError` (`invalid-json`) as `has_device` if the option is None.
     """
     if options.clock_residual is not None:
         return options.clock_residual * 1e9

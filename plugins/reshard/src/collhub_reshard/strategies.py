@@ -65,7 +65,8 @@ def compute_best_chunks(links: int, t_s: float, alpha_s: float, maximum: int = M
     The time is (K + s - 1) (t / K + alpha), where t is `t_s`, the seconds of the entire box
     on a link, and alpha is `alpha_s`, the latency of a message in seconds. The best real
     number, sqrt((s - 1) t / alpha), is rounded to an integer and limited to 1..`maximum`.
-    If `alpha_s` is 0 or negative, return `maximum`.
+    If `alpha_s` is 0 or negative, return `maximum`. Otherwise raise `ValueError` if (s - 1) t
+    is negative.
     """
     if alpha_s <= 0:
         return maximum

@@ -75,7 +75,8 @@ class _JobFolder:
 
         The traces of an algorithm are created here for its size in bytes; None means traces in
         chunks, without sizes. Their names are the algorithm's prefix and the name of the trace.
-        Configurations are in the order of `texts`; only the script is executable.
+        Configurations are in the order of `texts`; only the script is executable. Raises
+        `UsageError` and `InputError` as `chakra_traces` when it reaches an algorithm.
         """
         for prefix, (algorithm, size) in self.programs.items():
             for trace in chakra_traces(algorithm, TraceOptions(size)).artifacts:
@@ -201,7 +202,8 @@ def _build_result(
     traces. `texts`: configurations by file name; the script run.sh is added to it in place.
     The script requires of every prefix as many traces as the largest algorithm has ranks.
     The losses are those of `compute_written_losses`, which reads the files back, compares
-    durations with `exact_ns` (ns of every node before rounding), and simulates the job.
+    durations with `exact_ns` (ns of every node before rounding), and simulates the job. Raises
+    the errors of `chakra_traces` for the algorithms (`UsageError`, `InputError`).
     """
     traces = trace_files(_remove_folder_data(workload), omitted=PRIVATE_ATTRIBUTES)
     # The script checks for the number of traces of the largest algorithm.

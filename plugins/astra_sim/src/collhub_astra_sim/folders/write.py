@@ -273,6 +273,8 @@ def collect_losses(
     2. Sizes that the chosen release of ASTRA-sim cannot read. The public release reads sizes in
        bytes (dialect `absolute`), the branch of pull request 343 sizes in chunks (`symbolic`).
     3. If the algorithm starts at time 0 (`is_first`), messages of less than 1 ns at the start.
+
+    Raises `InputError` (`too-long`) if `is_first` and a message at the start takes 2^62 ns or more.
     """
     losses = []
     kind = algorithm.collective.kind
@@ -320,7 +322,8 @@ def _check_instant_messages(
     ns on at least one dimension of the network. The first event is the release of the link if the
     backend is congestion-aware, else the arrival. Latencies are rounded to 1e-6 ns, as in the
     network file. The loss contains the number of such messages and the step of the first one; None
-    without any.
+    without any. Raises `InputError` (`too-long`) if such a SEND, which waits for nothing, takes
+    2^62 ns or more on a dimension.
     """
     # Data and control dependencies both delay a node.
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)

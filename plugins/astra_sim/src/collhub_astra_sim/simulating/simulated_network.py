@@ -273,7 +273,9 @@ def compute_durations_ns(
     """Return the durations of all trace nodes in ns, int64[nodes], at least 1.
 
     They are those of the traces. A missing duration of a local step is computed from its bytes and
-    the reduction or copy bandwidth of the model; it is 1 without a bandwidth.
+    the reduction or copy bandwidth of the model; it is 1 without a bandwidth. Raises `InputError`
+    if all steps, messages included, have about 2^63 bytes or more together (`size-range`), or if
+    the bytes of one of them would take 2^62 ns or more at a given bandwidth (`too-long`).
     """
     durations = get_trace_durations_ns(nodes)
     is_local = (nodes.type == NodeType.COMP) & (nodes.step >= 0)

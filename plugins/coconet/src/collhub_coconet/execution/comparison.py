@@ -90,7 +90,8 @@ def draw_arguments(program: Program, binding: Binding, seed: int) -> dict[str, A
     between ranks: these axes are its first dimensions. Floats are from -1 to 1, and those
     of states from 0.1 to 1, because second moments are positive. Integers are from 0 to 5,
     booleans False or True. The result depends only on `seed` and the order, types and
-    shapes of the arguments.
+    shapes of the arguments. Raises `InputError` for a symbol without a number (`symbol`), and
+    for a narrow float type if `ml_dtypes` is not installed (`element`).
     """
     # In the order of declaration, so that the result depends only on the seed.
     generator = np.random.default_rng(seed)

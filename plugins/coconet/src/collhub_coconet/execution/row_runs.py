@@ -103,7 +103,8 @@ def find_unfilled(
 
     They are zeros in the result of the uneven collective `operation`. `position`: of the
     rank in its group. The result is empty if the rank receives as many rows as the result
-    has.
+    has. Raises `InputError` for missing or invalid counts (`invalid-counts`), and for a symbol
+    without a number (`symbol`).
     """
     width = count_row_elements(program, binding, operation)
     received = sum(count for _, count in list_row_blocks(operation)[1][position])

@@ -143,6 +143,8 @@ class AlgorithmCall:
 
         Ranks are numbered from 0 within the members. The buffer has as few units as possible,
         so `size_bytes` has no effect. A root of None counts as member 0 if the kind has a root.
+        Raises `InputError` if root or counts do not fit the kind and the members, and `KeyError`
+        for a kind that is no collective.
         """
         ranks = len(self.members)
         return collective_of_call(KINDS[self.kind], ranks, self.root or 0, self.counts)

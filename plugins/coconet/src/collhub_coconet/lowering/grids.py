@@ -359,7 +359,7 @@ def find_cuts(
 
     Last, each Send gets the cut of its operand instead, if this has one in the region. A cut fits
     if `_fits_grid` accepts the result; a reduction to a scalar never fits. Errors of `grid_of` are
-    passed on.
+    passed on. Raises `InputError` (`invalid-counts`) for invalid counts of an uneven collective.
     """
     cuts: dict[str, ValueChunks] = {}
     for operation in program.operations:

@@ -353,7 +353,7 @@ def compute_tile_costs(
     The tiles of a rank must be adjacent. If the tiles before a tile have a of the n chunks of the
     rank, and the tile has b chunks, its share is total (a + b) // n minus total a // n (products,
     rounded down). So the shares add up to the total: 10 operations and tiles of 1, 1 and 1 chunks
-    give 3, 3 and 4.
+    give 3, 3 and 4. Raises `InputError` (`symbol`) for a symbol without a number.
     """
     members = stage.members if stage else ()
     count = sum(count_operations(program, operation, binding) for operation in operations)

@@ -166,7 +166,9 @@ class _BucketChoice:
         Return a copy of the candidate with a new timing (time and chosen means) at each size
         for which the simulation is faster; the program is unchanged. A size keeps its timing if
         the time is equal or if it cannot be simulated. Return the candidate itself if times are
-        by formula, or if more than `MAX_CHUNKED` (64) of its kernels communicate.
+        by formula, or if more than `MAX_CHUNKED` (64) of its kernels communicate. Raise
+        `HubError` for a defect that is not of the chunk count or the network
+        (`Simulation.estimate`), such as a collective without an algorithm.
         """
         kernels = candidate.program.kernels()
         count = sum(any(entry.is_communication for entry in kernel) for kernel in kernels)

@@ -131,7 +131,8 @@ def _descend(
 
     All copies of a class have the same candidate. A trial that cannot be simulated is never
     selected. If the start cannot be simulated, the first trial that can be replaces it; if there is
-    none, the start is returned.
+    none, the start is returned. Raises `InputError` if stages of different parts would wait for
+    each other (`assemble`), and the `HubError` of `Simulation.simulate_means`.
     """
     selection = [exploration.fastest(size_index) for exploration in explorations]
     best_s = math.inf

@@ -68,7 +68,8 @@ class FormulaModel:
         Each communication uses the algorithm, protocol and chunk count (the means) that are
         fastest in isolation. Its name is that of the operation, with the suffix ` (scalar)` for
         the all-reduce of a scalar. Stages and chains that overlap have their number of chunks
-        as means.
+        as means. Raises `InputError` for symbols without a number, invalid counts, and
+        collectives without an algorithm (`compute_seconds`).
         """
         calculation = _TimeCalculation(self.rates, program, binding, self.find_times())
         # Evaluated in this order: `compute_seconds` fills `choices`.
@@ -81,7 +82,7 @@ class FormulaModel:
         `compute_bound`. Without `fuse` the kernels no longer change, only their overlap: the
         time is then the maximum of this bound and the minimum time of these kernels in any
         arrangement of chains (`compute_minimum_seconds`), and the memory is the peak memory of
-        the program.
+        the program. Raises `InputError` in the cases of `timing`.
         """
         bound = compute_bound(program, binding, self.rates, kinds, self.find_times())
         if "fuse" in kinds:
@@ -117,6 +118,8 @@ class _TimeCalculation:
         The result is 0 without kernels. `self.choices` is changed: it gets the means (algorithm,
         protocol, chunk count) of each collective, and the chunk count of each chain and of each
         kernel that overlaps computation and communication. The key of a chain is such as `a -> b`.
+        Raises `InputError` for a symbol without a number (`symbol`), counts that are invalid or too
+        large (`invalid-counts`, `size`), and if `times` has no algorithm for a collective.
         """
         total = 0.0
         labels = {member: stage.name for stage in self.program.stages for member in stage.members}
@@ -154,7 +157,7 @@ class _TimeCalculation:
 
         It is 0 without kernels. Side effect: the means (algorithm, protocol, chunk count) of each
         collective are written to `self.choices` by name. Those of fused kernels are written under
-        the name "", so that they overwrite each other.
+        the name "", so that they overwrite each other. Raises `InputError` as `compute_seconds`.
         """
         unchained_s, busy = 0.0, dict[str, float]()
         for kernel in self.program.kernels():
@@ -197,7 +200,7 @@ class _TimeCalculation:
 
         Rules 2 to 4 add the launch and the all-reduces that complete reductions to scalars. The
         algorithm, protocol and chunk count of each collective, and with the suffix ` (scalar)` of
-        each all-reduce, are stored in `self.choices`.
+        each all-reduce, are stored in `self.choices`. Raises `InputError` as `compute_seconds`.
         """
         communications = [operation for operation in kernel if operation.is_communication]
         scalars = [operation for operation in kernel if reduces_scalar(self.program, operation)]

@@ -401,6 +401,7 @@ def _lower_fastest(
         """Return the costs of a program at the sizes and ranks of `bound`.
 
         They are cached by the identity of the program object, so the object must remain alive.
+        Raises `InputError` for a symbol without a size, and for invalid counts (`costs`).
         """
         if id(program) not in known:
             known[id(program)] = costs(program, bound.binding)

@@ -566,7 +566,8 @@ def _refine_task(task: tuple[Simulation, Program, Binding, ProgramTiming]) -> Pr
     """Return `Simulation.refined` of the program of a task; called in worker processes.
 
     `task`: simulation, program, binding of symbols and ranks, and the timing to improve.
-    The result is never slower than this timing.
+    The result is never slower than this timing. Raises `InputError` for a network with fewer
+    NPUs than ranks, and `HubError` for other errors of the simulation.
     """
     simulation, program, binding, timing = task
     return simulation.refined(program, binding, timing)

@@ -496,7 +496,7 @@ def _add_gelu_argument(build: Builder, x: Operand) -> str:
     """Add the argument of the error function, or of tanh, in GELU; return its name.
 
     It is x / sqrt 2. If the argument `approximate` is `tanh`, it is sqrt(2 / pi) (x + c x^3) with c
-    = `_GELU_CUBE`.
+    = `_GELU_CUBE`. Raises `TypingMistakeError` if an operation is ill-typed, e.g. for integers.
     """
     if build.argument("approximate") != "tanh":
         return build.add(Kind.MULTIPLY, x, sqrt(0.5))

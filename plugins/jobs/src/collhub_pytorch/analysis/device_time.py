@@ -57,7 +57,7 @@ def measure_rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
     are None for a rank whose file records no device, and for workloads of other readers.
 
     The overlap is the percentage (0 to 100) of communication time during which a computation
-    runs, None if the communication time is 0. Both arguments are unchanged.
+    runs, None if the communication time is 0. Raises `InputError` as `has_device`.
     """
     communicates = is_communication(workload)
     on_memory = _is_named(workload, "memory_names") & ~communicates

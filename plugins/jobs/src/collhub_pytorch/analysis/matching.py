@@ -174,7 +174,8 @@ def _group_hint(workload: Workload, row: int) -> str:
 
     The text begins with `; `. It explains that host libraries (gloo, mpi, ucc) do not record
     groups, so that collectives of fewer ranks look like those of all ranks. The result is "" if
-    the node in `row` has a group, or if the file of its rank records the work of a device.
+    the node in `row` has a group, or if the file of its rank records the work of a device. Raises
+    `InputError` (`invalid-json`) as `has_device` if the node has no group.
     """
     nodes = workload.nodes
     if nodes.group[row] >= 0 or has_device(workload, int(nodes.rank[row])):

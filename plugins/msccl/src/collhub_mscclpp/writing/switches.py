@@ -266,7 +266,8 @@ def _order_chain(receives: list[int], parents: dict[int, set[int]]) -> list[int]
 
     `parents`: direct predecessors of each step; each receive must have at most one among
     the receives. If several have none, because a receive between them is missing, only the
-    chain from the last of these (in the order of `receives`) is returned.
+    chain from the last of these (in the order of `receives`) is returned. Raises `KeyError`
+    without receives.
     """
     members = set(receives)
     following = {next(iter(parents[row] & members), -1): row for row in receives}
