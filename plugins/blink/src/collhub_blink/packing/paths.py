@@ -76,8 +76,8 @@ def compute_path_bound(task: PackingTask) -> RateBound:
     bandwidth out of the set (for a gather: into it) divided by the number of ranks outside,
     times the number of all ranks. The bound is the minimum over all sets, and has the nodes
     of one that attains it. It is 0 if some rank cannot be reached (for a gather: cannot reach
-    the root). At least two ranks are required. Raises `InputError` if the capacities, scaled
-    to integers, add up to 2^60 or more.
+    the root). At least two ranks are required. Raises `InputError` (`capacities`) if the
+    scaled capacities add up to 2^60 or more.
     """
     network = task.oriented_network
     return _build_bound(network, _find_best_flow(network.graph, task.root))
@@ -114,7 +114,7 @@ def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
     """Find the largest rate at which all other ranks receive from the root, and the flow.
 
     The root sends different data to every other rank (compute node), at an equal rate. There must
-    be at least two ranks, all reachable from the root. The result has:
+    be at least two ranks. The rate is 0 if one of them cannot be reached. The result has:
 
     - `rate`: exact data per rank and time, in units of the graph
     - `cut`: ascending nodes on the root's side of a cut that limits the rate, with the root
@@ -123,8 +123,8 @@ def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
 
     Newton's iteration on cuts (Dinkelbach 1967): the first cut is the root. The rate of a cut is
     the capacity out of it, divided by the number of ranks beyond it. While the network has no flow
-    of this rate, a minimum cut that prevents it is the next cut. Raises `InputError` if the scaled
-    capacities add up to 2^60 or more.
+    of this rate, a minimum cut that prevents it is the next cut. Raises `InputError` (`capacities`)
+    if the scaled capacities add up to 2^60 or more.
     """
     # Build the flow network with an additional sink that takes flow from every rank but the root.
     takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])
