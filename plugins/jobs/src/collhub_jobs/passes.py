@@ -105,7 +105,7 @@ def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Worklo
     smallest unused ones if those exceed 64 bits. They are in the order of the ids of their
     collectives, so that pieces have the same order on every rank. Pieces and nodes that wait for
     them lose their preserved records (`extra`). The report has one line with the number of split
-    collectives, none if nothing is split. Raises `InputError` for b * p of 2^63 or more.
+    collectives, none if nothing is split.
     """
     nodes, pieces = workload.nodes, options.pieces
     is_cut = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes >= pieces) & (nodes.algorithm < 0)
@@ -116,7 +116,9 @@ def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Worklo
     columns = {name: column[source] for name, column in columns_of(nodes).items()}
     size = nodes.bytes[source]
     cut = is_cut[source]
-    part = size * (index + 1) // pieces - size * index // pieces
+    # Without products of the bytes, which may be near 2^62.
+    whole, rest = np.divmod(size, pieces)
+    part = whole + rest * (index + 1) // pieces - rest * index // pieces
     columns["bytes"] = np.where(cut, part, size)
     columns["identity"] = _number_pieces(nodes, source, index)
     first = first_positions(copies)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_templates.programs import check_number, to_columns
 from collhub_templates.roofline import work_of
 
 from collhub_models.plugin import MoeOptions
@@ -84,15 +85,17 @@ class _JobNodes:
 
         - With collectives: every rank gets one all-to-all, which depends on its `ready` rows, even
           if it sends and receives nothing. Its bytes are those of all pairs together; equal tables
-          of counts are stored once. The result is one row per rank, its all-to-all. Raises
-          `InputError` (`invalid-counts`) if the exchange has more than 2^62 bytes.
+          of counts are stored once. The result is one row per rank, its all-to-all.
         - With messages: each pair with tokens gets a SEND, which depends on the sender's `ready`
           rows, and a RECV without dependencies. They have the tag of the hop. Pairs are added by
           ascending distance (receiver - sender modulo the ranks), then by sender. So the received
           rows of rank 2 of 4 begin with that from rank 1, then those from 0 and 3.
+
+        Raises `UsageError` (`too-large`) if all tokens of the hop have more than 2^62 bytes.
         """
         received: list[list[int]] = [[] for _ in range(self._ranks)]
         self._tag += 1
+        check_number("bytes", int(hop.tokens.sum()) * token_bytes)
         sizes = hop.tokens * token_bytes
         np.fill_diagonal(sizes, 0)
         if not sizes.any():
@@ -126,14 +129,15 @@ def generate(options: MoeOptions) -> Workload:
     Its layers follow each other (`_add_layer`). With the option `nodes` = `collectives`,
     exchanges are all-to-alls with counts, otherwise messages. Raise `UsageError`
     (`degrees`) if the experts are no multiple of the ranks, the ranks no multiple of
-    `node_ranks`, or `top_k` or `replicas` exceeds the number of experts.
+    `node_ranks`, or `top_k` or `replicas` exceeds the number of experts; and `UsageError`
+    (`too-large`) for operations, bytes or times above 2^62.
     """
     _check(options)
     job = _JobNodes(options.ranks, has_collectives=options.nodes == "collectives")
     previous: list[list[int]] = [[] for _ in range(options.ranks)]
     for layer in range(options.layers):
         previous = _add_layer(job, options, layer, previous)
-    columns = {name: np.asarray(values, np.int64) for name, values in job.columns.items()}
+    columns = to_columns(job.columns)
     nodes = NodeColumns.from_columns(options.ranks, columns, job.data, job.control)
     return Workload(nodes, _NAMES, provenance=Provenance("moe"), counts=tuple(job.tables))
 

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core import Provenance
+from hub_core import Provenance, UsageError
 from hub_core.columns import Int64Array, positions_in
-from hub_core.model import JobCollective, NodeColumns, NodeKind, ProcessGroup, Workload
+from hub_core.model import (
+    MAX_UNITS,
+    JobCollective,
+    NodeColumns,
+    NodeKind,
+    ProcessGroup,
+    Workload,
+)
 
 _COLUMNS = (
     "kind",
@@ -22,6 +29,23 @@ _COLUMNS = (
     "shift",
     "tag",
 )
+
+
+def to_columns(columns: Mapping[str, Sequence[int]]) -> dict[str, Int64Array]:
+    """Convert columns of nodes from numbers of any size to int64[nodes], by name.
+
+    Raises `UsageError` (`too-large`) if a number exceeds `MAX_UNITS` (2^62).
+    """
+    for name, values in columns.items():
+        check_number(name, max(values, default=0))
+    return {name: np.asarray(values, np.int64) for name, values in columns.items()}
+
+
+def check_number(name: str, value: int) -> None:
+    """Raise `UsageError` (`too-large`) if the value of the column `name` exceeds 2^62."""
+    if value > MAX_UNITS:
+        message = f"{name} of a node: a number of {value.bit_length()} bits is above 2^62"
+        raise UsageError(message, cure="choose smaller sizes of the model", code="too-large")
 
 
 class RankProgram:
@@ -171,10 +195,12 @@ def _columns(
     - `group`: `group_of[role, rank]` for the role of the node; -1 without a role. `group_of`:
       int64[roles, ranks], -1 for none.
     - `peer`: rank + shift; -1 for a shift of 0. It is not checked, and may be no rank of the job.
+
+    Raises `UsageError` (`too-large`) for a number of the program above 2^62.
     """
     program, count = stage.program, len(stage.ranks)
     index = [names.setdefault(name, len(names)) for name in program.names]
-    rank_columns = {name: np.asarray(values, np.int64) for name, values in program.columns.items()}
+    rank_columns = to_columns(program.columns)
     rank_columns["name"] = np.asarray(index, np.int64)[rank_columns["name"]]
     role, shift = rank_columns.pop("role"), rank_columns.pop("shift")
     columns = {name: np.tile(values, count) for name, values in rank_columns.items()}

@@ -109,3 +109,18 @@ def test_options_that_do_not_fit_together_are_refused(changes, message) -> None:
 def test_equal_options_give_equal_jobs_and_other_seeds_others() -> None:
     assert generate(SMALL).differences(generate(SMALL)) == []
     assert generate(SMALL).differences(generate(replace(SMALL, seed=1))) != []
+
+
+@pytest.mark.parametrize("nodes", ["messages", "collectives"])
+@pytest.mark.parametrize("size", [2**31 - 1, 2**46, 2**62])
+def test_numbers_above_64_bits_are_refused(nodes: str, size: int) -> None:
+    options = replace(SMALL, nodes=nodes, hidden=size, expert_hidden=size)
+    with pytest.raises(UsageError, match=r"of a node: a number of \d+ bits is above 2\^62"):
+        generate(options)
+
+
+def test_a_hop_of_more_than_2_to_the_62_bytes_is_refused() -> None:
+    """Each pair has fewer bytes, and their sum was negative in 64 bits."""
+    options = replace(SMALL, hidden=1, expert_hidden=1, element_bytes=2**61 // SMALL.tokens)
+    with pytest.raises(UsageError, match="bytes of a node"):
+        generate(options)

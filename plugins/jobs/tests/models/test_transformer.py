@@ -213,3 +213,8 @@ def test_computations_are_counted_before_they_are_made() -> None:
     job = generate(options)
     logits = sum("logits" in job.names[name] for name in job.nodes.name)
     assert job.nodes.is_kind(NodeKind.COMPUTE).sum() - logits == computations(options)
+
+
+def test_numbers_above_64_bits_are_refused() -> None:
+    with pytest.raises(UsageError, match="operations of a node: a number of 77 bits is above"):
+        generate(TransformerOptions(hidden=2**31 - 16, feed_forward=2**31 - 1))

@@ -106,6 +106,13 @@ def test_pieces_have_the_bytes_of_the_whole_and_wait_for_the_same(
     assert first == reach(job)
 
 
+def test_collectives_whose_bytes_times_pieces_exceed_64_bits_are_split() -> None:
+    size = 2**61 + 5
+    result, _ = split_collectives(job_of([(NodeKind.COLLECTIVE, size, [])]), SplitOptions(8))
+    expected = [size * (index + 1) // 8 - size * index // 8 for index in range(8)]
+    assert result.nodes.bytes.tolist() == expected * RANKS
+
+
 def test_pieces_of_a_rank_with_the_highest_id_have_unused_ids() -> None:
     job = job_of([(NodeKind.COLLECTIVE, 4, []), (NodeKind.COLLECTIVE, 4, [0])])
     identity = np.array([0, 2**64 - 1, 0, 1], np.uint64)
