@@ -66,15 +66,15 @@ class _Member(NamedTuple):
 def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
     """Open a file, folder, set of rank files or standard input (`-`); read only the first bytes.
 
-    A set has the files `PREFIX.<rank><suffix>` or `rank<rank><suffix>` of a folder, with a suffix
-    of a rank format. If other formats share the suffix, the first member must have a rank format's
-    signature. `path` is the prefix, a member, or a folder with one set. The first case decides:
-    1. A folder with a file that has the signature of a folder format: all its files.
-    2. A set in such a folder or its direct subfolder: all files of the folder, named as the set.
+    A set has all files `PREFIX.<rank><suffix>` or `rank<rank><suffix>` of a folder, with a suffix
+    of a rank format (and its signature in the first file if another layout has this suffix too).
+    `path` is the prefix, a member, or a folder with one set. The first case decides:
+    1. A folder with a file that has the signature of a folder format: all files, also below it.
+    2. A set in such a folder or its direct subfolder: all files of the folder, named by the prefix.
        If this fails, `report` gets a warning, and case 3 applies.
-    3. A set: one part per member, by rank, with the first bytes of the first.
-    4. Another folder: all its files, `InputError` without a folder format. 5. Otherwise: one file.
-    `InputError`: several sets, over 65536 files, missing, empty, unreadable or zero content.
+    3. A set: one part per file, by rank, with the first bytes of the first. 4. Another folder: all
+       its files, `InputError` without a folder format. 5. Otherwise: one file, or a pipe.
+    `InputError`: several sets, a folder of over 65536 files, missing, empty, unreadable, zeros.
     """
     text = os.fspath(path)
     if text == STANDARD_STREAM:

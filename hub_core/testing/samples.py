@@ -305,10 +305,10 @@ def direct_gather(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def direct_scatter(num_ranks: int, root: int = 0) -> Algorithm:
-    """Build a scatter for both modes, in which the root sends each rank one unit.
+    """Build a direct scatter of one unit per rank, correct in place and out of place.
 
-    Unit r of the root's INPUT is sent to OUTPUT of rank r; the root copies its own. Raise
-    `InputError` (`rank-range`) if `root` is not a rank.
+    The root sends unit r of its INPUT to unit 0 of OUTPUT of every other rank r, and copies its
+    own unit to its OUTPUT. Raise `InputError` (`rank-range`) if `root` is not a rank.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, root), (_OUT, 0))

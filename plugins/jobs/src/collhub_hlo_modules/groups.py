@@ -251,14 +251,14 @@ def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
     A group contains the devices that differ in the named axes only, with the last named axis
     fastest. Groups follow the order of the other axes, the last one fastest. If only a sub-axis
     is named, the other factors of its axis count as other axes (`_split_axes`). Without named
-    axes every device is a group.
+    axes every device is a group. `match`: of `_MESH`, with axes and sizes, device ids in the order
+    of the mesh (0, 1, ... if absent), and named axes. Ids are a list in parentheses, `(0,2,1,3)`,
+    or an iota, also without parentheses: `[4]` gives 0, 1, 2, 3, and `[4]<=[2,2]T(1,0)` gives
+    0, 2, 1, 3; brackets before `<=` are ignored. `text`: for errors.
 
-    `match`: of `_MESH`, with the axes and their sizes, the device ids in the order of the mesh
-    (0, 1, ... without them), and the named axes. Ids are a list, `(0,2,1,3)`, or an iota: `[4]`
-    gives 0, 1, 2, 3, and `[4]<=[2,2]T(1,0)` gives 0, 2, 1, 3 (only the dimensions after `<=`
-    count). Parentheses may be missing. `text`: for errors. Raises `ValueError` for
-    malformed, unknown or duplicate axes, for a mesh with another number of devices than
-    `count`, for device ids that are no permutation, and for more than 32 factors.
+    Raises `ValueError` for malformed, unknown, duplicate or overlapping axes, for a mesh with
+    another number of devices than `count`, for a sub-axis that does not divide its axis, for
+    device ids that are no permutation, and for more than 32 factors or dimensions of an iota.
     """
     axes = {}
     for part in filter(str.strip, match[1].split(",")):

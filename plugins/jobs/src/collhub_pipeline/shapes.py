@@ -154,8 +154,13 @@ class PipelineShape:
     def times_in(self, schedule: Schedule) -> StageTimes | PassTimes:
         """Return the durations of the passes of a schedule, in the time unit of the shape.
 
-        If all stages are equal (`is_uniform`), these are the `PassTimes` of one stage, divided
-        among the stages of a device. Otherwise they are `StageTimes`, with one entry per stage.
+        If `is_uniform` (all stages are equal, without recomputation and without token slices),
+        these are the `PassTimes` of one stage. The three passes are those of `times`, divided by
+        the number of stages of a device. The time of a transfer is not divided.
+
+        Otherwise they are `StageTimes` (`stage_times`), with one entry per stage, the shares of the
+        token slices and the set of the stages that the schedule recomputes. The durations in it do
+        not yet include the recomputation.
         """
         stages = len(schedule.device_of[0])
         if self.is_uniform:

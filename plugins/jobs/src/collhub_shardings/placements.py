@@ -118,7 +118,8 @@ def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -
     listed = match["devices"]
     first = first_device if listed is None else parse_whole(listed, 10**9 - 1)
     devices = tuple(parse_ranks(listed) if first is None else range(first, first + count))
-    size = host_size or shape[-1]
+    # An axis of size 0 is refused below.
+    size = host_size or max(1, shape[-1])
     hosts = tuple(device // size for device in devices)
     return Mesh(shape, devices, hosts, names)
 
@@ -413,11 +414,13 @@ def _dtensor(text: str, rank: int, mesh: Mesh) -> MeshPlacement:
 
 
 def _cuts_before(later: Sequence[int], split_factor: int, mesh: Mesh, text: str) -> int:
-    """Return how many of the axes in `later` divide a dimension before an axis with a split factor.
+    """Return the position in `later` at which an axis with `split_factor` is to be inserted.
 
-    This is the smallest number of first entries of `later` whose sizes multiply to `split_factor`;
-    0 for a factor of 1. `later`: mesh axes in the order in which they divide the dimension; `text`:
-    the spec, for errors. Raises `InputError` if there is no such number.
+    The axes of `later` before this position divide the dimension before the inserted axis. The
+    position is the smallest number of first entries of `later` whose sizes multiply to
+    `split_factor`; 0 for a factor of 1. `later`: mesh axes in the order in which they divide the
+    dimension, not changed; `text`: the spec, for errors. Raises `InputError` (`invalid-spec`) if
+    there is no such number.
     """
     tiles = 1
     for count, axis in enumerate((*later, None)):

@@ -125,6 +125,7 @@ def test_the_text_of_nested_cuts_gives_the_same_tiles(order: list[str], dims: li
         ("8x8:float32", "mesh(2,3): ('z', None)", "the mesh has no axis 'z'"),
         ("8x8:float32", "mesh(2,3): (nothing", "is no tuple"),
         ("8x8:float32", "mesh(0,3): R R", "at least one device"),
+        ("8x8:float32", "mesh(3,0)@0-3: R R", "at least one device"),
         ("8x8:float32", "mesh(2,3)@0-3: R R", "4 devices are named for 6 places"),
         ("8x8:float32", "mesh(2,3) R R", "has no spec after its mesh"),
         ("8x8:float32", "grid(2,3): R R", "is no mesh"),

@@ -63,10 +63,10 @@ def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
     - `repeat_times_s`: the time of each repeat in s, in order, without warm-ups
     - `step_start_ns`, `step_end_ns`: as from `_run_timed`, None if step times are not requested
 
-    Raises `InputError` before any run for a program that would deadlock. Raises `InputError`
-    (`timeout`) if more than `timeout_s` seconds have passed when a warm-up or repeat would start. A
-    started run is not interrupted, and the run with times of steps is always started. Numerical
-    warnings are suppressed.
+    Raises `InputError` before any run for a program that would deadlock or in which a message has
+    different sizes at its ends (`run_order`). Raises `InputError` (`timeout`) if more than
+    `timeout_s` seconds have passed when a warm-up or repeat would start. A started run is not
+    interrupted. The run with step times is always started. Numerical warnings are suppressed.
     """
     order = run_order(request.algorithm, request.program)
     memory = np.empty(request.flat_size, request.dtype)

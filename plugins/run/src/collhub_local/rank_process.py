@@ -133,7 +133,8 @@ class SharedMemoryTransport:
         ready. It returns the same objects to wait for each time: those of `receives`, then those of
         `sends`, both in the given order; an empty list without messages. Their `wait` does:
 
-        - receive: waits for the signal of the sender, then copies the data from the sender's memory
+        - receive: waits for the signal of the sender, stores the present time in ns as the start of
+          the record (only if step times are requested), copies the data from the sender's memory
           (or reduces its own data with them), and acknowledges this to the sender
         - send: waits for the acknowledgement of the receiver; then its memory may change
 

@@ -70,12 +70,13 @@ def remove_segments_on_error() -> Iterator[None]:
 
     Any exception counts, also Ctrl-C; it is raised again afterwards. Without an exception, nothing
     is removed. A segment is a file in /dev/shm of this user with a name prefix of MPICH, UCX or
-    Open MPI. Its last change must be at most `_OLD_S` (1 s) before the start of the block, or
-    later.
+    Open MPI. Segments whose last change (ctime) is more than `_OLD_S` (1 s) before the start of the
+    block belong to other jobs and are ignored.
 
-    In each pass a segment is removed if its last change is more than 1 s ago and no process that
-    can be read maps it. Passes are repeated until no segment is left or `_LIMIT_S` (2.5 s) have
-    passed, which delays the exception. Errors of reading and removing are ignored.
+    In each pass a segment is removed if its last change is more than 1 s ago and no process has it
+    mapped; processes that cannot be read do not count. Passes are repeated until no segment is left
+    or `_LIMIT_S` (2.5 s) have passed, which delays the exception. Errors of reading and removing
+    are ignored.
     """
     start = time.time()
     try:

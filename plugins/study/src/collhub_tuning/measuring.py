@@ -337,17 +337,17 @@ def _measure_sizes(
 ) -> Iterator[AlgorithmAtSize]:
     """Yield one measurement per size, the largest first; reuse an algorithm while its time scales.
 
-    For each size, in this order:
+    For each size: 1. If `budget` has a reason to stop, this size and all smaller ones get failed
+    measurements, and one cut is added to the budget. 2. The previous algorithm is reused if the
+    runtimes serve this size and its time is at most 1 % above that in proportion to the size for
+    which it was created (`_Timed.scales_to`). 3. Otherwise `algorithm_at` creates one, which is
+    verified unless its steps equal those of the last verified one.
 
-    1. If `budget` has a reason to stop, this size and all smaller ones get failed measurements,
-       and one cut is added to the budget.
-    2. The previous algorithm is reused if the runtimes serve this size and its time is in
-       proportion to that of the size for which it was created (`_Timed.scales_to`).
-    3. Otherwise `algorithm_at` creates one. It is verified unless its steps equal the last.
-
-    An algorithm is not reused if it is of a file, never finishes, or directly follows another new
-    one; every smaller size then gets a new one. A `HubError` gives a failed measurement. Other
-    exceptions pass through.
+    An algorithm is not reused if it is of a file, never finishes, or was created when the previous
+    measurement without error had a new one too; every smaller size then gets a new one.
+    A `HubError` in 2 or 3 gives a failed measurement and does not change which algorithm is the
+    previous one. `made_for` is the size for which the algorithm was created, None for a file.
+    Other exceptions pass through.
     """
     verified: Algorithm | None = None
     previous: _Timed | None = None

@@ -227,14 +227,13 @@ def tuning_page(outcome: TuningOutcome) -> str:
 def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
     """Return the six cells of a window: collective, sizes, algorithm, times, ratios, slowdown.
 
-    Times and ratios (time by lower bound, 3 decimals) are those of the window's algorithm at
-    the first and last measured size, joined by " .. ". A window of one measured size has one
-    value. An unknown time is shown as 0; an unknown ratio is omitted, so that this cell may be
-    "".
+    Times and ratios (time by lower bound, 3 decimals) are those of the window's algorithm at the
+    first and last measured size, joined by " .. ". A window of one measured size has one value. An
+    unknown ratio is omitted, so that this cell may be "".
 
     The slowdown is the largest one over all measured sizes of the window: how much longer the
-    algorithm takes than the fastest one, such as `2.5 %`; "" if it is always the fastest.
-    Raises `KeyError` if the algorithm has no time at a measured size.
+    algorithm takes than the fastest one, such as `2.5 %`; "" if it is always the fastest. Raises
+    `KeyError` if the algorithm has no time at a measured size.
     """
     sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
     times = [tuned.times.time_ns(window.algorithm, size) or 0 for size in sizes]

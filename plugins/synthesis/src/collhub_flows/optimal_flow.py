@@ -246,12 +246,14 @@ def balance_paths(
 ) -> Float64Array:
     """Divide the shares anew among their paths, so that the time of the busiest link is minimal.
 
-    A share is a part of the data that is sent along several paths. `share`, `part`: number of the
-    share (int64, from 0) and amount of it (float64, in shares) of every path. `arcs_of_paths`:
-    (path, arc) columns with one entry per arc of a path. A link that a path uses on several arcs
-    counts each time. `cost`: time of one share on every link, not all 0. Returns the new amounts,
-    float64 by path, at least 0; their sum per share is unchanged. Returns `part` itself if the
-    solver ends without an optimal solution.
+    A share is a part of the data that is sent along several paths. For every path, `share` has the
+    number of the share that it carries (int64, from 0) and `part` how much of it (float64; 1 is an
+    entire share). `arcs_of_paths`: (path, arc) columns with one entry per arc of a path. An arc is
+    a route over one or more links. If several arcs of a path use one link, the path uses it that
+    many times. `cost`: time of one share on every link, not all 0.
+
+    Returns the new amounts, float64 by path, at least 0; their sum per share is unchanged. Returns
+    `part` itself if the solver ends without an optimal solution.
     """
     paths, links, shares = len(share), len(cost), int(share.max(initial=-1)) + 1
     path, arc = arcs_of_paths

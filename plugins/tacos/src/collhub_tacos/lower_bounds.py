@@ -204,12 +204,13 @@ def build_exits(
 def _build_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[LinkGroups]:
     """Yield groups of links that all messages together must cross, with the number of messages.
 
-    Units are counted per rank. The groups depend on the collective:
+    A unit is one of the `units_per_rank` of the collective. The groups depend on its kind:
 
     - all-reduce: nothing if switches multicast or reduce. Otherwise first all links that leave an
-      NPU, with 2 (members - 1) messages per unit. On networks without switches, one group per
-      dimension follows: the links between nodes with different coordinates, with 2 (b - 1) messages
-      per unit. b is the number of different coordinates of members.
+      NPU, with 2 (members - 1) messages per unit. On networks without switches, one group follows
+      for each dimension: the links between nodes whose coordinates in it differ. It has 2 (b - 1)
+      messages per unit, where b is the number of different coordinates of the members in this
+      dimension.
     - all-to-all: one group of all links. Its number of messages is the sum of the shortest
       distances (in links) of all ordered pairs of members, times the units. A pair without a path
       counts 0.

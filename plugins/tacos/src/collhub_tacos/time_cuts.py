@@ -258,15 +258,16 @@ def _find_slowest_sets(
     """Yield node sets (bool[nodes]) whose outgoing links limit the time of an all-gather.
 
     The time of a set is the earliest time at which all chunks that start in it can have left it.
-    The first set is a minimum cut at time 0. The next ones have strictly increasing times, up to
-    the slowest set. Then follows one more set for each member, in the order of `members`, that
-    cannot have received everything 1 ps before the time of the slowest set; the set proves it. Sets
-    may repeat. `share`: number of chunks with which every member starts.
+    `share`: number of chunks with which every member starts. A cut for a time is a set that keeps
+    some member from receiving all chunks by this time. Sets may repeat. Their order is:
 
-    The method is Newton's iteration (Dinkelbach 1967). Every link gets as capacity the number of
-    messages that can arrive by the time of the last set. If some member then cannot receive all
-    chunks, the minimum cut is a slower set. Takes a few maximum flows per member. Raises
-    `InputError` (`capacities`) if capacities add up to 2^60 or more.
+    1. The minimum cut for time 0, then again and again the minimum cut for the time of the set
+       before it (Newton's iteration, Dinkelbach 1967). Their times strictly increase. The last one,
+       for whose time no cut exists, is the slowest set.
+    2. For each of `members`, in order: the minimum cut that keeps this member from receiving all
+       chunks by 1 ps before the time of the slowest set. Members without such a cut are skipped.
+
+    Raises `InputError` (`capacities`) if the capacities of a flow add up to 2^60 or more.
     """
     flows = _MessageFlows(network, times, members, share)
     time_ps, cut = 0, flows.find_limiting_cut(0, members)

@@ -458,10 +458,14 @@ def _read_nodes(content: bytes, file: str) -> Iterator[_Node]:
 def read_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
     """Return the NPUs of the communicator groups by name; {} if no file defines groups.
 
-    A file defines groups if it is a JSON object that is not empty, all keys are decimal
-    numbers, and all values are lists of integers of at least 0. NPUs and groups keep the
-    order of the file. If there are several such files, the `groups.json` at the root of the
-    folder is used. Raise `InputError` (`astra-sim-folder`) if there are several without it.
+    A file defines groups if it is a JSON object that is not empty, all keys are decimal numbers,
+    and all values are lists of integers of at least 0. NPUs and groups keep the order of the file.
+    Other JSON files, also invalid ones, are ignored. Only the first 64 files `*.json` are
+    considered, sorted by depth of their folder, then by path, and only those of at most 1 MiB
+    (`FolderFiles.texts`).
+
+    If several files define groups, the `groups.json` at the root of the folder is used. Raise
+    `InputError` (`astra-sim-folder`) if there are several without it.
     """
     groups_by_file = {}
     for name, value in files.objects():

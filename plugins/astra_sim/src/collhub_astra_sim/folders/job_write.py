@@ -89,17 +89,17 @@ class _JobFolder:
 def write(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write a job as a folder for ASTRA-sim (writer `astra-sim` of jobs).
 
-    Marker nodes, which ASTRA-sim never finishes, are first replaced by dependencies between
-    their neighbours. Then the first rule that applies decides:
+    Marker nodes, which ASTRA-sim never finishes, are first replaced by dependencies between their
+    neighbours. Then the first rule that applies decides:
 
-    1. Option `form=custom`: the job becomes one custom algorithm.
-    2. The job was read from such a folder: it keeps that folder's configurations. Options for
-       other configurations than the network raise `UsageError`.
-    3. Any other job gets configurations from the options.
+    1. Option `form=custom`: one custom algorithm; system options do nothing.
+    2. The job was read from a folder with a system.json: it keeps that folder's configurations;
+       `topology` replaces the network. Raises `UsageError` for system options.
+    3. Any other job gets configurations from the options. Only here has `host_times` an effect.
 
-    The folder is read back and simulated. Rounded times, and reasons for which ASTRA-sim
-    hangs or aborts, are losses. Raises `UsageError` and `InputError` for a job that ASTRA-sim
-    cannot express.
+    The folder is read back and simulated. Rounded times, and reasons for which ASTRA-sim hangs or
+    aborts, are losses. Raises `UsageError` and `InputError` for a job that ASTRA-sim cannot
+    express, and in case 2 `ValueError` if the numbers of algorithms of job and folder differ.
     """
     workload = bridge_markers(workload).workload
     folder = workload.extensions.get(EXTENSION)

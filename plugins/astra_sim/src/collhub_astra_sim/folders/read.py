@@ -102,12 +102,15 @@ _NETWORK_SUFFIXES = (".yml", ".yaml", ".json")
 
 
 def read_network(source: Source, options: NoOptions) -> Topology:
-    """Read the network of a folder: its only network file, or the one named `network.yml`.
+    """Read the network of a folder: its only network file, or the `network.yml` at its root.
 
     A file with the suffix .yml or .yaml is a network if it matches the signature of the format or
-    contains `NETWORK_KEY`, one with the suffix .json only if it contains this key. Raises
-    `InputError` if there is none, if there are several of other names, and for a file that the
-    network reader refuses.
+    contains `NETWORK_KEY`, one with the suffix .json only if it contains this key. Only the first
+    64 files with these suffixes are considered, sorted by depth of their folder, then by path.
+    Empty files and files above 1 MiB are skipped (`FolderFiles.texts`).
+
+    Raises `InputError` if no network is found, if there are several without the `network.yml` at
+    the root (both `astra-sim-folder`), and for a file that the network reader refuses.
     """
     files = FolderFiles.of(source)
     signature = re.compile(networks.NETWORK_YAML)

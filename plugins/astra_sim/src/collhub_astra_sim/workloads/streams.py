@@ -340,7 +340,8 @@ def start_streams(number: Integer, now: Integer, machine: MachineState) -> None:
 def stop_stream(number: Integer, now: Integer, machine: MachineState) -> None:
     """Decrease the number of active streams of queue `number`, and start waiting ones at `now`.
 
-    As many start as the queue has capacity for.
+    Waiting streams of the queue start, the oldest first, until none waits or `machine.most_active`
+    streams of the queue are active (`start_streams`).
     """
     machine.queue[number]["active"] -= 1
     start_streams(number, now, machine)

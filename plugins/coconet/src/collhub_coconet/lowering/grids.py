@@ -441,11 +441,12 @@ def _cut_product(
     operation: Operation,
     source: Operation,
 ) -> None:
-    """Derive the cut (division into chunks) of a product from that of an operand, in `cuts`.
+    """Add the cut (division into chunks) of a product to `cuts`, derived from that of an operand.
 
-    `source`: the operation that computes the operand. No cut is added if the product has a
-    cut, if both are in different regions (chains or stages), if the operand has no cut, or
-    if `derive_product_grid` finds no grid.
+    `source`: the operation that computes the operand. The grid is that of `derive_product_grid`;
+    `lead` and `is_needed` are those of the operand's cut. The new cut refers to the operand and its
+    cut (`source`, `source_cut`). No cut is added if the product already has one, if both are in
+    different regions (chains or stages), if the operand has no cut, or if there is no grid.
     """
     cut = cuts.get(source.name)
     is_near = regions[operation.name] == regions[source.name]

@@ -356,14 +356,15 @@ def _find_axis_sizes(bound: BoundProgram) -> dict[str, int]:
 def _build_rates(topology: Topology, options: SearchOptions) -> Rates:
     """Build the rates of a rank: links from the network, compute and memory from the options.
 
-    - Bandwidth (bytes/s) and latency (s) are those of the NPU whose fastest link is slowest
+    - Bandwidth (bytes/s) and latency (s) are those of the NPU whose fastest link is slowest. NPUs
+      without links are ignored. The latency of a link to a switch counts twice.
       (`find_slowest_link`).
     - `is_any_to_any` is true only for a network that is declared as one switch or one fully
       connected dimension.
     - `compute_tflops` is converted to operations per second (times 10^12).
     - Memory bandwidth (bytes/s) and launch time (s) are copied.
 
-    Raise `InputError` for a network without links.
+    Raise `InputError` for a network in which no NPU has a link.
     """
     bandwidth, latency = find_slowest_link(topology)
     return Rates(

@@ -47,11 +47,13 @@ def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangemen
 def compute_ideal_begins(graph: WorkGraph, is_free: bool) -> Int64Array:
     """Return the time at which every node (step) begins if each has a thread block of its own.
 
-    The times are those of `schedule_nodes`, in units of data: links into and out of a rank are
-    shared, and a connection holds any number of messages. With `is_free`, the channels of `graph`
-    are replaced: every message gets a channel of its own, except that a node which receives and
-    sends uses the channel of the received message for both. If the connections block each other,
-    the times without limits (`graph.start`) are returned. `graph` is not changed.
+    The times (int64, in units of data) are those of `schedule_nodes`: links into and out of a rank
+    are shared, and a connection holds any number of messages. If the connections block each other,
+    so that not all nodes can be scheduled, the times without limits (`graph.start`) are returned.
+
+    `is_free`: False for the channels of `graph`. True for new ones: every chain of forwarded
+    messages has its own channel. A chain begins with a node that only sends. It goes on with each
+    node that receives a message of the chain. `graph` is not changed.
     """
     if is_free:
         # A separate channel for every message together with the steps that forward it.

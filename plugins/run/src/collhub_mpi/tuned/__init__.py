@@ -17,13 +17,15 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
     """Return the calls that all files of a source serve, file by file in the order of the source.
 
     `readers`: for each known file name the function that reads it; not empty. The folder of a file
-    does not matter. A source that is just one file may have any name, because the user gives it to
-    the library: with content in braces it is read as the first `.json` file, else as the first
-    other one. A file for which the function raises `InputError`, or whose name is not a key
-    (`unknown-file`), serves no calls, because MPI libraries use either an entire file or none of
-    it. Only its first error is reported to the source, with the name of the file as the location.
-    Other files are still read, so nothing is raised for `InputError`. Without files the list is
-    empty. At the end, the notes on all files without an error are reported to the source.
+    does not matter. A source that is just one file may have another name, because the user gives it
+    to the library. If its content begins with `{` (after blanks), the first function is used whose
+    key ends with `.json`, otherwise the first one of another key. Without such a key it is the
+    first function of all.
+
+    A file for which the function raises `InputError`, or whose name is not a key (`unknown-file`),
+    serves no calls, because MPI libraries use either an entire file or none of it. Its first error
+    is reported to the source, with the file as location, and the next file is read. At the end, the
+    notes on all files without an error are reported. Without files the list is empty.
     """
     calls: list[ServedCalls] = []
     notes: list[Diagnostic] = []

@@ -232,11 +232,12 @@ class _StepWriter:
             total.steps.append(step)
 
     def _assign_buffer(self, npu: int, number: int, part: int) -> bool:
-        """Assign a buffer to sum `number`; return whether it contains summand `part` already.
+        """Assign a buffer to sum `number`; return whether it already contains summand `part`.
 
-        The result of the NPU is in OUTPUT and needs no buffer: False. Any other sum gets the buffer
-        of `part` if only this sum reads it and it is not the local contribution: True. Otherwise
-        a new slot of SCRATCH is reserved: False.
+        1. The sum is the result of the NPU: it is in OUTPUT and needs no buffer. False.
+        2. No other addition and no send reads `part` (its `uses` is 1), and `part` is not the local
+           contribution, which is in INPUT: the sum gets the buffer of `part`. True.
+        3. Otherwise: a new slot of SCRATCH is reserved. False.
         """
         vectors = self._plan.vectors[npu]
         is_result = number == self._plan.result[npu]

@@ -115,19 +115,19 @@ class _BestCandidate:
         return self._compared is not None and self._compared[0] <= limit_ps
 
     def keep(self, candidate: SynthesisCandidate) -> None:
-        """Record a candidate if it is better than the best one that it competes with.
+        """Record a candidate if it is better than the best one with which it competes.
 
-        Candidates compete in one of two ways:
+        A candidate without an algorithm competes only with those of its own form, by planned time
+        `time_ps`, if times are not simulated or it has more than `MAX_COMPARED_TRANSFERS` (200 000)
+        transfers. Of equal times the earlier candidate is kept. All others compete with those of
+        all forms, by the time of `evaluate_candidate`, in these steps:
 
-        - With those of all forms, by evaluated time. This is for a candidate with an algorithm and,
-          if times are simulated, for one of at most `MAX_COMPARED_TRANSFERS` (200 000) transfers.
-          One whose variant is not promising is dropped. Otherwise `prospects` records the time of
-          the variant. It is None, and the candidate is dropped, if it is planned to be far slower
-          than the best or cannot be timed. One with more transfers than the best must be faster by
-          more than 0.1 %.
-        - Only with those of its own form, by planned time `time_ps`. This is for all other ones.
-
-        Of equal times the earlier candidate is kept.
+        1. A candidate whose variant is not promising (`prospects`) is dropped.
+        2. It is evaluated, and `prospects` records the time of its variant, if it has one. The time
+           is None, and the candidate is dropped, if it cannot be timed, or if it has no algorithm
+           and its planned time is above 1.3 times the best time. Errors propagate.
+        3. It is recorded if it is faster than the best one, by more than 0.1 % of the best time if
+           it has more transfers.
         """
         is_small = candidate.num_transfers <= MAX_COMPARED_TRANSFERS
         if candidate.algorithm is None and not (self._is_simulated and is_small):
