@@ -357,7 +357,7 @@ def _build_rates(topology: Topology, options: SearchOptions) -> Rates:
     """Build the rates of a rank: links from the network, compute and memory from the options.
 
     - Bandwidth (bytes/s) and latency (s) are those of the NPU whose fastest link is slowest. NPUs
-      without links are ignored. The latency of a link to a switch counts twice.
+      without links are ignored. The latency of a link to a switch counts twice
       (`find_slowest_link`).
     - `is_any_to_any` is true only for a network that is declared as one switch or one fully
       connected dimension.
