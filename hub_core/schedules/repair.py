@@ -61,14 +61,13 @@ def repair_messages(
     `fails`: bool[links]. Candidates are messages whose route uses a failed link. All of them change
     if one has no remaining route, or if a plane has no remaining link; otherwise those whose
     shortest remaining route passes an NPU while the old one passed none. Without changes the result
-    has `algorithm` itself. A new algorithm keeps only the placement extension. The changed messages
-    of a connection (rank, peer, channel) take one path and the lowest channel of the plane that is
-    free on it; its inner NPUs receive into new scratch units and send on. Connections choose by
+    has `algorithm` itself. A new one keeps only the placement extension. The changed messages of a
+    connection (rank, peer, channel) take one path and the lowest channel of the plane that is free
+    on it; its inner NPUs receive into new scratch units and send on. Connections choose by
     descending bytes; each takes the fastest path for its largest message, and its bytes delay later
-    choices. If `measure` gives a time (ns), choices that are also delayed by the bytes of all
-    messages on their old routes are tried; the faster result is returned, of equal ones the first.
-    Raises `UsageError` (`not-connected`) without a path, and `InputError` for unmatched messages,
-    missing routes on `topology` and an invalid placement.
+    choices. If `measure` gives a time (ns), choices that are also delayed by the bytes of all old
+    routes are tried; the first fastest result is returned. Raises `UsageError` (`not-connected`)
+    without a path, `InputError` for unmatched messages, missing routes and an invalid placement.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)
