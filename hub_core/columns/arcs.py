@@ -50,8 +50,8 @@ class Arcs:
 
     @cached_property
     def leaving(self) -> tuple[Int64Array, Int64Array]:
-        """Heads of the arcs by tail as CSR: (indptr int64[nodes + 1], heads int64[arcs])."""
-        return csr(self.tail, self.head, self.num_nodes)
+        """Arcs grouped by tail as CSR: (indptr int64[nodes + 1], rows int64[arcs])."""
+        return csr(self.tail, np.arange(len(self.tail)), self.num_nodes)
 
     def hops(self, starts: Int64Array) -> npt.NDArray[np.int32]:
         """Return the minimum number of arcs from each start to every node: int32[starts, nodes].
@@ -60,7 +60,8 @@ class Arcs:
         times. Breadth-first search of all starts at the same time. An arc is visited once per
         start: O(starts * (arcs + nodes)) time and memory.
         """
-        indptr, heads = self.leaving
+        indptr, rows = self.leaving
+        heads = self.head[rows]
         nodes = self.num_nodes
         hops = np.full(len(starts) * nodes, -1, np.int32)
         # A cell is a pair (start, node), numbered start by start.
@@ -100,48 +101,57 @@ class Arcs:
         the arcs of nodes whose length was reduced, if these are few; otherwise all arcs. O(arcs *
         arcs of the longest shortest path). With numpy this is faster than a heap in Python.
         """
-        if length.ndim > 1 and length.shape[1] == 1:
-            self.shorten(length[:, 0], weight)
+        rows = self.entering.rows
+        if not len(rows):
             return length
-        rows, heads, first = self.entering
-        tail, sorted_weight = self.tail[rows], weight[rows]
-        if length.ndim > 1:
-            sorted_weight = sorted_weight[:, None]
-        # On a ring few nodes change in each of many rounds.
-        most_changed = self.num_nodes // _NODES_PER_CHANGE if length.ndim == 1 else 0
-        changed = np.flatnonzero(np.isfinite(length)) if length.ndim == 1 else rows
-        while len(rows) and len(changed):
-            if len(changed) <= most_changed:
-                changed = self._shorten_from(changed, length, weight)
-                continue
-            offered = np.minimum.reduceat(length[tail] + sorted_weight, first, axis=0)
-            shorter = np.minimum(length[heads], offered)
-            is_shorter = shorter < length[heads]
-            length[heads] = shorter
-            if length.ndim == 1:
-                changed = heads[is_shorter]
-            elif not is_shorter.any():
-                break
+        if length.ndim > 1 and length.shape[1] != 1:
+            sorted_weight = weight[rows][:, None]
+            while self._relax_all(length, sorted_weight).any():
+                pass
+            return length
+        # A view: the given array is changed.
+        one = length if length.ndim == 1 else length[:, 0]
+        sorted_weight = weight[rows]
+        changed = np.flatnonzero(np.isfinite(one))
+        while len(changed):
+            # On a ring few nodes change in each of many rounds.
+            if len(changed) <= self.num_nodes // _NODES_PER_CHANGE:
+                changed = self._relax_from(changed, one, weight)
+            else:
+                changed = self.entering.heads[self._relax_all(one, sorted_weight)]
         return length
 
-    def _shorten_from(
+    @cached_property
+    def _sorted_tails(self) -> Int64Array:
+        """Tails of the arcs in the order of `entering.rows`."""
+        return self.tail[self.entering.rows]
+
+    def _relax_all(self, length: Float64Array, sorted_weight: Float64Array) -> BoolArray:
+        """Relax all arcs once, in place; return which lengths of `entering.heads` were reduced.
+
+        `length`: float64[nodes], or [nodes, searches], which the result then has too.
+        `sorted_weight`: weights of the arcs in the order of `entering.rows`.
+        """
+        heads, first = self.entering.heads, self.entering.first
+        offered = np.minimum.reduceat(length[self._sorted_tails] + sorted_weight, first, axis=0)
+        before = length[heads]
+        length[heads] = np.minimum(before, offered)
+        is_shorter: BoolArray = offered < before
+        return is_shorter
+
+    def _relax_from(
         self, nodes: Int64Array, length: Float64Array, weight: Float64Array
     ) -> Int64Array:
         """Relax the arcs of `nodes` once, in place; return the nodes whose length was reduced.
 
         `length`: float64[nodes]; `weight`: float64[arcs]. The result is ascending.
         """
-        indptr, leaving_rows = self._leaving_rows
-        rows = leaving_rows[expanded_ranges(indptr[nodes], indptr[nodes + 1] - indptr[nodes])]
+        indptr, leaving = self.leaving
+        rows = leaving[expanded_ranges(indptr[nodes], indptr[nodes + 1] - indptr[nodes])]
         heads = self.head[rows]
         before = length[heads]
         np.minimum.at(length, heads, length[self.tail[rows]] + weight[rows])
         return distinct(heads[length[heads] < before])
-
-    @cached_property
-    def _leaving_rows(self) -> tuple[Int64Array, Int64Array]:
-        """Arcs by tail as CSR: (indptr int64[nodes + 1], rows int64[arcs])."""
-        return csr(self.tail, np.arange(len(self.tail)), self.num_nodes)
 
 
 def keep_last_entries(cells: Int64Array, last_entry: Int64Array) -> Int64Array:
