@@ -297,9 +297,8 @@ def _create_ambiguity_error(
         return InputError(message, location=location, cure=cure, code="ambiguous-format")
     for provided in registry.all(kind):
         for files in provided.offer.format.unexported:
-            if files.include(opened.source.name, opened.head):
-                message, cure = f"this is {files.description}", files.cure
-                return InputError(message, location=location, cure=cure, code="not-exported")
+            if error := files.find_error(opened.source.name, opened.head):
+                return error
     message = f"no {noun} claims it, neither by its name nor by its first bytes"
     if opened.layout is Layout.FOLDER:
         message = f"is a folder, and no {noun} recognises its files"

@@ -176,13 +176,17 @@ class UnexportedFiles:
     cure: str
     signature: bytes = b""
 
-    def include(self, name: str, head: bytes) -> bool:
-        """Whether a file has one of the suffixes, in upper or lower case, or the signature.
+    def find_error(self, name: str, head: bytes) -> InputError | None:
+        """Return the error (`not-exported`) if a file is one of these, otherwise None.
 
-        `name`: of the file. `head`: its first bytes.
+        It is one if its `name` has a suffix, in upper or lower case, or if its first bytes, `head`,
+        have the signature.
         """
         has_signature = bool(self.signature) and re.search(self.signature, head) is not None
-        return name.lower().endswith(self.suffixes) or has_signature
+        if not has_signature and not name.lower().endswith(self.suffixes):
+            return None
+        message, location = f"this is {self.description}", Location(name)
+        return InputError(message, location=location, cure=self.cure, code="not-exported")
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,8 @@ def _default_format(file: TraceFile) -> ProfileFormat:
     These are reports (`.nsys-rep`, `.qdrep`), which only Nsight Systems can read, and tables of
     `nsys stats`, which lack the single operations.
     """
+    head = _read_head(file)
     for files in UNEXPORTED_NSYS:
-        if files.include(file.name, _read_head(file)):
-            message, location = f"this is {files.description}", Location(file.name)
-            raise InputError(message, location=location, cure=files.cure, code="not-exported")
+        if error := files.find_error(file.name, head):
+            raise error
     return _FORMATS[-1]
