@@ -65,7 +65,8 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
     parts = [(direct_rows, Routes(np.arange(len(direct_rows) + 1), direct[direct_rows]))]
     chain = find_chain(topology, keys, first) if len(distant) else None
     if chain is not None:
-        parts.append((distant, _follow_chain(topology, chain, sources, destinations, distant)))
+        on_chain = _follow_chain(topology, chain, sources[distant], destinations[distant])
+        parts.append((distant, on_chain))
         return joined_routes(len(sources), parts)
     # Searches from few sources replace many searches, one per destination.
     source_count, destination_count = (
@@ -110,20 +111,15 @@ def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Rou
 
 
 def _follow_chain(
-    topology: Topology,
-    chain: NpuChain,
-    sources: Int64Array,
-    destinations: Int64Array,
-    pairs: Int64Array,
+    topology: Topology, chain: NpuChain, sources: Int64Array, destinations: Int64Array
 ) -> Routes:
-    """Return the routes of the pairs of indices `pairs` along a ring or line, in their order.
+    """Return the routes of pairs of NPUs along a ring or line, in their order.
 
     Raises `InputError` (`too-large`) if they have too many links (`check_link_count`).
     """
-    starts = sources[pairs]
-    counts, leads_up = chain.count_links(starts, destinations[pairs])
+    counts, leads_up = chain.count_links(sources, destinations)
     check_link_count(topology, int(counts.sum()))
-    return Routes(row_pointer(counts), chain.list_links(starts, counts, leads_up))
+    return Routes(row_pointer(counts), chain.list_links(sources, counts, leads_up))
 
 
 class _RouteSearch:
