@@ -187,10 +187,9 @@ def _decode_heads(workload: Workload) -> list[bytes]:
     its length.
     """
     extension = workload.extensions.get(EXTENSION)
-    listed = extension.get("metadata") if isinstance(extension, dict) else None
-    listed = listed if isinstance(listed, list) else [listed] * workload.num_ranks
+    stated = extension.get("metadata") if isinstance(extension, dict) else None
     heads = []
-    for text in listed:
+    for text in stated if isinstance(stated, list) else [stated]:
         try:
             head = bytes.fromhex(text) if isinstance(text, str) else b""
             # As a field with its length: one field, which is the whole record.
@@ -202,7 +201,7 @@ def _decode_heads(workload: Workload) -> list[bytes]:
         if not is_message:
             return []
         heads.append(head)
-    return heads
+    return heads if isinstance(stated, list) else heads * workload.num_ranks
 
 
 class _RankColumns:
