@@ -85,7 +85,7 @@ class _Watch(threading.local):
 
         - `open` for reading, of a path (`str`) that begins with one of `readable_prefixes`. It is
           relative to the current folder; links are not resolved. `os.open` counts as reading,
-          whatever its flags are.
+          with any flags.
         - databases in memory, and `sqlite3.connect/handle`
         - events with a caller, direct or not, in `importlib`, `importlib_metadata` (also their
           submodules) or `hub_core.installed`

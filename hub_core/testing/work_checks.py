@@ -243,7 +243,7 @@ def _find_simulation_problem(
     2. Finish times and link loads are equal in `repetition`, the result of a second run.
     3. Starts of steps, then ends of steps, have one entry per step if they are not None.
     4. If both are given, no step ends before it starts. Steps with a negative end, such as -1
-       (never ended), are not compared.
+       (not finished), are not compared.
     """
     finish_ns = result.rank_finish_ns
     if len(finish_ns) != algorithm.num_ranks:

@@ -292,8 +292,8 @@ def _issued_calls(
 
     - device library: the start of the collective's annotation. Of nested annotations of a thread,
       it is the outermost one, or, if that has no group name, the first nested one with a group
-      name. An annotation is nested if it starts before the end of the outermost one, even if it
-      ends later; of equal starts, the one that ends last is the outermost.
+      name. An annotation is nested if it starts before the end of the outermost one, even if its
+      end is later; of equal starts, the one with the latest end is the outermost.
     - host library: the start of the operator that issued it (`_host_calls`, also for `InputError`)
 
     At equal times, collectives of device libraries come first, by thread.
