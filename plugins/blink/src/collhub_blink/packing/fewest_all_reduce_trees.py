@@ -75,8 +75,9 @@ def find_fewest_all_reduce_trees(
     widest = 1
     for capacity in np.unique(links.capacity).tolist():
         is_wide = links.capacity >= capacity
-        if not connected_parts(links.low[is_wide], links.high[is_wide], links.num_nodes).any():
-            widest = capacity
+        if connected_parts(links.low[is_wide], links.high[is_wide], links.num_nodes).any():
+            break
+        widest = capacity
     bound, reason = -(-total // widest), "no tree can be wider"
 
     counts = range(bound, total + 1)
