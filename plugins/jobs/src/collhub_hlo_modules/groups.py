@@ -234,8 +234,9 @@ def expand_iota(dimensions: str, order: str | None, count: int) -> Int64Array:
     exactly once.
     """
     sizes = parse_integers(dimensions)
-    if prod(sizes) != count:
-        raise ValueError(f"an iota of {prod(sizes)} ids, but there are {count}")
+    size = prod(sizes)
+    if size != count:
+        raise ValueError(f"an iota of {size} ids, but there are {count}")
     values = np.arange(count, dtype=np.int64)
     if order is None:
         return values
@@ -265,8 +266,8 @@ def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
         if not (axis := _AXIS_SIZE.match(part)) or axis[1] in axes:
             raise ValueError(f"replica_groups {text[:60]!r}: no axis {part.strip()!r}")
         axes[axis[1]] = int(axis[2])
-    if prod(tuple(axes.values())) != count:
-        size = prod(tuple(axes.values()))
+    size = prod(axes.values())
+    if size != count:
         raise ValueError(f"replica_groups {text[:60]!r}: {size} devices, but there are {count}")
     sizes, used = _split_axes(axes, match[3], text)
     rest = [axis_index for axis_index in range(len(sizes)) if axis_index not in used]
@@ -281,7 +282,7 @@ def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
             devices = np.array(parse_integers(inside), np.int64)
         if sorted(devices.tolist()) != list(range(count)):
             raise ValueError(f"device_ids {ids[:60]!r} is no permutation of {count} devices")
-    size = prod(tuple(sizes[axis_index] for axis_index in used))
+    size = prod(sizes[axis_index] for axis_index in used)
     return _to_groups(_transposed(devices, tuple(sizes), (*rest, *used)), size, text)
 
 
